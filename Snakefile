@@ -1,0 +1,49 @@
+# The table of contents: what is made, and by which rules.
+from snakemake.utils import min_version
+
+min_version("9.13")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+wildcard_constraints:
+    dataset=NAME,
+    model=NAME,
+    weights=NAME,
+    explainer=NAME,
+    metric=NAME,
+    baseline="[a-z]+",
+    grid=r"\d+",
+    shard=r"\d+",
+
+
+localrules:
+    all,
+    prepare,
+    fetch,
+
+
+rule all:
+    input:
+        plan.tables(),
+        plan.figures(),
+    default_target: True
+
+
+include: "workflow/rules/prepare.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/drops.smk"
+include: "workflow/rules/attribute.smk"
+include: "workflow/rules/score.smk"
+include: "workflow/rules/report.smk"
+
+
+onsuccess:
+    say_where()

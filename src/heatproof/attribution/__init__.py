@@ -1,0 +1,1 @@
+"""Explainers: one pass over a model that yields attribution maps."""

@@ -1,0 +1,78 @@
+"""What the families share: cutting a batch into network passes, and drawing at random image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heatproof.attribution.registry import Explained
+from heatproof.errors import HeatproofError
+from heatproof.randomness import torch_generator
+
+if TYPE_CHECKING:
+    import torch
+
+
+def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
+    """Yield `explained` cut along its images into parts of at most `size` images, by default `batch_size`."""
+    size = size or explained.batch_size
+    for start in range(0, len(explained.image_ids), size):
+        part = slice(start, start + size)
+        yield replace(
+            explained,
+            images=explained.images[part],
+            targets=explained.targets[part],
+            image_ids=explained.image_ids[part],
+        )
+
+
+def never_alone(network: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return `network` such that a single image travels with a copy of itself.
+
+    For one small image PyTorch picks other CPU kernels than for two or more, which among themselves agree bit for
+    bit. The rounding then switches a ReLU in some images, and gradients jump by far more than rounding.
+    """
+    import torch
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        return network(images) if len(images) > 1 else network(torch.cat([images, images]))[:1]
+
+    return forward
+
+
+def leaf(images: torch.Tensor) -> torch.Tensor:
+    """Return a copy that asks for gradients, so that captum leaves the caller's tensor as it is."""
+    return images.detach().clone().requires_grad_()
+
+
+def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
+    """Return one draw for each image, stacked along a new first axis, on the device of the images."""
+    import torch
+
+    drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
+    return torch.stack(drawn).to(explained.images.device)
+
+
+def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
+    """Return one image (C, H, W) for each image, every value uniform in [low, high).
+
+    Raises
+    ------
+    HeatproofError
+        If `low` is not below `high`.
+    """
+    import torch
+
+    require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
+    shape = explained.images.shape[1:]
+    return (
+        draw_per_image(explained, purpose, lambda generator: torch.rand(shape, generator=generator)) * (high - low)
+        + low
+    )
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise a `HeatproofError` with this sentence unless the condition holds."""
+    if not condition:
+        raise HeatproofError(sentence)

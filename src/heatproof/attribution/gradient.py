@@ -1,0 +1,56 @@
+"""Explainers that take one gradient of the output at the image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.attribution._parts import leaf, never_alone, parts
+from heatproof.attribution.registry import Explained, explainer
+
+if TYPE_CHECKING:
+    import torch
+
+
+@explainer("saliency")
+def saliency(explained: Explained) -> dict[str, torch.Tensor]:
+    """Gradient of the target output with respect to the image, with its sign (captum `Saliency`).
+
+    Units are output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside convolutional
+    networks", 2014, section 3, which takes the absolute value: here that is the ``abs`` row of the tables.
+
+    Returns
+    -------
+    dict
+        ``saliency``: (N, H, W), any sign, higher is more relevant.
+    """
+    import torch
+    from captum.attr import Saliency
+
+    method = Saliency(never_alone(explained.output))
+    maps = [
+        method.attribute(leaf(part.images), target=part.targets, abs=False).detach().sum(1) for part in parts(explained)
+    ]
+    return {"saliency": torch.cat(maps)}
+
+
+@explainer("input_x_gradient")
+def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
+    """Image times gradient (captum `InputXGradient`).
+
+    Units are those of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
+
+    Returns
+    -------
+    dict
+        ``input_x_gradient``: (N, H, W), any sign, higher is more relevant.
+    """
+    import torch
+
+    return {"input_x_gradient": torch.cat([multiply_by_gradient(part).sum(1) for part in parts(explained)])}
+
+
+def multiply_by_gradient(part: Explained) -> torch.Tensor:
+    """Return image times gradient, (N, C, H, W), in one network pass."""
+    from captum.attr import InputXGradient
+
+    return InputXGradient(never_alone(part.output)).attribute(leaf(part.images), target=part.targets).detach()

@@ -1,0 +1,187 @@
+"""The stage that makes attribution maps."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction
+from heatproof.data.prepare import open_dataset
+from heatproof.data.registry import Dataset
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.network import find_layer, load_network, normalise, use_machine
+from heatproof.models.registry import InputFacts
+from heatproof.pieces import Piece, open_piece
+from heatproof.progress import track
+from heatproof.registry import import_callable, is_reference
+from heatproof.store import ArraySpec
+
+log = logging.getLogger(__name__)
+
+# A reference map sees the image as most networks do: centred, and scaled to about one.
+NEUTRAL = InputFacts()
+
+
+class Probabilities(torch.nn.Module):
+    """A network followed by softmax, for post-softmax attribution."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return class probabilities (N, K)."""
+        return self.network(images).softmax(1)
+
+
+class CountPasses:
+    """Count the images that a network is run on."""
+
+    def __init__(self, network: torch.nn.Module | None) -> None:
+        self.images = 0
+        if network is not None:
+            network.register_forward_pre_hook(self._count)
+
+    def _count(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self.images += len(inputs[0])
+
+
+def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Make one shard of the maps of the spec's explainers, adding to what is there already.
+
+    An explainer that does not apply to the model is published as a gap with its reason.
+
+    Raises
+    ------
+    HeatproofError
+        If a map has a value that is not finite, or an explainer does not return the maps that it announced.
+    """
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    model = spec["model"]
+    facts = InputFacts(**_tuples(model["facts"])) if model else NEUTRAL
+    size = dataset.images("evaluation", 0, 1).shape[-2:]
+    network: torch.nn.Module | None = None
+    pieces: list[Piece] = []
+    for entry in spec["explainers"]:
+        piece = _open(spec, entry, dataset, size)
+        pieces.append(piece)
+        start, stop = piece.missing()
+        if start >= stop:
+            log.info("%s: all %d images are there already", entry["name"], stop - spec["images"][0])
+            piece.publish(str(device))
+            continue
+        if network is None and model:
+            network = load_network(model, dataset.num_classes, spec["weights"], device)
+        try:
+            _require(entry, facts, network)
+            _explain(piece, entry, spec, dataset, network, facts, machine["batch_size"], device)
+        except NotApplicable as reason:
+            log.info("%s does not apply: %s", entry["name"], reason)
+            piece.publish_gap(str(reason), str(device))
+        else:
+            piece.publish(str(device))
+    # Only now: until the job ends well, Snakemake may remove what it published.
+    for piece in pieces:
+        piece.forget_journal()
+
+
+def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+
+
+def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Piece:
+    made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
+    made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
+    return open_piece(
+        spec,
+        entry["store"],
+        entry["key"],
+        dataset.splits["evaluation"],
+        {"attribution": ArraySpec(("map", "y", "x"), (len(entry["maps"]), *size))},
+        made_by=made_by,
+        inputs=[spec["weights"]] if spec["weights"] else [],
+        coordinates={"map": list(entry["maps"])},
+    )
+
+
+def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
+    if "cam_layer" in entry["needs"]:
+        if facts.cam_layer is None:
+            raise NotApplicable(facts.cam_reason)
+        if network is not None:
+            find_layer(network, facts.cam_layer, "model")
+
+
+def _explain(
+    piece: Piece,
+    entry: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    dataset: Dataset,
+    network: torch.nn.Module | None,
+    facts: InputFacts,
+    batch_size: int,
+    device: torch.device,
+) -> None:
+    function = find_function(entry)
+    output = Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network
+    counter = CountPasses(network)
+    split = dataset.splits["evaluation"]
+    start, stop = piece.missing()
+    for low in track(range(start, stop, batch_size), entry["name"], unit="batch"):
+        high = min(low + batch_size, stop)
+        began, passes = time.monotonic(), counter.images
+        images = normalise(
+            dataset.images("evaluation", low, high), {"mean": facts.mean, "std": facts.std, "size": facts.size}
+        )
+        explained = Explained(
+            network=network,
+            output=output,
+            facts=facts if network is not None else None,
+            images=images.to(device),
+            targets=torch.from_numpy(split.labels[low:high]).to(device),
+            image_ids=split.ids[low:high],
+            seed=spec["seed"],
+            batch_size=batch_size,
+        )
+        maps = function(explained, **entry["options"])
+        values = stack_maps(maps, entry, explained)
+        piece.add(low, {"attribution": values}, time.monotonic() - began, counter.images - passes)
+
+
+def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
+    """Return an explainer's function; its module enters it in the table, and no other family is imported."""
+    if is_reference(entry["kind"]):
+        return import_callable(entry["kind"], "explainer")
+    importlib.import_module(entry["module"])
+    return EXPLAINERS[entry["kind"]].function
+
+
+def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], explained: Explained) -> np.ndarray:
+    """Return an explainer's maps as one array (N, maps, H, W) float32.
+
+    Raises
+    ------
+    HeatproofError
+        If it returned other maps than it announced, or maps of another shape.
+    """
+    expected = (len(explained.images), *explained.images.shape[-2:])
+    values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
+    if len(values) != len(entry["maps"]):
+        raise HeatproofError(
+            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, and returned "
+            f"{list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
+        )
+    for value in values:
+        if tuple(value.shape) != expected:
+            raise HeatproofError(
+                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, and {expected} was "
+                "expected: one value a pixel, channels summed."
+            )
+    return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()

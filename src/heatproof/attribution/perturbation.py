@@ -1,0 +1,166 @@
+"""RISE: relevance from the model's answers to randomly masked images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from heatproof.attribution._parts import draw_uniform_images, never_alone, require
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.randomness import torch_generator
+
+if TYPE_CHECKING:
+    import torch
+
+# Masks enlarged at once: bounds memory; fixed, so that the order of summation does not depend on the batch size.
+BLOCK = 128
+
+
+@explainer("rise", signed=False)
+def rise(
+    explained: Explained, *, masks: int = 500, cells: int = 8, probability: float = 0.5, output: str = "probability"
+) -> dict[str, torch.Tensor]:
+    """RISE with masked pixels set to zero after normalisation.
+
+    Petsiuk, Das and Saenko, "RISE", 2018, equation 6: the mean of the masks weighted by the model's answers,
+    divided by the share of a pixel that is kept. The masks are drawn once, and are the same for every image.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    masks
+        Number of masks, one network pass each. The paper takes 4000 to 8000 on 224 pixels; 500 serve images of 32.
+    cells
+        Side of the coarse random grid that is enlarged to a mask. The paper takes 7 on 224 pixels; 8 divides 32.
+    probability
+        Chance that a cell of the grid is kept.
+    output
+        ``"probability"``, the paper's answer of the model, is the softmax probability of the target; ``"logit"`` is
+        its logit. Both are read from the network itself, whichever output the other explainers attribute.
+
+    Returns
+    -------
+    dict
+        ``rise``: (N, H, W), not negative (any sign for logits), in units of the answer, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range.
+    """
+    return {"rise": _rise(explained, None, masks, cells, probability, output)}
+
+
+@explainer("rise_uniform", signed=False)
+def rise_uniform(
+    explained: Explained,
+    *,
+    masks: int = 500,
+    cells: int = 8,
+    probability: float = 0.5,
+    output: str = "probability",
+    low: float = -1.0,
+    high: float = 1.0,
+) -> dict[str, torch.Tensor]:
+    """RISE with masked pixels blended into a uniform random baseline, drawn for each image.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    masks, cells, probability, output
+        See `rise`; the masks are the same.
+    low, high
+        Range of the baseline's values, in normalised units.
+
+    Returns
+    -------
+    dict
+        ``rise_uniform``: (N, H, W), not negative (any sign for logits), higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range.
+    """
+    baselines = draw_uniform_images(explained, "rise_uniform baseline", low, high)
+    return {"rise_uniform": _rise(explained, baselines, masks, cells, probability, output)}
+
+
+def _rise(
+    explained: Explained,
+    baselines: torch.Tensor | None,
+    count: int,
+    cells: int,
+    probability: float,
+    output: str,
+) -> torch.Tensor:
+    import torch
+
+    images = explained.images
+    height, width = images.shape[2:]
+    require(count >= 1, f"RISE needs at least 1 mask, not {count}.")
+    require(1 <= cells <= min(height, width), f"RISE needs between 1 and {min(height, width)} cells, not {cells}.")
+    require(0 < probability <= 1, f"RISE needs a probability above 0 and at most 1, not {probability}.")
+    require(output in ("probability", "logit"), f"RISE's output is 'probability' or 'logit', not {output!r}.")
+    with torch.inference_mode():
+        maps = images.new_zeros(len(images), height * width)
+        for block in _masks(explained, count, cells, probability):
+            maps += _answers(explained, baselines, block, output) @ block.flatten(1)
+        maps /= count * probability
+    # Outside of inference mode a copy is an ordinary tensor again.
+    return maps.unflatten(1, (height, width)).clone()
+
+
+def _masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
+    """Yield masks (at most `BLOCK`, H, W), 1 keeps: random grids, enlarged to one cell too many, cropped at random."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    size = explained.images.shape[2:]
+    steps = [math.ceil(length / cells) for length in size]
+    generator = torch_generator(explained.seed, "rise masks")
+    grids = (torch.rand(count, 1, cells, cells, generator=generator) < probability).to(explained.images)
+    rows, columns = (
+        (torch.randint(step, (count, 1), generator=generator) + torch.arange(length)).to(grids.device)
+        for step, length in zip(steps, size, strict=True)
+    )
+    enlarged = [(cells + 1) * step for step in steps]
+    for start in range(0, count, BLOCK):
+        part = slice(start, start + BLOCK)
+        large = interpolate(grids[part], enlarged, mode="bilinear", align_corners=False)[:, 0]
+        which = torch.arange(len(large), device=grids.device)
+        yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
+
+
+def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
+    """Return what the network says of every image under every mask, (N, masks)."""
+    import torch
+
+    images = explained.images
+    # Equal shares of the masks for each pass, and as many images as then fit.
+    width = math.ceil(len(masks) / math.ceil(len(masks) / explained.batch_size))
+    height = max(1, explained.batch_size // width)
+    channels_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    buffer = torch.empty(
+        (height * width, *images.shape[1:]), dtype=images.dtype, device=images.device, memory_format=layout
+    )
+    answers = images.new_empty(len(images), len(masks))
+    for top in range(0, len(images), height):
+        some = slice(top, top + height)
+        targets = explained.targets[some, None, None]
+        for left in range(0, len(masks), width):
+            kept = masks[None, left : left + width, None]
+            masked = buffer[: len(targets) * kept.shape[1]]
+            pairs = masked.unflatten(0, (len(targets), -1))
+            if baselines is None:
+                torch.mul(images[some, None], kept, out=pairs)
+            else:
+                torch.lerp(baselines[some, None], images[some, None], kept, out=pairs)
+            logits = never_alone(explained.network)(masked).unflatten(0, (len(targets), -1))
+            said = logits.softmax(-1) if output == "probability" else logits
+            answers[some, left : left + width] = said.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
+    return answers

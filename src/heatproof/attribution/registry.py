@@ -1,0 +1,139 @@
+"""What an explainer is, and the table of them.
+
+This module and the modules of the families are importable without torch: the workflow reads the table while
+it builds its plan. Heavy libraries are imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.models.registry import InputFacts
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What an explainer is given: a batch, and the network in the forms that explainers need.
+
+    Attributes
+    ----------
+    network
+        The classifier, in eval mode, float32: images (N, C, H, W) to logits (N, K). None for an explainer that
+        knows no model.
+    output
+        The module whose output at the target is attributed: `network` itself (pre-softmax, the default) or
+        `network` followed by softmax.
+    facts
+        The model's input facts; None for an explainer that knows no model.
+    images
+        (N, C, H, W) float32, normalised as the network expects.
+    targets
+        (N,) int64, the class that is explained.
+    image_ids
+        N strings; they seed everything that is random per image.
+    seed
+        The workflow's seed.
+    batch_size
+        The largest number of images that one network pass may take.
+    """
+
+    network: Any
+    output: Any
+    facts: InputFacts | None
+    images: torch.Tensor
+    targets: torch.Tensor
+    image_ids: tuple[str, ...]
+    seed: int
+    batch_size: int = 64
+
+
+ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """One pass over a model that yields one or several attribution maps.
+
+    Attributes
+    ----------
+    name
+        The key in the config.
+    function
+        ``function(explained, **options)`` returns a dict from each name in `maps` to a float32 tensor (N, H, W),
+        channels summed, higher is more relevant.
+    maps
+        Map name to whether it can be negative; a signed map has an ``abs`` row beside its raw one in the tables.
+    needs
+        Names of input facts that the model must have, for example ``cam_layer``.
+    uses_model
+        False for a reference map that knows no model: it is made once per dataset.
+    options
+        Every option with its default.
+    """
+
+    name: str
+    function: ExplainFunction
+    maps: Mapping[str, bool]
+    needs: frozenset[str] = frozenset()
+    uses_model: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+EXPLAINERS: dict[str, Explainer] = {}
+
+
+def explainer(
+    name: str,
+    *,
+    maps: Mapping[str, bool] | None = None,
+    signed: bool = True,
+    needs: frozenset[str] | set[str] = frozenset(),
+    uses_model: bool = True,
+) -> Callable[[ExplainFunction], ExplainFunction]:
+    """Enter a function in the table of explainers; its keyword-only arguments are the options.
+
+    Parameters
+    ----------
+    name
+        The key in the config, and the name of the map when there is only one.
+    maps
+        Map name to whether it can be negative; left out, there is one map of the explainer's name.
+    signed
+        Whether that one map can be negative.
+    needs, uses_model
+        See `Explainer`.
+    """
+
+    def enter(function: ExplainFunction) -> ExplainFunction:
+        EXPLAINERS[name] = Explainer(
+            name=name,
+            function=function,
+            maps=MappingProxyType(dict(maps or {name: signed})),
+            needs=frozenset(needs),
+            uses_model=uses_model,
+            options=MappingProxyType(options_of(function)),
+        )
+        return function
+
+    return enter
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function with their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }

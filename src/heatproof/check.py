@@ -1,0 +1,50 @@
+"""`heatproof check`: everything that can be found wrong before work starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heatproof.config import read_config
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.plan import ModelEntry, Plan, make_plan
+
+
+def check_config(path: str | Path) -> str:
+    """Check a config and return a summary of what it asks for.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    plan = make_plan(read_config(path))
+    check_layers(plan)
+    jobs = len(plan.pairs()) * len(plan.weights)
+    return (
+        f"{path} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
+        f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
+        f"{plan.images} images, {len(plan.test_cases())} test cases on {jobs} networks."
+    )
+
+
+def check_layers(plan: Plan) -> None:
+    """Build the networks whose CAM layer the user named, and look for it there.
+
+    Raises
+    ------
+    HeatproofError
+        If a network has no layer of that name.
+    """
+    if not any("cam_layer" in entry.needs for entry in plan.explainers.values()):
+        return
+    for model in plan.models.values():
+        if model.facts.cam_layer is not None and not _is_known(model):
+            from heatproof.models.network import build_network, find_layer
+
+            spec = plan.model_spec(model.name)
+            find_layer(build_network(spec, num_classes=2), model.facts.cam_layer, f"model {model.name!r}")
+
+
+def _is_known(model: ModelEntry) -> bool:
+    entry = ARCHITECTURES.get(model.architecture)
+    return entry is not None and entry.facts.cam_layer == model.facts.cam_layer

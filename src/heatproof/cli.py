@@ -1,0 +1,137 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from heatproof.errors import HeatproofError
+
+# Stage to module; a stage is a function of that module, imported only when it runs.
+STAGES = {
+    "prepare": "heatproof.data.prepare",
+    "fetch": "heatproof.models.fetch",
+    "pretrain": "heatproof.training.stages",
+    "finetune": "heatproof.training.stages",
+    "drops": "heatproof.perturbation.drops",
+    "attribute": "heatproof.attribution.make",
+    "score": "heatproof.metrics.score",
+    "tables": "heatproof.report.tables",
+    "plot": "heatproof.report.plots",
+    "gallery": "heatproof.report.gallery",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status: 0, or 1 with one sentence on what is wrong."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("heatproof").setLevel(logging.INFO)
+    try:
+        options.run(options)
+    except HeatproofError as error:
+        print(f"heatproof: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="heatproof", description="Prove your heatmaps.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="what can be named in a config")
+    listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])
+    listing.add_argument("--config", help="methods of this config instead of the default one")
+    listing.set_defaults(run=_list)
+
+    check = commands.add_parser("check", help="check a config before work starts")
+    check.add_argument("config", help="path of a YAML config")
+    check.set_defaults(run=_check)
+
+    maps = commands.add_parser("maps", help="look at cached attribution maps")
+    map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
+    ls = map_commands.add_parser("ls", help="list the map stores")
+    ls.add_argument("folder", nargs="?", default="results/maps")
+    ls.set_defaults(run=_maps_ls)
+    show = map_commands.add_parser("show", help="picture of an image beside its maps")
+    show.add_argument("store", help="a .zarr store, or a folder of stores, as `maps ls` prints them")
+    show.add_argument("--image", default="0", help="number in the evaluation split, or image id")
+    show.add_argument("--methods", help="comma-separated; left out, all in the store")
+    show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
+    show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
+    show.add_argument("-o", "--output", default="maps.png")
+    show.set_defaults(run=_maps_show)
+
+    run = commands.add_parser("run", help="run one stage; the workflow calls this")
+    run.add_argument("stage", choices=sorted(STAGES))
+    run.add_argument("spec", help="JSON: what the stage reads of the config, and its paths")
+    run.add_argument("--machine", default='{"batch_size": 64, "threads": 1, "device": "auto"}', help="JSON")
+    run.set_defaults(run=_run)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    import importlib
+
+    _end_with_controller()
+    stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
+    stage(json.loads(options.spec), json.loads(options.machine))
+
+
+def _end_with_controller() -> None:
+    """End when the Snakemake that started this job is gone, so that a killed run leaves no writers behind."""
+    controller = os.environ.get("HEATPROOF_CONTROLLER")
+    if not controller:
+        return
+
+    def watch(pid: int) -> None:
+        while True:
+            time.sleep(0.5)
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                os._exit(143)
+            except PermissionError:
+                return
+
+    threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
+
+
+def _list(options: argparse.Namespace) -> None:
+    from heatproof.report import listing
+
+    listing.print_names(options.what, options.config)
+
+
+def _check(options: argparse.Namespace) -> None:
+    from heatproof.check import check_config
+
+    print(check_config(options.config))
+
+
+def _maps_ls(options: argparse.Namespace) -> None:
+    from heatproof.report.listing import print_stores
+
+    print_stores(options.folder)
+
+
+def _maps_show(options: argparse.Namespace) -> None:
+    from heatproof.report.show import show
+
+    methods = options.methods.split(",") if options.methods else None
+    show(options.store, options.image, methods, options.output, grid=options.grid, drops=options.drops)
+    print(options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

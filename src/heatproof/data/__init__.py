@@ -1,0 +1,1 @@
+"""Datasets: images with labels, split into train, validation and evaluation."""

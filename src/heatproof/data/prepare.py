@@ -1,0 +1,55 @@
+"""Open a dataset as a spec describes it, and write down which images it has."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from heatproof.data.registry import DATASETS, Dataset
+from heatproof.errors import HeatproofError
+from heatproof.registry import import_callable, is_reference
+from heatproof.store import write_json
+
+SPLITS = ("train", "validation", "evaluation")
+
+
+def open_dataset(spec: Mapping[str, Any]) -> Dataset:
+    """Open the dataset of a spec; its module enters it in the table, and no other dataset is imported."""
+    if is_reference(spec["kind"]):
+        load = import_callable(spec["kind"], "dataset")
+    else:
+        importlib.import_module(spec["module"])
+        load = DATASETS[spec["kind"]].load
+    return load(seed=spec["seed"], **spec["options"])
+
+
+def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write the manifest of a dataset: classes, and ids and labels of every split.
+
+    Raises
+    ------
+    HeatproofError
+        If a split is missing or empty, an image id stands twice, or a label has no class.
+    """
+    dataset = open_dataset(spec)
+    seen: set[str] = set()
+    splits = {}
+    for name in SPLITS:
+        split = dataset.splits.get(name)
+        if split is None or not len(split):
+            raise HeatproofError(f"The dataset {spec['name']!r} has no {name} images: give it some.")
+        twice = seen.intersection(split.ids) or len(set(split.ids)) < len(split.ids)
+        if twice:
+            raise HeatproofError(
+                f"The dataset {spec['name']!r} has an image id more than once in {name} or in another split: "
+                "ids must be unique, or an image that was trained on could be scored."
+            )
+        seen.update(split.ids)
+        if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
+            raise HeatproofError(f"A label of {name} in {spec['name']!r} lies outside 0 to {dataset.num_classes - 1}.")
+        splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
+    write_json(
+        spec["manifest"],
+        {"name": spec["name"], "key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
+    )

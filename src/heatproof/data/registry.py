@@ -1,0 +1,89 @@
+"""What a dataset is, and the table of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Split:
+    """Image ids and labels of one split, in the order in which the images are used.
+
+    Attributes
+    ----------
+    ids
+        One string an image, unique within the dataset and stable: random draws depend on it.
+    labels
+        (N,) int64.
+    """
+
+    ids: tuple[str, ...]
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Dataset(Protocol):
+    """Images with labels, split into train, validation and evaluation."""
+
+    num_classes: int
+    class_names: tuple[str, ...]
+    splits: Mapping[str, Split]
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        ...
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A way to load a dataset.
+
+    Attributes
+    ----------
+    load
+        ``load(seed=…, **options)`` returns a `Dataset`.
+    size
+        Height and width of its images; None where they are fitted to the model.
+    count
+        ``count(**options)`` returns the number of evaluation images without loading any, and raises HeatproofError
+        for a folder that is not there; None where that cannot be known cheaply.
+    """
+
+    name: str
+    load: Callable[..., Dataset]
+    size: tuple[int, int] | None
+    options: Mapping[str, Any]
+    count: Callable[..., int] | None = None
+
+    @property
+    def summary(self) -> str:
+        """First line of the loader's docstring."""
+        return (inspect.getdoc(self.load) or "").partition("\n")[0]
+
+
+DATASETS: dict[str, DatasetEntry] = {}
+
+
+def dataset(
+    name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None
+) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+    """Enter a loader in the table of datasets; its keyword-only arguments but `seed` are the options."""
+
+    def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        options = {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(load).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name != "seed"
+        }
+        DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), count)
+        return load
+
+    return enter

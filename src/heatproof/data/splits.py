@@ -1,0 +1,44 @@
+"""Splits that are stratified by class and fixed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from heatproof.randomness import numpy_generator
+
+
+def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Divide rows into the named splits and ``train``, class by class.
+
+    Parameters
+    ----------
+    labels
+        (N,) integers.
+    fractions
+        Share of every class for each split; the rest is ``train``.
+    seed
+        The workflow's seed.
+
+    Returns
+    -------
+    dict
+        Split name to row numbers. Classes alternate along each split, so that any first n images are balanced as
+        well as n allows.
+    """
+    parts: dict[str, list[list[int]]] = {name: [] for name in (*fractions, "train")}
+    for label in np.unique(labels):
+        rows = numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label))
+        start = 0
+        for name, fraction in fractions.items():
+            stop = start + round(fraction * len(rows))
+            parts[name].append(rows[start:stop].tolist())
+            start = stop
+        parts["train"].append(rows[start:].tolist())
+    return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
+
+
+def _alternate(classes: list[list[int]]) -> list[int]:
+    longest = max(len(rows) for rows in classes)
+    return [rows[place] for place in range(longest) for rows in classes if place < len(rows)]

@@ -1,0 +1,119 @@
+"""Bootstrap of mean scores over images: the same resampled images for every method."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.randomness import numpy_generator
+
+# Resamples × images held at a time, as counts: 32 MiB.
+_CELLS = 4_194_304
+
+
+def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> np.ndarray:
+    """Mean scores of many methods over resampled images.
+
+    Every repetition draws N of the N images with replacement, once for all methods, so that differences between
+    methods can be taken repetition by repetition. The draws depend on the seed, N and the number of the repetition,
+    not on which methods are there. scipy.stats.bootstrap builds every resample of every method as an array and has
+    no mean that leaves NaN out without a warning; counting how often each image is drawn makes it one matrix product.
+
+    Parameters
+    ----------
+    scores
+        (M, N), one row a method; NaN where the score of an image is undefined. Such an image takes its place in the
+        draw, as it does for the other methods, but is left out of the method's mean.
+    seed
+        The workflow's seed.
+    repetitions
+        Number of resamples, R.
+
+    Returns
+    -------
+    numpy.ndarray
+        (M, R) float64; NaN where no image with a defined score was drawn.
+
+    Raises
+    ------
+    HeatproofError
+        If scores are not (methods, images) or there are no images.
+    """
+    if scores.ndim != 2 or scores.shape[1] == 0:
+        raise HeatproofError(
+            f"Scores have to be (methods, images) with at least one image, but these are {scores.shape}."
+        )
+    images = scores.shape[1]
+    defined = ~np.isnan(scores)
+    values = np.where(defined, scores, 0.0)
+    weights = defined.astype(np.float64)
+    generator = numpy_generator(seed, "bootstrap over images")
+    means = np.full((len(scores), repetitions), np.nan)
+    step = max(1, _CELLS // images)
+    for start in range(0, repetitions, step):
+        block = slice(start, min(start + step, repetitions))
+        counts = draw_counts(generator, block.stop - start, images)
+        drawn = weights @ counts.T
+        np.divide(values @ counts.T, drawn, out=means[:, block], where=drawn > 0)
+    return means
+
+
+def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile interval of bootstrapped values.
+
+    Parameters
+    ----------
+    means
+        (M, R), as made by `bootstrap_means`; NaN repetitions are left out.
+    level
+        Share of the repetitions inside the interval.
+
+    Returns
+    -------
+    low, high : numpy.ndarray
+        (M,) each; NaN for a method that has no repetition.
+    """
+    low, high = np.full((2, len(means)), np.nan)
+    known = ~np.isnan(means).all(axis=1)
+    tail = (1 - level) / 2
+    low[known], high[known] = np.nanquantile(means[known], [tail, 1 - tail], axis=1)
+    return low, high
+
+
+def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: float = 0.95) -> dict[str, np.ndarray]:
+    """Mean over images with its bootstrap interval, and how many images are behind it.
+
+    Parameters
+    ----------
+    scores, seed, repetitions
+        As in `bootstrap_means`.
+    level
+        As in `interval`.
+
+    Returns
+    -------
+    dict
+        Arrays (M,): ``mean``, over the images where the score is defined; ``ci_low`` and ``ci_high``, NaN with fewer
+        than two such images, of which no interval can be known; ``n_images``, where the score is defined;
+        ``n_undefined``, where it is not.
+    """
+    defined = ~np.isnan(scores)
+    n_images = defined.sum(axis=1)
+    mean = np.full(len(scores), np.nan)
+    np.divide(np.where(defined, scores, 0.0).sum(axis=1), n_images, out=mean, where=n_images > 0)
+    low, high = interval(bootstrap_means(scores, seed, repetitions), level)
+    low[n_images < 2] = high[n_images < 2] = np.nan
+    return {
+        "mean": mean,
+        "ci_low": low,
+        "ci_high": high,
+        "n_images": n_images,
+        "n_undefined": scores.shape[1] - n_images,
+    }
+
+
+def draw_counts(generator: np.random.Generator, repetitions: int, items: int) -> np.ndarray:
+    """Return (repetitions, items) float64: how often each item is drawn when all are drawn with replacement."""
+    drawn = generator.integers(items, size=(repetitions, items))
+    drawn += items * np.arange(repetitions)[:, None]
+    return np.bincount(drawn.ravel(), minlength=repetitions * items).reshape(repetitions, items).astype(np.float64)

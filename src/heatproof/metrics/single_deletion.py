@@ -1,0 +1,91 @@
+"""Single-deletion scores: how well a map ranks the patches by what the model loses without them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.registry import metric
+
+Combination = tuple[int, str]
+
+
+@metric(
+    "idsds",
+    higher_is_better=True,
+    range=(-1.0, 1.0),
+    source="Hesse et al., Benchmarking the Attribution Quality of Vision Models, 2024, section 3, equation 1",
+)
+@metric(
+    "sds",
+    higher_is_better=True,
+    range=(-1.0, 1.0),
+    source="Hesse et al. 2024, section 4.2 (SDS), after Selvaraju et al., Grad-CAM, 2017",
+)
+def single_deletion_scores(
+    maps: np.ndarray, drops: np.ndarray, grid: int, *, truncate: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Spearman correlation, per image, of the attribution in each patch with the logit drop when it is deleted.
+
+    The dataset's score is the mean over the images where it is defined. Whether it is IDSDS or SDS depends on the
+    weights behind `drops` alone: see `metric_name`.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W), signed: sums are taken as they are, absolute values are a transform of their own.
+    drops
+        (N, grid × grid): target logit of the image minus target logit with patch p deleted, patches row by row.
+    grid
+        Patches along one side.
+    truncate
+        As in `heatproof.metrics.patches.patch_sums`.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [-1, 1], higher is better; NaN where it is undefined.
+    valid : numpy.ndarray
+        (N,) bool: false where the patch sums or the drops of an image are all equal or have a NaN.
+
+    Raises
+    ------
+    HeatproofError
+        If maps and drops do not belong together, or the grid does not divide the maps.
+    """
+    sums = patch_sums(maps, grid, truncate=truncate)
+    if sums.shape != drops.shape:
+        raise HeatproofError(
+            f"Logit drops {drops.shape} do not belong to {len(maps)} maps on a grid of {grid}: they have to be "
+            f"{sums.shape}, (images, patches); compute both for the same images and the same grid."
+        )
+    score = spearman_rows(sums, drops)
+    return score, ~np.isnan(score)
+
+
+def metric_name(in_domain_for: Combination | None, grid: int, baseline: str, reference: Combination) -> str:
+    """Name the single-deletion score of one model on one grid and baseline.
+
+    A score is called ``idsds`` only for weights finetuned with exactly the grid and baseline that it is measured
+    with; on all others, deleted patches are out of domain and it is ``sds``.
+
+    Parameters
+    ----------
+    in_domain_for
+        Grid and baseline of the patch deletion with which the weights were finetuned; None if they were not.
+    grid, baseline
+        Those of the logit drops.
+    reference
+        Grid and baseline that carry the plain name; all others are named by a suffix, as in ``sds_g8_blur``.
+    """
+    family = "idsds" if in_domain_for == (grid, baseline) else "sds"
+    return family if (grid, baseline) == reference else f"{family}_g{grid}_{baseline}"
+
+
+def base_name(name: str) -> str:
+    """Return the key in the table of metrics for a name made by `metric_name`; any other name as it is."""
+    return re.sub(r"^(idsds|sds)_g\d+_.+$", r"\1", name)

@@ -1,0 +1,1 @@
+"""Architectures and what a network expects of its input."""

@@ -1,0 +1,89 @@
+"""Weights of a user's own: from a file or a URL to safetensors, checked, never through a pickle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.models.network import build_network, load_weights, save_weights
+from heatproof.provenance import file_digest
+from heatproof.store import write_text
+
+
+def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Bring a checkpoint into the results as safetensors, after checking that it fits the network.
+
+    Raises
+    ------
+    HeatproofError
+        If it cannot be had, has another SHA-256 than the config says, needs a pickle, or does not fit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = _local(spec["checkpoint"], Path(folder))
+        found = file_digest(path)
+        if spec["sha256"] and found != spec["sha256"]:
+            raise HeatproofError(
+                f"The checkpoint {spec['checkpoint']} has SHA-256 {found}, not {spec['sha256']}: it is another file, "
+                "or it arrived damaged."
+            )
+        state = read_state(path)
+    dataset = open_dataset(spec["dataset"])
+    # Beside the target under a name of its own: it is moved into place only once it is known to fit.
+    aside = Path(spec["output"]).with_suffix(".unchecked")
+    save_weights(state, aside)
+    try:
+        load_weights(build_network(spec["model"], dataset.num_classes), aside)
+        os.replace(aside, spec["output"])
+    finally:
+        aside.unlink(missing_ok=True)
+    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
+
+
+def _local(checkpoint: str, folder: Path) -> Path:
+    if "://" not in checkpoint:
+        if not os.path.isfile(checkpoint):
+            raise HeatproofError(f"The checkpoint {checkpoint} is not there: check the path in the model's settings.")
+        return Path(checkpoint)
+    path = folder / "checkpoint"
+    try:
+        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:
+            shutil.copyfileobj(answer, file)
+    except (urllib.error.URLError, OSError) as error:
+        raise HeatproofError(f"The checkpoint {checkpoint} cannot be fetched ({error}).") from None
+    return path
+
+
+def read_state(path: Path) -> dict[str, torch.Tensor]:
+    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts."""
+    try:
+        return load_file(path)
+    except SafetensorError:
+        pass
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise HeatproofError(
+            f"The checkpoint {path} is neither safetensors nor weights alone ({' '.join(str(error).split())[:200]}): "
+            "save its state_dict, because a whole pickled model can run code."
+        ) from None
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
+    state = {str(k).removeprefix("module."): v for k, v in loaded.items() if isinstance(v, torch.Tensor)}
+    if not state:
+        raise HeatproofError(f"The checkpoint {path} holds no weights.")
+    return state
+
+

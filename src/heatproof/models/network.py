@@ -1,0 +1,126 @@
+"""Build a network, give it weights, and feed it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from heatproof.errors import HeatproofError
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.registry import import_callable, is_reference, nearest
+
+
+def use_machine(machine: Mapping[str, Any]) -> torch.device:
+    """Set the number of threads and return the device; the seedless defaults of torch are made deterministic."""
+    torch.set_num_threads(machine["threads"])
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    wanted = machine["device"]
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    elif wanted == "cuda" and not torch.cuda.is_available():
+        raise HeatproofError("The config asks for device: cuda, and no GPU is visible here: take auto or cpu.")
+    return torch.device(wanted)
+
+
+def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> torch.nn.Module:
+    """Build the network of a model spec, with weights drawn from the seed, channels last.
+
+    Raises
+    ------
+    HeatproofError
+        If the builder does not return a torch.nn.Module.
+    """
+    if is_reference(spec["architecture"]):
+        build = import_callable(spec["architecture"], "architecture")
+    else:
+        importlib.import_module(spec["module"])
+        build = ARCHITECTURES[spec["architecture"]].build
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build(num_classes, **spec["options"])
+    if not isinstance(network, torch.nn.Module):
+        raise HeatproofError(
+            f"The architecture {spec['architecture']!r} returned a {type(network).__name__}: "
+            "it must return a torch.nn.Module."
+        )
+    return network.to(memory_format=torch.channels_last)
+
+
+def load_network(spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device) -> torch.nn.Module:
+    """Build a network with the weights of a file, in eval mode, its parameters without gradients."""
+    network = build_network(spec, num_classes)
+    load_weights(network, weights)
+    return network.to(device).eval().requires_grad_(False)
+
+
+def load_weights(network: torch.nn.Module, path: str | Path) -> None:
+    """Load a safetensors file into a network.
+
+    Raises
+    ------
+    HeatproofError
+        If the file is missing, damaged, or does not fit.
+    """
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise HeatproofError(
+            f"The weights {path} cannot be read ({error}): heal them with `rm {path}` and `snakemake --cores 1 {path}`."
+        ) from None
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise HeatproofError(
+            f"The weights {path} do not fit the network ({' '.join(str(error).split())[:300]}): check the model's "
+            "architecture and options, and the number of classes."
+        ) from None
+
+
+def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
+    """Write weights as safetensors, aside and then moved into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, aside)
+    os.replace(aside, path)
+
+
+def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Module:
+    """Return a submodule by name.
+
+    Raises
+    ------
+    HeatproofError
+        If there is none of that name; the message has the nearest one.
+    """
+    try:
+        return network.get_submodule(name)
+    except AttributeError:
+        known = [known for known, _ in network.named_modules() if known]
+        raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {nearest(name, known)}") from None
+
+
+def normalise(images: np.ndarray, facts: Mapping[str, Any]) -> torch.Tensor:
+    """Return (N, C, H, W) images in [0, 1] as the network expects them: minus mean, over standard deviation.
+
+    Raises
+    ------
+    HeatproofError
+        If the images do not have the size that the network takes.
+    """
+    if facts["size"] and tuple(images.shape[-2:]) != tuple(facts["size"]):
+        raise HeatproofError(
+            f"The network takes {facts['size'][0]}×{facts['size'][1]} pixels, and the images have "
+            f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
+        )
+    mean, std = (torch.tensor(facts[key], dtype=torch.float32)[:, None, None] for key in ("mean", "std"))
+    return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)

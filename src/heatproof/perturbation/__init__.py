@@ -1,0 +1,1 @@
+"""Perturbed images, and what a model says of them."""

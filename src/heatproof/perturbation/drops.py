@@ -1,0 +1,57 @@
+"""The stage that caches patch drops: what a model says of every image, intact and with each patch deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heatproof.data.prepare import open_dataset
+from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.perturbation.responses import patch_responses
+from heatproof.pieces import open_piece
+from heatproof.progress import track
+from heatproof.store import ArraySpec
+
+DTYPES = {"logit": "float32", "log_probability": "float32", "predicted": "int32", "target_rank": "int16"}
+
+
+def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Make one shard of patch drops, adding to what the shard holds already."""
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    split = dataset.splits["evaluation"]
+    variants = spec["grid"] ** 2 + 1
+    made_by = {key: spec[key] for key in ("dataset", "model", "weights", "grid", "baseline", "seed", "code")}
+    piece = open_piece(
+        spec,
+        spec["output"],
+        spec["key"],
+        split,
+        {name: ArraySpec(("variant",), (variants,), dtype, chunk_by_image=False) for name, dtype in DTYPES.items()},
+        made_by=made_by,
+        inputs=[spec["weights"]],
+    )
+    start, stop = piece.missing()
+    if start < stop:
+        network = load_network(spec["model"], dataset.num_classes, spec["weights"], device)
+        size = machine["batch_size"]
+        for low in track(range(start, stop, size), "patch drops", unit="batch"):
+            high = min(low + size, stop)
+            began = time.monotonic()
+            read = patch_responses(
+                network,
+                normalise(dataset.images("evaluation", low, high), spec["model"]["facts"]),
+                torch.from_numpy(split.labels[low:high]),
+                split.ids[low:high],
+                spec["grid"],
+                spec["baseline"],
+                spec["seed"],
+                size,
+                device=device,
+            )
+            piece.add(low, read, time.monotonic() - began, (high - low) * variants)
+    piece.publish(str(device))
+    piece.forget_journal()

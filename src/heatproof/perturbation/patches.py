@@ -1,0 +1,104 @@
+"""The patches of a grid: where they lie, and images with one of them deleted.
+
+Importable without torch: the scores need the geometry alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Box(NamedTuple):
+    """A patch's pixels: rows [top, bottom), columns [left, right)."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+def patch_size(grid: int, height: int, width: int, *, truncate: bool = False) -> tuple[int, int]:
+    """Return the height and width in pixels of one patch.
+
+    Parameters
+    ----------
+    grid
+        Patches along one side, at least 1.
+    height, width
+        Of the image, in pixels.
+    truncate
+        Round the patch size down where the grid does not divide the image, so that the last rows and columns belong
+        to no patch, as in the code published with Hesse et al. 2024. Left out, such a grid is an error.
+
+    Raises
+    ------
+    HeatproofError
+        If the grid does not divide the image, or has more patches along a side than the image has pixels.
+    """
+    largest = min(height, width)
+    divides = 1 <= grid <= largest and height % grid == 0 and width % grid == 0
+    if not divides and not (truncate and 1 <= grid <= largest):
+        valid = [g for g in range(1, largest + 1) if height % g == 0 and width % g == 0]
+        below = [str(g) for g in valid if g < grid][-1:]
+        above = [str(g) for g in valid if g > grid][:1]
+        raise HeatproofError(
+            f"A grid of {grid} does not divide an image of {height}×{width} pixels into equal patches: "
+            f"use {' or '.join(below + above)}."
+        )
+    return height // grid, width // grid
+
+
+def patch_boxes(grid: int, height: int, width: int, *, truncate: bool = False) -> list[Box]:
+    """Return the grid × grid patches, row by row; arguments and errors as in `patch_size`."""
+    tall, wide = patch_size(grid, height, width, truncate=truncate)
+    return [
+        Box(row * tall, (row + 1) * tall, column * wide, (column + 1) * wide)
+        for row in range(grid)
+        for column in range(grid)
+    ]
+
+
+def patch_masks(grid: int, height: int, width: int, *, truncate: bool = False) -> np.ndarray:
+    """Return (grid × grid, H, W) booleans, true inside each patch; arguments and errors as in `patch_size`."""
+    boxes = patch_boxes(grid, height, width, truncate=truncate)
+    masks = np.zeros((len(boxes), height, width), dtype=bool)
+    for mask, box in zip(masks, boxes, strict=True):
+        mask[box.top : box.bottom, box.left : box.right] = True
+    return masks
+
+
+def deleted(
+    images: torch.Tensor, grid: int, baseline_images: torch.Tensor, *, truncate: bool = False
+) -> Iterator[torch.Tensor]:
+    """Yield the images with one patch deleted, patch after patch, row by row.
+
+    Parameters
+    ----------
+    images, baseline_images
+        (N, C, H, W); the deleted patch takes the baseline's pixels at its place.
+    grid, truncate
+        As in `patch_size`.
+
+    Yields
+    ------
+    torch.Tensor
+        (N, C, H, W), grid × grid times.
+
+    Raises
+    ------
+    HeatproofError
+        As in `patch_size`.
+    """
+    for box in patch_boxes(grid, images.shape[-2], images.shape[-1], truncate=truncate):
+        place = (..., slice(box.top, box.bottom), slice(box.left, box.right))
+        without = images.clone()
+        without[place] = baseline_images[place]
+        yield without

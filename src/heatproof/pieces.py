@@ -1,0 +1,225 @@
+"""One job's piece of a store: what it holds already, what is missing, and how it is published.
+
+A piece is a shard of every array of one store, with a manifest beside it. Finished batches are kept in a journal until
+the piece is published, so that a job that dies goes on where it was; a piece that was published for fewer images is
+added to. Both count only under the same key: the same spec, code and input bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.provenance import digest, file_digest, library_versions
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, read_json, write_json, write_shard
+
+
+@dataclass
+class Piece:
+    """A shard of a store in the making. Get one from `open_piece`."""
+
+    base: str
+    shard: int
+    wanted: tuple[int, int]
+    layout: Layout
+    key: str
+    provenance: dict[str, Any]
+    done: int = 0
+    values: list[dict[str, np.ndarray]] = field(default_factory=list)
+    seconds: float = 0.0
+    passes: int = 0
+    changed: bool = False
+
+    @property
+    def store(self) -> str:
+        """Path of the Zarr group."""
+        return self.base + ".zarr"
+
+    @property
+    def manifest(self) -> str:
+        """Path of the manifest."""
+        return f"{self.base}.{self.shard}.json"
+
+    @property
+    def _journal(self) -> Path:
+        base = Path(self.base)
+        return base.with_name(f".{base.name}.{self.shard}.journal") / self.key
+
+    def missing(self) -> tuple[int, int]:
+        """Return the range of images that are still to be computed; empty where start equals stop."""
+        return min(self.done, self.wanted[1]), self.wanted[1]
+
+    def add(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
+        """Take one batch of results, in order, and keep it safe.
+
+        Raises
+        ------
+        HeatproofError
+            If a value is not finite; the message has the image's id.
+        """
+        converted = {name: np.asarray(arrays[name], dtype=spec.dtype) for name, spec in self.layout.arrays.items()}
+        for name, values in converted.items():
+            if np.issubdtype(values.dtype, np.floating):
+                bad = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
+                if len(bad):
+                    image = self.layout.image_ids[start + int(bad[0])]
+                    raise HeatproofError(
+                        f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
+                        f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
+                    )
+        self._journal.mkdir(parents=True, exist_ok=True)
+        aside = self._journal / f".{start}.{os.getpid()}"
+        with open(aside, "wb") as file:
+            np.savez(file, seconds=seconds, passes=passes, **converted)  # type: ignore[arg-type]
+        os.replace(aside, self._journal / f"{start}.npz")
+        self._take(converted, seconds, passes)
+
+    def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        self.values.append(arrays)
+        self.done += len(next(iter(arrays.values())))
+        self.seconds += seconds
+        self.passes += passes
+        self.changed = True
+
+    def resume(self) -> None:
+        """Take what an earlier job left: the published piece, then the journal after it."""
+        start, size = self.shard * self.layout.shard_size, self.layout.shard_size
+        self.done = start
+        made = self._published()
+        if made:
+            self.seconds, self.passes = made["seconds"], made["network_passes"]
+            self.done = made["images"][1]
+            self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
+        while self.done < start + size and (self._journal / f"{self.done}.npz").is_file():
+            try:
+                with np.load(self._journal / f"{self.done}.npz") as kept:
+                    arrays = {name: kept[name] for name in self.layout.arrays}
+                    seconds, passes = float(kept["seconds"]), int(kept["passes"])
+            except (OSError, ValueError, KeyError):
+                break
+            self._take(arrays, seconds, passes)
+
+    def _published(self) -> dict[str, Any] | None:
+        made = read_json(self.manifest)
+        if made is None or made.get("key") != self.key or made.get("gap"):
+            return None
+        for facts in made["files"]:
+            path = Path(self.store) / facts["file"]
+            if not path.is_file() or file_digest(path) != facts["sha256"]:
+                return None
+        return made
+
+    def publish(self, device: str) -> None:
+        """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`."""
+        ensure_metadata(self.store, self.layout)
+        if not self.changed:
+            self._touch()
+            return
+        start = self.shard * self.layout.shard_size
+        files = [
+            write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in self.values]))
+            for name in self.layout.arrays
+        ]
+        self._write_manifest(files, [start, self.done], device, gap=None)
+
+    def publish_gap(self, reason: str, device: str) -> None:
+        """Publish that there is nothing, and why: a shard of NaN, and a manifest with the reason."""
+        ensure_metadata(self.store, self.layout)
+        start, stop = self.wanted
+        files = []
+        for name, spec in self.layout.arrays.items():
+            hole = np.full((stop - start, *spec.shape), np.nan, dtype=spec.dtype)
+            files.append(write_shard(self.store, name, self.shard, start, hole))
+        self._write_manifest(files, [start, stop], device, gap=reason)
+
+    def _write_manifest(self, files: list[dict[str, Any]], images: list[int], device: str, gap: str | None) -> None:
+        write_json(
+            self.manifest,
+            {
+                **self.provenance,
+                "key": self.key,
+                "shard": self.shard,
+                "images": images,
+                "files": files,
+                "gap": gap,
+                "network_passes": self.passes,
+                "seconds": round(self.seconds, 3),
+                "device": device,
+            },
+        )
+
+    def _touch(self) -> None:
+        # Snakemake compares times: what was checked and found whole is as new as what it was checked against.
+        os.utime(self.manifest)
+        for facts in (read_json(self.manifest) or {})["files"]:
+            os.utime(Path(self.store) / facts["file"])
+
+    def forget_journal(self) -> None:
+        """Remove the journal, once nothing can undo what was published."""
+        shutil.rmtree(self._journal.parent, ignore_errors=True)
+
+
+def open_piece(
+    spec: Mapping[str, Any],
+    base: str,
+    key: str,
+    split: Split,
+    arrays: Mapping[str, ArraySpec],
+    *,
+    made_by: Mapping[str, Any],
+    inputs: Sequence[str] = (),
+    coordinates: Mapping[str, Sequence[str]] | None = None,
+) -> Piece:
+    """Open a piece and take what an earlier job left of it.
+
+    Parameters
+    ----------
+    spec
+        The job's spec: ``shard``, ``shard_size`` and ``images``.
+    base
+        Path without ending: ``.zarr`` and ``.<shard>.json`` are added.
+    key
+        Digest of the config slice and the code.
+    split
+        The evaluation split.
+    arrays
+        What the store holds.
+    made_by
+        The config slice, for the provenance.
+    inputs
+        Files that were read; their bytes are part of the key.
+    coordinates
+        Names along other dimensions.
+
+    Raises
+    ------
+    HeatproofError
+        If the split has fewer images than were asked for.
+    """
+    if spec["images"][1] > len(split):
+        raise HeatproofError(
+            f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
+            "lower evaluation.images in the config."
+        )
+    digests = {Path(path).name: file_digest(path) for path in inputs}
+    whole = digest([key, digests, spec["shard_size"], list(split.ids)])
+    provenance = {"made_by": dict(made_by), "input_sha256": digests, "versions": library_versions()}
+    layout = Layout(
+        image_ids=split.ids,
+        labels=split.labels,
+        shard_size=spec["shard_size"],
+        arrays=arrays,
+        attributes={"key": whole, **provenance},
+        coordinates=coordinates or {},
+    )
+    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, whole, provenance)
+    piece.resume()
+    return piece

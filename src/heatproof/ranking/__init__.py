@@ -1,0 +1,1 @@
+"""From many test cases to one ranking."""

@@ -1,0 +1,322 @@
+"""Meta-Rank: one ranking of methods from all test cases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.randomness import numpy_generator
+from heatproof.ranking.bradley_terry import bradley_terry
+from heatproof.ranking.ranks import comparable, pairwise_wins, rank_methods
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+COLUMNS = ("method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "bradley_terry")
+CASE = ("dataset", "model", "weights", "metric")
+REPETITIONS = 1000
+REPETITIONS_OF_MANY = 200
+MANY_METHODS = 4000
+# Below this difference, κ of methods with the same record differs by rounding alone.
+_DECIMALS = 10
+# Pairs × resamples handled at a time; the arrays stay in the processor's cache.
+_CELLS = 131_072
+
+
+@dataclass(frozen=True)
+class MetaRank:
+    """One ranking from all test cases; every array is (M,), in the order of the methods given.
+
+    Attributes
+    ----------
+    kappa
+        Mean log-odds of ranking above another method, mean 0, higher is better; NaN for a method without a score.
+    ci_low, ci_high
+        Percentile bootstrap interval of κ over test cases; NaN for a method scored in fewer than two.
+    rank
+        1 is best, equal κ share the smallest rank; NaN where κ is.
+    n_cases
+        Test cases in which the method has a score.
+    bradley_terry
+        Bradley-Terry log-strengths of the same wins, mean 0; NaN where κ is.
+    repetitions
+        Number of resamples behind the interval.
+    disconnected
+        Number of resamples in which some methods could not be compared, directly or through others.
+    """
+
+    kappa: np.ndarray
+    ci_low: np.ndarray
+    ci_high: np.ndarray
+    rank: np.ndarray
+    n_cases: np.ndarray
+    bradley_terry: np.ndarray
+    repetitions: int
+    disconnected: int
+
+
+def meta_rank(
+    scores: np.ndarray,
+    *,
+    methods: Sequence[str] | None = None,
+    seed: int = 0,
+    repetitions: int | None = None,
+    level: float = 0.95,
+) -> MetaRank:
+    """Rank methods over all test cases.
+
+    Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 4.2, equations 4 to 6;
+    what they leave open (ties, certain wins, gaps, intervals) is settled here.
+
+    For methods p, q and the n_pq test cases in which both have a score, w_pq counts those in which p ranks above q,
+    ties as ½; P_pq = (w_pq + ½) / (n_pq + 1), so that the odds stay finite, and D_pq = ln(P_pq / (1 - P_pq)). κ solves
+    κ_p - κ_q = D_pq in least squares weighted by n_pq, with mean 0. Where every method has a score in every test case,
+    κ_p is the mean of row p of D.
+
+    The interval comes from test cases drawn with replacement. A resample may leave a method without a score, or split
+    the methods into parts that are never compared. κ is then known up to one constant per part: every part of at least
+    two methods is placed so that its mean is that of its methods' κ from all cases, which shows the spread within
+    the part and not that between parts; other methods have no value in that repetition. With few test cases
+    percentile intervals are too narrow.
+
+    Parameters
+    ----------
+    scores
+        (T, M), higher is better in every test case; NaN where a method has no score.
+    methods
+        M names, for messages.
+    seed
+        The workflow's seed.
+    repetitions
+        Number of resamples. Left out, 1000, and 200 for more than 4,000 methods: the work grows with the number of
+        pairs.
+    level
+        Share of the repetitions inside the interval.
+
+    Raises
+    ------
+    HeatproofError
+        If no method has a score, or if the methods fall into parts that no test case compares; the message names
+        the parts.
+    """
+    names = np.array([f"method {place}" for place in range(scores.shape[1])] if methods is None else list(methods))
+    if repetitions is None:
+        repetitions = REPETITIONS if scores.shape[1] <= MANY_METHODS else REPETITIONS_OF_MANY
+    n_cases = (~np.isnan(scores)).sum(axis=0)
+    scored = n_cases > 0
+    if not scored.any():
+        raise HeatproofError("No method has a score in any test case, so there is nothing to rank.")
+    known = scores[:, scored][~np.isnan(scores).all(axis=1)]
+    present = ~np.isnan(known)
+    _check_connected(present, names[scored])
+
+    wins = pairwise_wins(known)
+    kappa, _ = _solve(_balance(wins), present, np.ones(len(known)), np.zeros(known.shape[1]))
+    strengths = bradley_terry(wins)
+    del wins
+
+    counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, len(known))
+    resampled, parts = _resample(comparable(known), present, counts, kappa)
+    low, high = interval(resampled, level)
+    low[n_cases[scored] < 2] = high[n_cases[scored] < 2] = np.nan
+
+    def everywhere(values: np.ndarray) -> np.ndarray:
+        filled = np.full(len(scored), np.nan)
+        filled[scored] = values
+        return filled
+
+    return MetaRank(
+        kappa=everywhere(kappa),
+        ci_low=everywhere(low),
+        ci_high=everywhere(high),
+        rank=rank_methods(np.round(everywhere(kappa), _DECIMALS)),
+        n_cases=n_cases,
+        bradley_terry=everywhere(strengths),
+        repetitions=repetitions,
+        disconnected=int((parts > 1).sum()),
+    )
+
+
+def meta_rank_table(
+    scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None = None, level: float = 0.95
+) -> pd.DataFrame:
+    """Rank the methods of a table of scores over all of its test cases.
+
+    Parameters
+    ----------
+    scores
+        One row for each method in each test case, with columns ``dataset``, ``model``, ``weights``, ``metric``,
+        ``method``, ``score`` and ``higher_is_better``; the first four make the test case. A missing row and a NaN
+        score are both a gap.
+    seed, repetitions, level
+        As in `meta_rank`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``method, kappa, ci_low, ci_high, rank, n_cases, bradley_terry``, best first; methods without any
+        score come last, with n_cases 0 and the rest missing.
+
+    Raises
+    ------
+    HeatproofError
+        As in `meta_rank`; or if a column is missing, a method has two scores in one test case, or a test case has both
+        directions.
+    """
+    import pandas as pd
+
+    needed = [*CASE, "method", "score", "higher_is_better"]
+    missing = [column for column in needed if column not in scores.columns]
+    if missing:
+        raise HeatproofError(f"The table of scores has no column {missing[0]!r}: it needs {', '.join(needed)}.")
+    rows = scores[needed].astype(dict.fromkeys([*CASE, "method"], str))
+    twice = rows.duplicated([*CASE, "method"])
+    if twice.any():
+        raise HeatproofError(f"{_describe(rows[twice].iloc[0])} has more than one score: give one mean score for each.")
+    both = rows.groupby(list(CASE))["higher_is_better"].transform("nunique") > 1
+    if both.any():
+        raise HeatproofError(f"{_describe(rows[both].iloc[0])} and others disagree on whether higher is better.")
+    upwards = rows["higher_is_better"].astype(bool)
+    rows["score"] = rows["score"].astype(float).where(upwards, -rows["score"].astype(float))
+    # Pivoting sorts cases and methods, so that the interval does not depend on the order of the rows.
+    cases = rows.pivot(index=list(CASE), columns="method", values="score")
+    names = cases.columns.tolist()
+    result = meta_rank(cases.to_numpy(), methods=names, seed=seed, repetitions=repetitions, level=level)
+    if result.disconnected:
+        log.warning(
+            "In %d of %d resamples of the test cases, some methods were not comparable: the intervals of κ leave the "
+            "spread between such parts out.",
+            result.disconnected,
+            result.repetitions,
+        )
+    table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in COLUMNS[1:]})
+    table["rank"] = table["rank"].astype("Int64")
+    return table.sort_values(["rank", "method"], ignore_index=True)
+
+
+def _describe(row: pd.Series) -> str:
+    return f"The method {row['method']!r} in the test case {', '.join(row[list(CASE)])}"
+
+
+def _balance(wins: np.ndarray) -> np.ndarray:
+    """Return Σ_q n_pq D_pq for every p."""
+    balance = np.empty(len(wins))
+    step = max(1, _CELLS // len(wins))
+    for start in range(0, len(wins), step):
+        won, lost = (part.astype(np.float64) for part in (wins[start : start + step], wins[:, start : start + step].T))
+        balance[start : start + step] = ((won + lost) * (np.log(won + 0.5) - np.log(lost + 0.5))).sum(axis=1)
+    return balance
+
+
+def _solve(balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, int]:
+    """Solve the normal equations of κ when test case t counts `weights[t]` times.
+
+    The methods of a test case are all compared with each other, so the matrix of the normal equations is a diagonal
+    less one product for each test case, and the unknowns reduce to one for each test case: u_t, the sum of κ over its
+    methods.
+
+    Parameters
+    ----------
+    balance
+        (M,), Σ_q n_pq D_pq.
+    present
+        (T, M) bool, where there is a score.
+    weights
+        (T,), not negative.
+    around
+        (M,); κ of each connected part has the mean of these values over the part.
+
+    Returns
+    -------
+    kappa : numpy.ndarray
+        (M,), NaN for methods that are in no test case.
+    part : numpy.ndarray
+        (M,) int, the connected part of each method, counted from 0; -1 for methods that are in no test case.
+    """
+    part = _parts(present[weights > 0])
+    inside = part >= 0
+    label, count = part[inside], part.max() + 1
+    cases = present[weights > 0][:, inside].astype(np.float64)
+    root = np.sqrt(weights[weights > 0])[:, None]
+    degree = ((root**2 * cases.sum(axis=1, keepdims=True)) * cases).sum(axis=0)
+    scaled = root * cases
+    right = scaled @ (balance[inside] / degree)
+    matrix = np.eye(len(cases)) - (scaled / degree) @ scaled.T
+    # A constant added to all of a part changes nothing: each part has one such direction, which is fixed at zero here.
+    free = scaled @ np.eye(count)[label]
+    matrix += (free / (free**2).sum(axis=0)) @ free.T
+    solved = (balance[inside] + scaled.T @ np.linalg.solve(matrix, right)) / degree
+    offset = np.bincount(label, around[inside] - solved) / np.bincount(label)
+    kappa = np.full(len(balance), np.nan)
+    kappa[inside] = solved + offset[label]
+    return kappa, part
+
+
+def _parts(present: np.ndarray) -> np.ndarray:
+    """Return the connected part of each method of (T, M), counted from 0; -1 for methods that are in no test case."""
+    cases = present.astype(np.float32)
+    _, part_of_case = connected_components(cases @ cases.T > 0, directed=False)
+    return np.where(present.any(axis=0), part_of_case[present.argmax(axis=0)], -1)
+
+
+def _check_connected(present: np.ndarray, names: np.ndarray) -> None:
+    part = _parts(present)
+    if part.max() > 0:
+        listed = [names[part == number].tolist() for number in range(part.max() + 1)]
+        shown = [
+            ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "") for members in listed
+        ]
+        raise HeatproofError(
+            f"No test case compares methods of one part with those of another: {' | '.join(shown)}. "
+            "Score methods of all parts together in some test case, or rank each part by itself."
+        )
+
+
+def _resample(
+    scores: np.ndarray, present: np.ndarray, counts: np.ndarray, kappa: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return κ (M, R) when test cases count as often as `counts` (R, T) says, and the number of parts (R,)."""
+    balances = _resampled_balances(scores, present, counts)
+    if present.all():
+        # The row means of D, which save a solution for every resample; a test holds them equal to `_solve`.
+        return balances.T.astype(np.float64) / scores.size, np.ones(len(counts), dtype=int)
+    resampled = np.empty((scores.shape[1], len(counts)))
+    parts = np.empty(len(counts), dtype=int)
+    for repetition, weights in enumerate(counts):
+        solved, part = _solve(balances[repetition].astype(np.float64), present, weights, kappa)
+        alone = np.bincount(part + 1)[part + 1] < 2
+        resampled[:, repetition] = np.where(alone, np.nan, solved)
+        parts[repetition] = part.max() + 1
+    return resampled, parts
+
+
+def _resampled_balances(places: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `_balance`, in single precision."""
+    cases, methods = places.shape
+    weights = counts.astype(np.float32)
+    complete = present.all()
+    balances = np.zeros((len(counts), methods), dtype=np.float32)
+    for first in range(methods - 1):
+        mine, others = places[:, first, None], places[:, first + 1 :]
+        # Twice the wins and losses, so that all numbers are whole, against the methods that were not yet `first`.
+        won = np.greater(mine, others).astype(np.float32) + np.greater_equal(mine, others)
+        lost = np.less(mine, others).astype(np.float32) + np.less_equal(mine, others)
+        step = max(1, _CELLS // others.shape[1])
+        for start in range(0, len(counts), step):
+            rows = slice(start, start + step)
+            wins = weights[rows] @ won + 1
+            losses = 2 * cases + 2 - wins if complete else weights[rows] @ lost + 1
+            pull = np.log(wins / losses)
+            pull *= cases if complete else (wins + losses - 2) / 2
+            balances[rows, first] += pull.sum(axis=1)
+            balances[rows, first + 1 :] -= pull
+    return balances

@@ -1,0 +1,124 @@
+"""The tables that are published: scores with intervals, Meta-Rank, and accuracy before and after finetuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.metrics.bootstrap import summarise
+from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.single_deletion import base_name
+from heatproof.ranking.meta_rank import meta_rank_table
+from heatproof.ranking.ranks import rank_methods
+from heatproof.store import read, write_table
+
+CASE = ["dataset", "model", "weights", "metric"]
+SCORE_COLUMNS = [
+    "dataset",
+    "model",
+    "weights",
+    "method",
+    "metric",
+    "score",
+    "ci_low",
+    "ci_high",
+    "n_images",
+    "n_undefined",
+    "rank",
+]
+
+
+def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write idsds_table.csv, meta_rank.csv and accuracy.csv."""
+    scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
+    gaps = pd.concat([_read_gaps(path) for path in spec["gaps"]], ignore_index=True)
+    table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
+    write_table(table, spec["idsds_table"])
+    directed = table.assign(higher_is_better=[higher_is_better(metric) for metric in table["metric"]])
+    ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
+    write_table(ranked, spec["meta_rank"])
+    write_table(accuracy_table(spec["drops"], spec["images"]), spec["accuracy"])
+
+
+def _read_gaps(path: str) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=str)
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return the direction of a metric, by the name it has in tables."""
+    return METRICS[base_name(metric)].higher_is_better
+
+
+def score_table(
+    scores: pd.DataFrame, gaps: pd.DataFrame, seed: int, repetitions: int = 1000, level: float = 0.95
+) -> pd.DataFrame:
+    """Summarise scores of images to one row a method and test case, sorted for reading.
+
+    Parameters
+    ----------
+    scores
+        Tidy: dataset, model, weights, method, metric, image, score (NaN where undefined), valid.
+    gaps
+        dataset, model, weights, metric, method, gap: what does not apply, and why.
+    seed, repetitions, level
+        Of the bootstrap over images; the same images are drawn for all methods of a test case.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
+        defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. Where something does
+        not apply there is a row without a score, and a column ``gap`` with the reason; no gaps, no column.
+    """
+    parts = []
+    for case, rows in scores.groupby(CASE, sort=False):
+        wide = rows.pivot(index="method", columns="image", values="score")
+        values = wide.to_numpy(dtype=np.float64)
+        summary = summarise(values, seed, repetitions=repetitions, level=level)
+        part = pd.DataFrame({"method": wide.index, "score": summary["mean"]})
+        for key in ("ci_low", "ci_high", "n_images", "n_undefined"):
+            part[key] = summary[key]
+        part["rank"] = rank_methods(summary["mean"], higher_is_better(str(case[-1])))
+        parts.append(part.assign(**dict(zip(CASE, case, strict=True))))
+    if len(gaps):
+        parts.append(gaps.assign(n_images=0, n_undefined=0))
+    columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
+    table = pd.concat(parts, ignore_index=True)[columns]
+    table["rank"] = table["rank"].astype("Int64")
+    order = {case: place for place, case in enumerate(dict.fromkeys(zip(*(scores[key] for key in CASE), strict=True)))}
+    place = [order.get(case, len(order)) for case in zip(*(table[key] for key in CASE), strict=True)]
+    return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
+
+
+def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:
+    """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
+
+    An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
+    label among the k largest logits.
+
+    Parameters
+    ----------
+    drops
+        For each of the cached patch drops: dataset, model, weights, grid, baseline, metric and the path ``drops``.
+    images
+        How many images have drops.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row each, accuracies in [0, 1], higher is better. ``in_domain`` tells whether the weights were finetuned
+        with this grid and baseline.
+    """
+    rows = []
+    for item in drops:
+        rank = read(item["drops"] + ".zarr", "target_rank", 0, images)
+        row = {key: item[key] for key in ("dataset", "model", "weights", "grid", "baseline")}
+        row["in_domain"] = base_name(item["metric"]) == "idsds"
+        for k in (1, 5):
+            row[f"top{k}_clean"] = float((rank[:, 0] < k).mean())
+            row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean())
+        rows.append({**row, "n_images": images})
+    return pd.DataFrame(rows)

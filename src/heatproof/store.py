@@ -1,0 +1,311 @@
+"""The only place that opens Zarr.
+
+A store is one Zarr v3 group for the whole evaluation split: arrays over (``image``, …) cut in shards along the images,
+with image ids and labels as coordinates. A shard is one file, written aside and moved into place, so that jobs can make
+shards of one array at once and nobody ever reads half of one. Images that were not computed are NaN.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from heatproof.errors import HeatproofError
+from heatproof.provenance import file_digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One array of a store: what stands beside ``image``.
+
+    Attributes
+    ----------
+    dims, shape
+        Names and lengths of the dimensions after ``image``.
+    dtype
+        NumPy name; floats are NaN where nothing was computed, integers -1.
+    chunk_by_image
+        One chunk an image, inside the shard; else one chunk a shard, for rows of a few numbers.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    chunk_by_image: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a store, the same for every job that writes into it.
+
+    Attributes
+    ----------
+    image_ids, labels
+        Of the whole evaluation split.
+    shard_size
+        Images in one shard.
+    arrays
+        Array name to what it holds of each image.
+    attributes
+        Provenance; ``key`` among them tells whether a store that is there already is this one.
+    coordinates
+        Names along other dimensions, for example of the maps.
+    """
+
+    image_ids: Sequence[str]
+    labels: np.ndarray
+    shard_size: int
+    arrays: Mapping[str, ArraySpec]
+    attributes: Mapping[str, Any]
+    coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def shard_file(store: str | Path, array: str, shard: int, trailing: int) -> str:
+    """Return the path of one shard of an array with `trailing` dimensions after ``image``."""
+    return "/".join([str(store), array, "c", str(shard), *["0"] * trailing])
+
+
+def ensure_metadata(store: str | Path, layout: Layout) -> None:
+    """Write the group's metadata and coordinates unless the same stand there already.
+
+    Whichever job comes first writes them; all write the same bytes, file by file, each moved into place. When an array
+    has another shape or cut than before, its old shards are removed, because they could be read as if they fitted.
+    """
+    store = Path(store)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.", dir=store.parent))
+    try:
+        with _lock(store.parent / f".{store.name}.lock"):
+            if _key(store) == layout.attributes["key"]:
+                return
+            _create(aside / "new", layout)
+            for name in layout.arrays:
+                stands, fresh = store / name / "zarr.json", aside / "new" / name / "zarr.json"
+                if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
+                    shutil.rmtree(store / name, ignore_errors=True)
+            files = [path for path in (aside / "new").rglob("*") if path.is_file()]
+            # The group's own metadata carry the key and come last: with them, the store stands.
+            for fresh in sorted(files, key=lambda path: (path.parent == aside / "new", path)):
+                target = store / fresh.relative_to(aside / "new")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(fresh, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _key(store: Path) -> str | None:
+    try:
+        return json.loads((store / "zarr.json").read_text(encoding="utf-8"))["attributes"]["key"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
+    with open(path, "w", encoding="utf-8") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _create(path: Path, layout: Layout) -> None:
+    count = len(layout.image_ids)
+    group = zarr.create_group(path, zarr_format=3, attributes={**layout.attributes, "coordinates": "image_id label"})
+    index = group.create_array("image", shape=(count,), chunks=(count,), dtype="int64", dimension_names=("image",))
+    index[:] = np.arange(count)
+    ids = group.create_array("image_id", shape=(count,), chunks=(count,), dtype=str, dimension_names=("image",))
+    ids[:] = np.array(layout.image_ids, dtype=object)
+    labels = group.create_array("label", shape=(count,), chunks=(count,), dtype="int64", dimension_names=("image",))
+    labels[:] = layout.labels
+    for name, labels_along in layout.coordinates.items():
+        along = group.create_array(name, shape=(len(labels_along),), dtype=str, dimension_names=(name,))
+        along[:] = np.array(labels_along, dtype=object)
+    for name, spec in layout.arrays.items():
+        _create_array(group, name, spec, count, layout.shard_size)
+
+
+def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, shard_size: int) -> zarr.Array:
+    floating = np.issubdtype(np.dtype(spec.dtype), np.floating)
+    return group.create_array(
+        name,
+        shape=(count, *spec.shape),
+        chunks=(1 if spec.chunk_by_image else shard_size, *spec.shape),
+        shards=(shard_size, *spec.shape) if spec.chunk_by_image else None,
+        dtype=spec.dtype,
+        fill_value=np.nan if floating else -1,
+        compressors=[ZstdCodec(level=3), Crc32cCodec()],
+        dimension_names=("image", *spec.dims),
+        # A shard whose values all equal the fill value must still be a file: the workflow waits for it.
+        config={"write_empty_chunks": True},
+    )
+
+
+def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> dict[str, Any]:
+    """Write images from `start` on into one shard, and return what a manifest says of the file.
+
+    Parameters
+    ----------
+    store
+        A store whose metadata stand.
+    array
+        Name of the array.
+    shard, start
+        The shard's number, and the first image that `values` holds; all of them lie in the shard.
+    values
+        (images, …) in the array's dtype.
+
+    Returns
+    -------
+    dict
+        ``file`` (relative to the store), ``sha256``, ``bytes``.
+    """
+    store = Path(store)
+    final = Path(shard_file(store, array, shard, values.ndim - 1))
+    aside = Path(tempfile.mkdtemp(prefix=f".{array}.{shard}.", dir=store))
+    try:
+        shutil.copy(store / array / "zarr.json", aside / "zarr.json")
+        target = zarr.open_array(aside, mode="r+", zarr_format=3, config={"write_empty_chunks": True})
+        target[start : start + len(values)] = values
+        made = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
+        with open(made, "rb+") as file:
+            os.fsync(file.fileno())
+        facts = {"file": str(final.relative_to(store)), "sha256": file_digest(made), "bytes": made.stat().st_size}
+        final.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made, final)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return facts
+
+
+def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
+    """Return images [start, stop) of an array, every chunk checked.
+
+    Raises
+    ------
+    HeatproofError
+        If the store or one of its shards is missing or damaged, or an image in the range was not computed; the
+        message names the file and says how to heal it.
+    """
+    store = Path(store)
+    try:
+        handle = zarr.open_array(store / array, mode="r", zarr_format=3)
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise HeatproofError(f"{store} has no readable array {array!r} ({error}): {_remedy(store)}") from None
+    size = (handle.shards or handle.chunks)[0]
+    if stop > handle.shape[0]:
+        raise HeatproofError(f"{store} holds {handle.shape[0]} images, and images up to {stop} were asked for.")
+    parts = []
+    for shard in range(start // size, -(-stop // size)):
+        low, high = max(start, shard * size), min(stop, (shard + 1) * size)
+        path = shard_file(store, array, shard, handle.ndim - 1)
+        if not os.path.isfile(path):
+            raise HeatproofError(f"{path} is missing: make it with `snakemake --cores 1 {path}`.")
+        try:
+            part = np.asarray(handle[low:high])
+        except Exception as error:
+            raise HeatproofError(
+                f"{path} is damaged ({_one_line(error)}): heal it with `rm {path}` and then "
+                f"`snakemake --cores 1 {path}`; nothing else is made again."
+            ) from None
+        holes = _unmade(part)
+        if holes.any():
+            image = low + int(np.flatnonzero(holes)[0])
+            raise HeatproofError(
+                f"{path} has no values for image {image}: heal it with `rm {path}` and `snakemake --cores 1 {path}`."
+            )
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _unmade(values: np.ndarray) -> np.ndarray:
+    rows = values.reshape(len(values), -1)
+    return np.isnan(rows).all(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
+
+
+def _remedy(store: Path) -> str:
+    return f"make it with `rm -r {store}` and the snakemake command that you ran."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def describe(store: str | Path) -> dict[str, Any]:
+    """Return a store's attributes, ids, labels, and the shape and dtype of each array over images.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no store.
+    """
+    try:
+        group = zarr.open_group(store, mode="r", zarr_format=3)
+    except (FileNotFoundError, ValueError) as error:
+        raise HeatproofError(f"{store} is not a store of heatproof ({_one_line(error)}).") from None
+    arrays: dict[str, Any] = {}
+    for name, item in group.members():
+        if isinstance(item, zarr.Array) and item.ndim > 1:
+            size = (item.shards or item.chunks)[0]
+            shards = sorted(int(p.name) for p in (Path(store) / name / "c").glob("*") if p.name.isdigit())
+            arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ids = [str(i) for i in np.asarray(group["image_id"][:])]
+    return {
+        "attributes": dict(group.attrs),
+        "image_ids": ids,
+        "labels": np.asarray(group["label"][:]),
+        "arrays": arrays,
+    }
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write a JSON file aside and move it into place."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file aside and move it into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+def read_json(path: str | Path) -> dict[str, Any] | None:
+    """Return a JSON file's mapping; None where it is missing or no whole JSON."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_table(table: pd.DataFrame, path: str | Path) -> None:
+    """Write a table as CSV or Parquet, by the path's ending, aside and then moved into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    if path.suffix == ".parquet":
+        table.to_parquet(aside, index=False)
+    else:
+        table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+    os.replace(aside, path)

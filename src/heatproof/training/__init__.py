@@ -1,0 +1,1 @@
+"""Training from scratch and in-domain finetuning."""

@@ -1,0 +1,184 @@
+"""One loop for pretraining and for finetuning: SGD or AdamW, step or cosine schedule, best checkpoint on validation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from heatproof.errors import HeatproofError
+from heatproof.progress import track
+from heatproof.randomness import torch_generator
+from heatproof.training.augmentation import shift_randomly
+
+log = logging.getLogger(__name__)
+
+Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How to train.
+
+    Attributes
+    ----------
+    optimizer
+        ``sgd`` (momentum) or ``adamw``.
+    schedule
+        ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
+    shift
+        Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    decay: float
+    decay_every: int
+    label_smoothing: float
+    shift: int
+
+    def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
+        optimizer: torch.optim.Optimizer
+        if self.optimizer == "sgd":
+            optimizer = torch.optim.SGD(
+                model.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+            )
+        else:
+            optimizer = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
+        if self.schedule == "step":
+            return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, self.decay_every, self.decay)
+        return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Normalised images (N, C, H, W) float32 and labels (N,) int64, in memory."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def fit(
+    model: nn.Module,
+    train: Examples,
+    validation: Examples,
+    schedule: Schedule,
+    seed: int,
+    augment: Augment | None = None,
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """Train and return the weights of the epoch with the lowest validation loss.
+
+    The images that are scored later take no part: the checkpoint is chosen on the validation split alone.
+
+    Parameters
+    ----------
+    model
+        Trained in place.
+    train, validation
+        The two splits; `validation` is used as given, so that what it holds decides what "best" means.
+    schedule
+        How to train.
+    seed
+        Seeds the order of the images and every augmentation.
+    augment
+        Applied to every training batch after the shift; None for none.
+
+    Returns
+    -------
+    state : dict
+        Weights of the best epoch.
+    history : list of dict
+        One row an epoch: epoch, lr, train_loss, validation_loss, validation_accuracy.
+
+    Raises
+    ------
+    HeatproofError
+        If the loss becomes infinite or NaN.
+    """
+    optimizer, scheduler = schedule.build(model)
+    history: list[dict[str, Any]] = []
+    best: dict[str, torch.Tensor] = {}
+    lowest = float("inf")
+    for epoch in track(range(schedule.epochs), "training", unit="epoch"):
+        generator = torch_generator(seed, f"training epoch {epoch}")
+        lr = optimizer.param_groups[0]["lr"]
+        train_loss = _one_epoch(model, train, schedule, optimizer, generator, augment)
+        loss, accuracy = validate(model, validation, schedule.batch_size)
+        if not (train_loss < float("inf") and loss < float("inf")):
+            raise HeatproofError(
+                f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
+            )
+        scheduler.step()
+        history.append(
+            {
+                "epoch": epoch,
+                "lr": lr,
+                "train_loss": train_loss,
+                "validation_loss": loss,
+                "validation_accuracy": accuracy,
+            }
+        )
+        if loss < lowest:
+            lowest = loss
+            best = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    chosen = min(history, key=lambda row: row["validation_loss"])
+    log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
+    return best, history
+
+
+def _one_epoch(
+    model: nn.Module,
+    train: Examples,
+    schedule: Schedule,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    augment: Augment | None,
+) -> float:
+    model.train()
+    order = torch.randperm(len(train.labels), generator=generator)
+    total = 0.0
+    for rows in order.split(schedule.batch_size):
+        if len(rows) == 1 and len(order) > 1:
+            continue  # batch norm cannot be trained on one image
+        images = train.images[rows]
+        if schedule.shift:
+            images = shift_randomly(images, schedule.shift, generator)
+        if augment is not None:
+            images = augment(images, generator)
+        device = next(model.parameters()).device
+        images = images.to(device, memory_format=torch.channels_last)
+        loss = functional.cross_entropy(
+            model(images), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach()) * len(rows)
+    return total / len(order)
+
+
+@torch.inference_mode()
+def validate(model: nn.Module, examples: Examples, batch_size: int) -> tuple[float, float]:
+    """Return the mean cross-entropy and the top-1 accuracy in [0, 1]."""
+    model.eval()
+    device = next(model.parameters()).device
+    loss = 0.0
+    correct = 0
+    for images, labels in zip(
+        examples.images.split(batch_size), examples.labels.split(batch_size), strict=True
+    ):
+        logits = model(images.to(device, memory_format=torch.channels_last)).cpu()
+        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        correct += int((logits.argmax(1) == labels).sum())
+    return loss / len(examples.labels), correct / len(examples.labels)

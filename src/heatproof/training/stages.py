@@ -1,0 +1,77 @@
+"""The two training stages: from scratch, and in-domain finetuning with patch deletion."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heatproof.data.prepare import open_dataset
+from heatproof.data.registry import Dataset
+from heatproof.models.network import build_network, load_weights, normalise, save_weights, use_machine
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.randomness import derive_seed, torch_generator
+from heatproof.store import write_text
+from heatproof.training.augmentation import delete_random_patches
+from heatproof.training.loop import Examples, Schedule, fit
+
+
+def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Train a network from scratch; the checkpoint is the epoch with the lowest validation loss."""
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    seed = spec["training"]["seed"]
+    network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights")).to(device)
+    train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
+    best, history = fit(network, train, validation, _schedule(spec["training"]), seed)
+    save_weights(best, spec["output"])
+    _write_history(history, spec["history"])
+
+
+def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
+
+    The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
+    deleted, because the finetuned network must be good at both.
+    """
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    settings = spec["training"]
+    seed = settings["seed"]
+    network = build_network(spec["model"], dataset.num_classes)
+    load_weights(network, spec["pretrained"])
+    network.to(device)
+    train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
+
+    def delete(images: torch.Tensor, generator: torch.Generator, share: float = settings["share"]) -> torch.Tensor:
+        draw = int(torch.randint(2**31, (), generator=generator))
+        ids = [f"training {draw} {row}" for row in range(len(images))]
+        baselines = baseline_images(settings["baseline"], images, ids, seed)
+        return delete_random_patches(images, baselines, settings["grid"], share, generator)
+
+    deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
+    both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
+    best, history = fit(network, train, both, _schedule(settings), seed, delete)
+    save_weights(best, spec["output"])
+    _write_history(history, spec["history"])
+
+
+def _examples(dataset: Dataset, split: str, facts: Mapping[str, Any]) -> Examples:
+    count = len(dataset.splits[split])
+    images = normalise(dataset.images(split, 0, count), facts)
+    return Examples(images, torch.from_numpy(dataset.splits[split].labels))
+
+
+def _schedule(settings: Mapping[str, Any]) -> Schedule:
+    return Schedule(**{key: value for key, value in settings.items() if key in Schedule.__dataclass_fields__})
+
+
+def _write_history(history: list[dict[str, Any]], path: str) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    write_text(path, text.getvalue())

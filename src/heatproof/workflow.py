@@ -1,0 +1,54 @@
+"""What the Snakefile needs of Python beside the plan."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from heatproof.check import check_layers
+from heatproof.errors import HeatproofError
+from heatproof.plan import Plan, make_plan
+
+# Held for as long as the process lives; the system lets go of it even if the process is killed.
+_held: list[IO[str]] = []
+
+
+def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
+    """Return the plan of a config; the main process also looks for what only a built network can tell."""
+    plan = make_plan(config)
+    if is_main:
+        check_layers(plan)
+    return plan
+
+
+def stage(name: str) -> str:
+    """Return the shell command of a stage, with the placeholders that Snakemake fills.
+
+    Snakemake compares the command as written here, so that neither the place of Python nor the machine's settings
+    rerun anything.
+    """
+    return f"{{PYTHON:q}} -m heatproof run {name} {{params.spec:q}} --machine {{MACHINE:q}} > {{log:q}} 2>&1"
+
+
+def hold_folder(folder: str) -> None:
+    """Refuse to run beside another run on the same folder; a run that was killed holds nothing.
+
+    Raises
+    ------
+    HeatproofError
+        If another run is going on.
+    """
+    path = Path(folder) / "heatproof.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise HeatproofError(
+            "Another Snakemake is running in this folder: wait for it, or work in another folder."
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    _held.append(file)

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.baselines import BASELINES, baseline_images
+
+IDS = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def images():
+    return torch.randn(4, 3, 16, 20, generator=torch.Generator().manual_seed(0))
+
+
+def test_table_names_and_options():
+    assert set(BASELINES) == {"zeros", "random", "blur"}
+    assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros"}
+    assert all(entry.summary.endswith(".") for entry in BASELINES.values())
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_does_not_depend_on_the_batch(name, images):
+    together = baseline_images(name, images, IDS, seed=3)
+    backwards = baseline_images(name, images.flip(0), IDS[::-1], seed=3).flip(0)
+    alone = torch.cat([baseline_images(name, images[k : k + 1], IDS[k : k + 1], seed=3) for k in range(4)])
+    assert together.shape == images.shape
+    assert together.dtype == images.dtype
+    assert torch.equal(together, alone)
+    assert torch.equal(together, backwards)
+
+
+def test_zeros(images):
+    assert not baseline_images("zeros", images, IDS, 0).any()
+
+
+def test_random_is_uniform_and_seeded_by_image(images):
+    drawn = baseline_images("random", torch.zeros(4, 3, 64, 64), IDS, seed=0)
+    assert drawn.min() >= -1
+    assert drawn.max() < 1
+    assert abs(drawn.mean()) < 0.02
+    assert drawn.var().item() == pytest.approx(1 / 3, abs=0.01)
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn, baseline_images("random", torch.zeros(4, 3, 64, 64), IDS, seed=1))
+
+
+@pytest.mark.parametrize("options", [{}, {"sigma": 2.0, "size": 9}, {"sigma": 3.0, "size": 1}])
+@pytest.mark.parametrize(("padding", "mode"), [("zeros", "constant"), ("edge", "nearest")])
+def test_blur_is_scipys(options, padding, mode, images):
+    blurred = baseline_images("blur", images, IDS, 0, {**options, "padding": padding})
+    sigma, radius = options.get("sigma", 41.0), options.get("size", 51) // 2
+    expected = gaussian_filter(images.double().numpy(), sigma, mode=mode, radius=radius, axes=(2, 3))
+    np.testing.assert_allclose(blurred.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_blur_with_repeated_edges_keeps_a_flat_image():
+    flat = torch.full((1, 3, 32, 32), 0.7)
+    kept = baseline_images("blur", flat, ["a"], 0, {"padding": "edge"})
+    torch.testing.assert_close(kept, flat, rtol=0, atol=1e-6)
+    assert baseline_images("blur", flat, ["a"], 0).max() < 0.7
+
+
+@pytest.mark.parametrize("options", [{"size": 50}, {"sigma": 0.0}, {"padding": "reflect"}])
+def test_blur_refuses_what_it_cannot_do(options, images):
+    with pytest.raises(HeatproofError, match="blur baseline cannot use"):
+        baseline_images("blur", images, IDS, 0, options)
+
+
+def test_unknown_names_are_refused_with_the_nearest(images):
+    with pytest.raises(HeatproofError, match=r"no baseline named 'zeroes': did you mean 'zeros'"):
+        baseline_images("zeroes", images, IDS, 0)
+    with pytest.raises(HeatproofError, match=r"option of the baseline 'blur' named 'sigmas': did you mean 'sigma'"):
+        baseline_images("blur", images, IDS, 0, {"sigmas": 3})

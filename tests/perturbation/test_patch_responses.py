@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.patches import deleted
+from heatproof.perturbation.responses import patch_responses, run_batched
+
+IDS = tuple(f"image-{place}" for place in range(5))
+TARGETS = torch.tensor([0, 3, 1, 2, 6])
+
+
+class Spy(nn.Module):
+    """Linear classifier that remembers what passes through."""
+
+    def __init__(self, change=lambda logits, images: logits):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.weights = torch.randn(2 * 8 * 8, 7, generator=generator)
+        self.change = change
+        self.sizes, self.channels_last, self.inference = [], [], []
+
+    def forward(self, images):
+        self.sizes.append(len(images))
+        self.channels_last.append(images.is_contiguous(memory_format=torch.channels_last))
+        self.inference.append(torch.is_inference_mode_enabled())
+        return self.change(images.reshape(len(images), -1) @ self.weights, images)
+
+
+@pytest.fixture
+def images():
+    return torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
+def test_responses_are_those_of_one_image_after_the_other(baseline, images):
+    network = Spy().eval()
+    read = patch_responses(network, images, TARGETS, IDS, 4, baseline, 0, 6)
+    baselines = baseline_images(baseline, images, IDS, 0)
+    variants = torch.stack([images, *deleted(images, 4, baselines)], dim=1)
+    logits = torch.stack([network(one) for one in variants]).numpy()
+    at_target = np.take_along_axis(logits, TARGETS.numpy()[:, None, None], axis=2)
+    log_sum = np.log(np.exp(logits.astype(np.float64)).sum(axis=2))
+    np.testing.assert_allclose(read["logit"], at_target[..., 0], atol=1e-5)
+    np.testing.assert_allclose(read["log_probability"], at_target[..., 0] - log_sum, atol=1e-4)
+    np.testing.assert_array_equal(read["predicted"], logits.argmax(axis=2))
+    np.testing.assert_array_equal(read["target_rank"], (logits > at_target).sum(axis=2))
+
+
+def test_types_and_shapes(images):
+    read = patch_responses(Spy().eval(), images, TARGETS, IDS, 2, "zeros", 0, 4)
+    types = {"logit": "float32", "log_probability": "float32", "predicted": "int64", "target_rank": "int16"}
+    assert {name: str(values.dtype) for name, values in read.items()} == types
+    assert {values.shape for values in read.values()} == {(5, 5)}
+    np.testing.assert_array_equal(read["target_rank"] == 0, read["predicted"] == TARGETS.numpy()[:, None])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 64, 1000])
+def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images):
+    network = Spy().eval()
+    read = patch_responses(network, images, TARGETS, IDS, 4, "random", 0, batch_size)
+    assert sum(network.sizes) == 5 * 17
+    assert max(network.sizes) <= batch_size
+    # Images are taken `batch_size` at a time, so that at most the last batch of the last ones is not full.
+    assert sum(size < batch_size for size in network.sizes) <= 1
+    expected = patch_responses(Spy().eval(), images, TARGETS, IDS, 4, "random", 0, 17)
+    for name, values in expected.items():
+        np.testing.assert_allclose(read[name], values, atol=1e-5)
+
+
+def test_other_images_do_not_matter(images):
+    together = patch_responses(Spy().eval(), images, TARGETS, IDS, 2, "random", 0, 8)
+    alone = patch_responses(Spy().eval(), images[3:4], TARGETS[3:4], IDS[3:4], 2, "random", 0, 8)
+    np.testing.assert_allclose(alone["logit"], together["logit"][3:4], atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_layout_is_kept(layout, images):
+    network = Spy().eval()
+    patch_responses(network, images.to(memory_format=layout), TARGETS, IDS, 2, "random", 0, 4)
+    assert set(network.channels_last) == {layout is torch.channels_last}
+    assert all(network.inference)
+
+
+def test_target_rank_counts_strictly_larger_logits_only():
+    network = lambda images: torch.tensor([[1.0, 2.0, 2.0, 3.0]]).repeat(len(images), 1)  # noqa: E731
+    rows = torch.arange(4)
+    read = run_batched(network, [(torch.zeros(4, 1, 2, 2), rows)], rows, ["a", "b", "c", "d"])
+    np.testing.assert_array_equal(read["target_rank"], [3, 1, 1, 0])
+
+
+def test_responses_keep_the_order_of_the_batches(images):
+    batches = [(images[rows], rows) for rows in (torch.tensor([4, 0]), torch.tensor([2]))]
+    read = run_batched(Spy().eval(), batches, TARGETS, IDS)
+    expected = run_batched(Spy().eval(), [(images, torch.arange(5))], TARGETS, IDS)
+    np.testing.assert_allclose(read["logit"], expected["logit"][[4, 0, 2]], atol=1e-5)
+
+
+def not_finite(logits, images):
+    # The third image is told by its first pixel, which no deleted patch but the first touches.
+    logits[images[:, 0, 0, 0] == 7] = torch.nan
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda logits, images: (logits, images), r"returned a tuple for 4 images, of which the first is 'image-0'"),
+        (lambda logits, images: logits[:, :, None], r"returned a tensor \(4, 7, 1\) for 4 images"),
+        (lambda logits, images: logits[:1], r"returned a tensor \(1, 7\) for 4 images"),
+        (lambda logits, images: logits[:, :6], r"target of image 'image-4' is class 6, .* classes 0 to 5"),
+        (not_finite, r"not finite for image 'image-2'"),
+    ],
+)
+def test_wrong_models_are_named_with_the_image(change, message, images):
+    images[2, 0, 0, 0] = 7
+    with pytest.raises(HeatproofError, match=message):
+        patch_responses(Spy(change).eval(), images, TARGETS, IDS, 2, "zeros", 0, 4)
+
+
+def test_negative_target_is_refused(images):
+    with pytest.raises(HeatproofError, match=r"target of image 'image-1' is class -1"):
+        patch_responses(Spy().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS, 2, "zeros", 0)
+
+
+def test_training_mode_is_refused(images):
+    with pytest.raises(HeatproofError, match="training mode"):
+        patch_responses(Spy().train(), images, TARGETS, IDS, 2, "zeros", 0)

@@ -1,0 +1,29 @@
+# Datasets and weights from elsewhere. Local rules: compute nodes often have no network.
+rule prepare:
+    output:
+        paths.DATASET,
+    log:
+        "results/logs/prepare/{dataset}.log",
+    params:
+        spec=lambda w: spec(plan.dataset_spec(w.dataset)),
+    message:
+        "Looking at the dataset {wildcards.dataset}"
+    shell:
+        stage("prepare")
+
+
+rule fetch:
+    input:
+        paths.DATASET,
+        checkpoint=lambda w: plan.checkpoint_file(w.model),
+    output:
+        paths.at(paths.WEIGHTS, weights=paths.PRETRAINED, model=plan.fetched()),
+        paths.at(paths.HISTORY, weights=paths.PRETRAINED, model=plan.fetched()),
+    log:
+        "results/logs/fetch/{dataset}/{model}.log",
+    params:
+        spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
+    message:
+        "Fetching the weights of {wildcards.model} for {wildcards.dataset}"
+    shell:
+        stage("fetch")

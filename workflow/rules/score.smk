@@ -1,0 +1,54 @@
+# Scores from maps and drops alone, and the tables; no network runs from here on.
+rule score:
+    input:
+        lambda w: plan.score_inputs(w.dataset, w.model, w.weights, w.metric),
+    output:
+        paths.SCORES,
+        paths.GAPS,
+    log:
+        "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
+    params:
+        spec=lambda w: spec(plan.score_spec(w.dataset, w.model, w.weights, w.metric)),
+    resources:
+        mem_mb=lambda w, attempt: 2000 * attempt,
+        runtime=lambda w, attempt: 30 * attempt,
+    message:
+        "{wildcards.metric} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+    shell:
+        stage("score")
+
+
+rule tables:
+    input:
+        plan.score_files(),
+        plan.table_drop_files(),
+    output:
+        report(
+            paths.IDSDS_TABLE,
+            caption="../report/idsds_table.rst",
+            category="Scores",
+            labels={"what": "every method on every model", "kind": "table"},
+        ),
+        report(
+            paths.META_RANK,
+            caption="../report/meta_rank.rst",
+            category="Ranking",
+            labels={"what": "Meta-Rank over all test cases", "kind": "table"},
+        ),
+        report(
+            paths.ACCURACY,
+            caption="../report/accuracy.rst",
+            category="Models",
+            labels={"what": "accuracy before and after finetuning", "kind": "table"},
+        ),
+    log:
+        "results/logs/tables.log",
+    params:
+        spec=spec(plan.table_spec()),
+    resources:
+        mem_mb=lambda w, attempt: 2000 * attempt,
+        runtime=lambda w, attempt: 30 * attempt,
+    message:
+        "Tables: scores, Meta-Rank, accuracy"
+    shell:
+        stage("tables")
