@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from heatproof import manifest
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.provenance import digest, file_digest, library_versions
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, read_json, write_json, write_shard
+from heatproof.provenance import library_versions
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Piece:
     shard: int
     wanted: tuple[int, int]
     layout: Layout
+    spec_key: str
     key: str
     provenance: dict[str, Any]
     done: int = 0
@@ -93,8 +95,8 @@ class Piece:
         """Take what an earlier job left: the published piece, then the journal after it."""
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
-        made = self._published()
-        if made:
+        made = manifest.whole(self.manifest, self.key)
+        if made and not made["gap"]:
             self.seconds, self.passes = made["seconds"], made["network_passes"]
             self.done = made["images"][1]
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
@@ -107,21 +109,11 @@ class Piece:
                 break
             self._take(arrays, seconds, passes)
 
-    def _published(self) -> dict[str, Any] | None:
-        made = read_json(self.manifest)
-        if made is None or made.get("key") != self.key or made.get("gap"):
-            return None
-        for facts in made["files"]:
-            path = Path(self.store) / facts["file"]
-            if not path.is_file() or file_digest(path) != facts["sha256"]:
-                return None
-        return made
-
     def publish(self, device: str) -> None:
         """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`."""
         ensure_metadata(self.store, self.layout)
         if not self.changed:
-            self._touch()
+            manifest.touch(self.manifest)
             return
         start = self.shard * self.layout.shard_size
         files = [
@@ -134,33 +126,26 @@ class Piece:
         """Publish that there is nothing, and why: a shard of NaN, and a manifest with the reason."""
         ensure_metadata(self.store, self.layout)
         start, stop = self.wanted
-        files = []
+        files: list[str] = []
         for name, spec in self.layout.arrays.items():
             hole = np.full((stop - start, *spec.shape), np.nan, dtype=spec.dtype)
             files.append(write_shard(self.store, name, self.shard, start, hole))
         self._write_manifest(files, [start, stop], device, gap=reason)
 
-    def _write_manifest(self, files: list[dict[str, Any]], images: list[int], device: str, gap: str | None) -> None:
-        write_json(
+    def _write_manifest(self, paths: list[str], images: list[int], device: str, gap: str | None) -> None:
+        manifest.write_manifest(
             self.manifest,
-            {
-                **self.provenance,
-                "key": self.key,
-                "shard": self.shard,
-                "images": images,
-                "files": files,
-                "gap": gap,
-                "network_passes": self.passes,
-                "seconds": round(self.seconds, 3),
-                "device": device,
-            },
+            spec_key=self.spec_key,
+            key=self.key,
+            files=[manifest.describe_file(path, self.manifest) for path in paths],
+            shard=self.shard,
+            images=images,
+            gap=gap,
+            network_passes=self.passes,
+            seconds=round(self.seconds, 3),
+            device=device,
+            **self.provenance,
         )
-
-    def _touch(self) -> None:
-        # Snakemake compares times: what was checked and found whole is as new as what it was checked against.
-        os.utime(self.manifest)
-        for facts in (read_json(self.manifest) or {})["files"]:
-            os.utime(Path(self.store) / facts["file"])
 
     def forget_journal(self) -> None:
         """Remove the journal, once nothing can undo what was published."""
@@ -209,8 +194,7 @@ def open_piece(
             f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    digests = {Path(path).name: file_digest(path) for path in inputs}
-    whole = digest([key, digests, spec["shard_size"], list(split.ids)])
+    whole, digests = manifest.whole_key(key, inputs, spec["shard_size"], list(split.ids))
     provenance = {"made_by": dict(made_by), "input_sha256": digests, "versions": library_versions()}
     layout = Layout(
         image_ids=split.ids,
@@ -220,6 +204,6 @@ def open_piece(
         attributes={"key": whole, **provenance},
         coordinates=coordinates or {},
     )
-    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, whole, provenance)
+    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, key, whole, provenance)
     piece.resume()
     return piece

@@ -8,7 +8,7 @@ code that it can run (as a digest), is another. Importable without torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,14 +32,17 @@ NO_MODEL = "no_model"
 DATASET = RESULTS + "/datasets/{dataset}.json"
 WEIGHTS = RESULTS + "/weights/{dataset}/{model}/{weights}.safetensors"
 HISTORY = RESULTS + "/weights/{dataset}/{model}/{weights}.history.csv"
+WEIGHTS_MANIFEST = RESULTS + "/weights/{dataset}/{model}/{weights}.json"
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
+WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
-GAPS = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.gaps.csv"
+SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 IDSDS_TABLE = RESULTS + "/idsds_table.csv"
 META_RANK = RESULTS + "/meta_rank.csv"
 ACCURACY = RESULTS + "/accuracy.csv"
+TABLES_MANIFEST = RESULTS + "/tables.json"
 
 DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")
 
@@ -113,6 +116,29 @@ class ModelEntry:
 
 
 @dataclass(frozen=True)
+class Record:
+    """What one job leaves.
+
+    Attributes
+    ----------
+    rank
+        Jobs of a higher rank read what those of a lower rank made.
+    manifest, spec_key
+        The manifest's path, and what it must say to belong to this config and code.
+    outputs
+        All files that Snakemake knows the job by.
+    images
+        How far a shard must reach; None for what is no shard.
+    """
+
+    rank: int
+    manifest: str
+    spec_key: str
+    outputs: list[str]
+    images: int | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that follows from a config. Build it with `make_plan`."""
 
@@ -164,7 +190,7 @@ class Plan:
             entry = look_up(ARCHITECTURES, architecture, "architecture")
             _check_options(options, entry.options, f"model {name!r}")
             facts, module = entry.facts, entry.build.__module__
-        overrides = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
+        overrides: dict[str, Any] = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
         if "cam_layer" in given:
             overrides["cam_layer"] = given["cam_layer"]
         datasets = tuple(given.get("datasets", self.config["datasets"]))
@@ -263,7 +289,12 @@ class Plan:
         made = {"kind": entry["kind"], "options": entry["options"], "seed": self.config["seed"]}
         code = code_digest(["heatproof.data.prepare", entry["module"]])
         made["module"] = entry["module"]
-        return {"name": dataset, **made, "key": digest({**made, "code": code}), "manifest": DATASET.format(dataset=dataset)}
+        return {
+            "name": dataset,
+            **made,
+            "key": digest({**made, "code": code}),
+            "manifest": DATASET.format(dataset=dataset),
+        }
 
     def model_spec(self, model: str) -> dict[str, Any]:
         """Return what builds a network."""
@@ -285,6 +316,7 @@ class Plan:
             "model": self._network_of(model),
             "output": WEIGHTS.format(**where),
             "history": HISTORY.format(**where),
+            "manifest": WEIGHTS_MANIFEST.format(**where),
         }
         if entry.checkpoint:
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
@@ -311,6 +343,7 @@ class Plan:
             "training": {"seed": self.config["seed"], **(self.finetuning(model, weights) or {})},
             "output": WEIGHTS.format(**where),
             "history": HISTORY.format(**where),
+            "manifest": WEIGHTS_MANIFEST.format(**where),
         }
         return _keyed(spec, ["heatproof.training.stages", self.models[model].module])
 
@@ -320,7 +353,9 @@ class Plan:
             return self.pretrain_spec(dataset, model)
         return self.finetune_spec(dataset, model, weights)
 
-    def drops_spec(self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int) -> dict[str, Any]:
+    def drops_spec(
+        self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int
+    ) -> dict[str, Any]:
         """Return what makes one shard of patch drops."""
         upstream = self.weights_spec(dataset, model, weights)
         made = {
@@ -363,13 +398,16 @@ class Plan:
         entries = []
         for name in explainers:
             entry = self.explainers[name]
-            described = {"kind": entry.kind, "module": entry.module, "options": dict(entry.options), "maps": dict(entry.maps)}
+            described = {
+                "kind": entry.kind,
+                "module": entry.module,
+                "options": dict(entry.options),
+                "maps": dict(entry.maps),
+            }
             # A CAM layer is read by CAMs alone.
             given = {**made, "model": self._model_for(model, entry)} if model else made
             spec = _keyed({**given, **described}, [*modules, entry.module])
-            base = MAPS.format(
-                dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name
-            )
+            base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
             entries.append({"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base})
         return {**made, "explainers": entries, **self._piece(shard, self.images)}
 
@@ -405,9 +443,17 @@ class Plan:
             "images": self.images,
             "shard_size": self.config["shard_size"],
             "output": SCORES.format(**where, metric=metric),
-            "gaps": GAPS.format(**where, metric=metric),
+            "manifest": SCORES_MANIFEST.format(**where, metric=metric),
+            "upstream": self._score_upstream(dataset, model, weights, metric),
         }
         return _keyed(spec, ["heatproof.metrics.score"])
+
+    def _score_upstream(self, dataset: str, model: str, weights: str, metric: str) -> str:
+        """Return a digest of the keys of all maps and drops behind one metric's scores."""
+        drops = self.drops_spec(dataset, model, weights, *self.metrics_of(weights, model)[metric], shard=0)
+        maps = self.attribute_spec(dataset, model, weights, self.model_explainers, 0)["explainers"]
+        reference = self.attribute_spec(dataset, None, None, self.reference_explainers, 0)["explainers"]
+        return digest([drops["key"], *(entry["key"] for entry in [*maps, *reference])])
 
     def test_cases(self) -> list[tuple[str, str, str, str]]:
         """Return every (dataset, model, weights, metric) in which methods are ranked."""
@@ -447,6 +493,41 @@ class Plan:
             files += [map_file(self.maps_of(**where, explainer=explainer), shard) for explainer in self.explainers]
         return files
 
+    def records(self) -> Iterator[Record]:
+        """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
+        for dataset in self.datasets:
+            spec = self.dataset_spec(dataset)
+            yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
+            yield from self._map_records(dataset, None, None, self.reference_explainers)
+        for dataset, model in self.pairs():
+            # Pretrained weights are there for the finetuned ones even where they are not scored.
+            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
+                where = {"dataset": dataset, "model": model, "weights": weights}
+                spec = self.weights_spec(**where)
+                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
+                yield Record(1 if weights == PRETRAINED else 2, spec["manifest"], spec["key"], files)
+            for weights in self.weights:
+                yield from self._map_records(dataset, model, weights, self.model_explainers)
+                for grid, baseline in self.combinations:
+                    for shard in self.shards(self.drop_images):
+                        spec = self.drops_spec(dataset, model, weights, grid, baseline, shard)
+                        files = drop_files(spec["output"], shard)
+                        yield Record(3, files[0], spec["key"], files, spec["images"][1])
+        for case in self.test_cases():
+            spec = self.score_spec(*case)
+            yield Record(4, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
+        spec = self.table_spec()
+        yield Record(5, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
+
+    def _map_records(
+        self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
+    ) -> Iterator[Record]:
+        for shard in self.shards(self.images):
+            spec = self.attribute_spec(dataset, model, weights, explainers, shard)
+            for entry in spec["explainers"]:
+                files = map_files(entry["store"], shard)
+                yield Record(3, files[0], entry["key"], files, spec["images"][1])
+
     def table_drop_files(self) -> list[str]:
         """Return the shards of patch drops that the accuracy table reads."""
         return [
@@ -464,10 +545,10 @@ class Plan:
         return []
 
     def score_files(self) -> list[str]:
-        """Return the scores of all test cases, and their gaps."""
+        """Return the scores of all test cases."""
         keys = ("dataset", "model", "weights", "metric")
         wheres = [dict(zip(keys, case, strict=True)) for case in self.test_cases()]
-        return [pattern.format(**where) for pattern in (SCORES, GAPS) for where in wheres]
+        return [SCORES.format(**where) for where in wheres]
 
     def table_spec(self) -> dict[str, Any]:
         """Return what makes the tables."""
@@ -479,8 +560,8 @@ class Plan:
                     path = DROPS.format(**where, grid=grid, baseline=baseline)
                     drops.append({**where, "metric": metric, "grid": grid, "baseline": baseline, "drops": path})
         spec = {
-            "scores": [path for path in self.score_files() if path.endswith(".parquet")],
-            "gaps": [path for path in self.score_files() if path.endswith(".csv")],
+            "scores": self.score_files(),
+            "upstream": digest([self.score_spec(*case)["key"] for case in self.test_cases()]),
             "drops": drops,
             "images": self.drop_images,
             "seed": self.config["seed"],
@@ -489,6 +570,7 @@ class Plan:
             "idsds_table": IDSDS_TABLE,
             "meta_rank": META_RANK,
             "accuracy": ACCURACY,
+            "manifest": TABLES_MANIFEST,
         }
         return _keyed(spec, ["heatproof.report.tables"])
 

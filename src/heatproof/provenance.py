@@ -121,10 +121,10 @@ class _Bare(ast.NodeTransformer):
                 and isinstance(first.value, ast.Constant)
                 and isinstance(first.value.value, str)
             ):
-                node.body = body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
+                node.body = body[1:] or [ast.Pass()]
         return node
 
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return None
         return self.generic_visit(node)

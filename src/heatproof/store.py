@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.errors import HeatproofError
-from heatproof.provenance import file_digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,8 +155,8 @@ def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, sha
     )
 
 
-def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> dict[str, Any]:
-    """Write images from `start` on into one shard, and return what a manifest says of the file.
+def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> str:
+    """Write images from `start` on into one shard, and return the path of its file.
 
     Parameters
     ----------
@@ -170,11 +168,6 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
         The shard's number, and the first image that `values` holds; all of them lie in the shard.
     values
         (images, …) in the array's dtype.
-
-    Returns
-    -------
-    dict
-        ``file`` (relative to the store), ``sha256``, ``bytes``.
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
@@ -186,12 +179,11 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
         made = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
         with open(made, "rb+") as file:
             os.fsync(file.fileno())
-        facts = {"file": str(final.relative_to(store)), "sha256": file_digest(made), "bytes": made.stat().st_size}
         final.parent.mkdir(parents=True, exist_ok=True)
         os.replace(made, final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return facts
+    return str(final)
 
 
 def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
@@ -265,15 +257,18 @@ def describe(store: str | Path) -> dict[str, Any]:
             size = (item.shards or item.chunks)[0]
             shards = sorted(int(p.name) for p in (Path(store) / name / "c").glob("*") if p.name.isdigit())
             arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ids = [str(i) for i in np.asarray(group["image_id"][:])]
     return {
         "attributes": dict(group.attrs),
-        "image_ids": ids,
-        "labels": np.asarray(group["label"][:]),
+        "image_ids": [str(image) for image in _coordinate(group, "image_id")],
+        "labels": _coordinate(group, "label"),
         "arrays": arrays,
     }
+
+
+def _coordinate(group: zarr.Group, name: str) -> np.ndarray:
+    array = group[name]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[:])
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from heatproof.adopt import adopt
 from heatproof.check import check_layers
 from heatproof.errors import HeatproofError
 from heatproof.plan import Plan, make_plan
@@ -16,10 +17,11 @@ _held: list[IO[str]] = []
 
 
 def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
-    """Return the plan of a config; the main process also looks for what only a built network can tell."""
+    """Return the plan of a config; the main process also looks at built networks and at what is there already."""
     plan = make_plan(config)
     if is_main:
         check_layers(plan)
+        adopt(plan)
     return plan
 
 

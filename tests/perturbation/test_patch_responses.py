@@ -4,12 +4,20 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import patch_boxes
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.patches import deleted
 from heatproof.perturbation.responses import patch_responses, run_batched
 
 IDS = tuple(f"image-{place}" for place in range(5))
 TARGETS = torch.tensor([0, 3, 1, 2, 6])
+
+
+def deleted(images, grid, baselines):
+    """One variant of all images for each patch, with slices rather than masks."""
+    for top, bottom, left, right in patch_boxes(grid, *images.shape[-2:]):
+        variant = images.clone()
+        variant[..., top:bottom, left:right] = baselines[..., top:bottom, left:right]
+        yield variant
 
 
 class Spy(nn.Module):

@@ -17,8 +17,7 @@ rule fetch:
         paths.DATASET,
         checkpoint=lambda w: plan.checkpoint_file(w.model),
     output:
-        paths.at(paths.WEIGHTS, weights=paths.PRETRAINED, model=plan.fetched()),
-        paths.at(paths.HISTORY, weights=paths.PRETRAINED, model=plan.fetched()),
+        [paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched()) for pattern in paths.WEIGHTS_FILES],
     log:
         "results/logs/fetch/{dataset}/{model}.log",
     params:

@@ -4,7 +4,7 @@ rule score:
         lambda w: plan.score_inputs(w.dataset, w.model, w.weights, w.metric),
     output:
         paths.SCORES,
-        paths.GAPS,
+        paths.SCORES_MANIFEST,
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     params:
@@ -41,6 +41,7 @@ rule tables:
             category="Models",
             labels={"what": "accuracy before and after finetuning", "kind": "table"},
         ),
+        paths.TABLES_MANIFEST,
     log:
         "results/logs/tables.log",
     params:

@@ -3,8 +3,7 @@ rule pretrain:
     input:
         paths.DATASET,
     output:
-        paths.at(paths.WEIGHTS, weights=paths.PRETRAINED, model=plan.trained()),
-        paths.at(paths.HISTORY, weights=paths.PRETRAINED, model=plan.trained()),
+        updates(paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained()) for pattern in paths.WEIGHTS_FILES),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
     params:
@@ -24,8 +23,7 @@ rule finetune:
         paths.DATASET,
         paths.at(paths.WEIGHTS, weights=paths.PRETRAINED),
     output:
-        paths.at(paths.WEIGHTS, weights=plan.finetuned()),
-        paths.at(paths.HISTORY, weights=plan.finetuned()),
+        updates(paths.at(pattern, weights=plan.finetuned()) for pattern in paths.WEIGHTS_FILES),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     params:

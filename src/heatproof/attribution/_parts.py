@@ -47,11 +47,11 @@ def leaf(images: torch.Tensor) -> torch.Tensor:
 
 
 def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
-    """Return one draw for each image, stacked along a new first axis, on the device of the images."""
+    """Return one draw for each image, stacked along a new first axis, as the images in device and dtype."""
     import torch
 
     drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
-    return torch.stack(drawn).to(explained.images.device)
+    return torch.stack(drawn).to(explained.images)
 
 
 def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution._parts import draw_per_image, leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ def _extract(
     import torch
     from torch.nn.functional import interpolate
 
+    from heatproof.models.network import find_layer
+
     class Watched(extractor_class):
         """Keeps the weights, which torchcam throws away."""
 
@@ -181,7 +183,10 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    layer = _layer(explained)
+    facts = explained.facts or InputFacts()
+    if facts.cam_layer is None:
+        raise NotApplicable(facts.cam_reason)
+    layer = find_layer(explained.network, facts.cam_layer, "model")
     maps = []
     for part in parts(explained):
         count, part = len(part.image_ids), _accompany(part)
@@ -189,7 +194,7 @@ def _extract(
             if prepare:
                 prepare(extractor, part)
             scores = part.output(leaf(part.images))
-            _require_grid(extractor.hook_a[0], explained)
+            _require_grid(extractor.hook_a[0], facts.cam_layer)
             (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
             activations, weights = extractor.hook_a[0], extractor.weights[0]
             # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
@@ -211,21 +216,9 @@ def _accompany(part: Explained) -> Explained:
     )
 
 
-def _layer(explained: Explained) -> torch.nn.Module:
-    if explained.facts is None or explained.facts.cam_layer is None:
-        raise NotApplicable(explained.facts.cam_reason if explained.facts else InputFacts.cam_reason)
-    try:
-        return explained.network.get_submodule(explained.facts.cam_layer)
-    except AttributeError:
-        raise HeatproofError(
-            f"The model has no submodule {explained.facts.cam_layer!r} for class activation maps: set cam_layer to one "
-            "of the names in network.named_modules(), or to null."
-        ) from None
-
-
-def _require_grid(activations: torch.Tensor | None, explained: Explained) -> None:
+def _require_grid(activations: torch.Tensor | None, name: str) -> None:
     require(
         activations is not None and activations.ndim == 4,
-        f"The submodule {explained.facts.cam_layer!r} does not put out (N, channels, height, width), which class "
-        "activation maps need: name another layer in cam_layer, or set it to null.",
+        f"The layer {name!r} does not put out (N, channels, height, width), which class activation maps need: name "
+        "another in cam_layer.",
     )

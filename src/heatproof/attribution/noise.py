@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     },
 )
 def noise_input_x_gradient(
-    explained: Explained, *, samples: int = 10, stdev: float = 0.15, relative: bool = True
+    explained: Explained, *, samples: int = 20, stdev: float = 0.15, relative: bool = True
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over input x gradient.
 
@@ -74,7 +74,7 @@ def noise_input_x_gradient(
     },
 )
 def noise_integrated_gradients(
-    explained: Explained, *, samples: int = 10, stdev: float = 0.15, relative: bool = True, steps: int = 20
+    explained: Explained, *, samples: int = 20, stdev: float = 0.15, relative: bool = True, steps: int = 10
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over integrated gradients.
 
@@ -89,7 +89,8 @@ def noise_integrated_gradients(
     stdev, relative
         See `noise_input_x_gradient`.
     steps
-        Points of the quadrature for each noisy copy; fewer than for one image, as the copies average its error.
+        Points of the quadrature for each noisy copy. Few, as the copies average its error: 20 copies with 10 steps
+        come nearer to the limit of many copies than 4 copies with 50 steps do.
 
     Returns
     -------

@@ -37,7 +37,7 @@ class Digits:
 
 def enlarge_bilinear(images: np.ndarray, factor: int) -> np.ndarray:
     """Enlarge (N, h, w) by a whole factor, pixel centres aligned, edges repeated."""
-    count, height, width = images.shape
+    _count, height, width = images.shape
     return _weights(height, factor) @ images @ _weights(width, factor).T
 
 

@@ -51,5 +51,5 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     write_json(
         spec["manifest"],
-        {"name": spec["name"], "key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
+        {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
     )

@@ -33,9 +33,20 @@ class Split:
 class Dataset(Protocol):
     """Images with labels, split into train, validation and evaluation."""
 
-    num_classes: int
-    class_names: tuple[str, ...]
-    splits: Mapping[str, Split]
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the labels."""
+        ...
+
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """Splits ``train``, ``validation`` and ``evaluation``."""
+        ...
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.patches import patch_size
+from heatproof.grids import patch_size
 
 
 def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.ndarray:

@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 
 from heatproof.errors import HeatproofError
+from heatproof.manifest import describe_file, write_manifest
 from heatproof.metrics.single_deletion import single_deletion_scores
+from heatproof.provenance import library_versions
 from heatproof.store import describe, read, read_json, write_table
 
 log = logging.getLogger(__name__)
@@ -20,7 +22,7 @@ COLUMNS = ["dataset", "model", "weights", "method", "metric", "image", "score", 
 
 
 def score(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write the scores of every image and method as tidy Parquet, and the gaps with their reasons."""
+    """Write the scores of every image and method as tidy Parquet; the manifest has the gaps and their reasons."""
     ids = np.array(describe(spec["drops"] + ".zarr")["image_ids"][: spec["images"]], dtype=object)
     by_maps: dict[str, list[Mapping[str, Any]]] = {}
     for method in spec["methods"]:
@@ -43,8 +45,14 @@ def score(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     for key in ("dataset", "model", "weights", "metric"):
         table[key] = spec[key]
     write_table(table[COLUMNS], spec["output"])
-    missing = pd.DataFrame({"method": list(gaps), "gap": list(gaps.values())})
-    write_table(missing.assign(**{key: spec[key] for key in ("dataset", "model", "weights", "metric")}), spec["gaps"])
+    write_manifest(
+        spec["manifest"],
+        spec_key=spec["key"],
+        key=spec["key"],
+        files=[describe_file(spec["output"], spec["manifest"])],
+        gaps=gaps,
+        versions=library_versions(),
+    )
 
 
 def gap(base: str, shards: int) -> str | None:

@@ -32,7 +32,8 @@ class TappedViT(VisionTransformer):
         super().__init__(**options)  # type: ignore[arg-type]
         self.last_tokens = GridTap(self.patch_embed.grid_size, self.num_prefix_tokens)
         last = self.blocks[-1]
-        last.norm1 = nn.Sequential(last.norm1, self.last_tokens)
+        norm: nn.Module = last.norm1  # type: ignore[assignment]
+        last.norm1 = nn.Sequential(norm, self.last_tokens)
 
 
 def build_vit(num_classes: int, *, size: int, patch: int, dim: int, depth: int, heads: int) -> nn.Module:

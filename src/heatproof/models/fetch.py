@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.manifest import publish_tables
 from heatproof.models.network import build_network, load_weights, save_weights
 from heatproof.provenance import file_digest
 from heatproof.store import write_text
@@ -49,6 +50,7 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     finally:
         aside.unlink(missing_ok=True)
     write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
+    publish_tables(spec, [spec["output"], spec["history"]], [])
 
 
 def _local(checkpoint: str, folder: Path) -> Path:
@@ -85,5 +87,3 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
     if not state:
         raise HeatproofError(f"The checkpoint {path} holds no weights.")
     return state
-
-

@@ -23,6 +23,9 @@ def use_machine(machine: Mapping[str, Any]) -> torch.device:
     torch.set_num_threads(machine["threads"])
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
+    # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     wanted = machine["device"]
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -55,7 +58,9 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
     return network.to(memory_format=torch.channels_last)
 
 
-def load_network(spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device) -> torch.nn.Module:
+def load_network(
+    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device
+) -> torch.nn.Module:
     """Build a network with the weights of a file, in eval mode, its parameters without gradients."""
     network = build_network(spec, num_classes)
     load_weights(network, weights)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import patch_masks
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.patches import patch_masks
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -123,7 +123,7 @@ def patch_responses(
     baseline_options
         Options of the baseline.
     truncate
-        As in `heatproof.perturbation.patches.patch_size`.
+        As in `heatproof.grids.patch_size`.
     device
         Where the network is; left out, where the images are.
 

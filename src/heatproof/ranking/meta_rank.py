@@ -182,6 +182,10 @@ def meta_rank_table(
     twice = rows.duplicated([*CASE, "method"])
     if twice.any():
         raise HeatproofError(f"{_describe(rows[twice].iloc[0])} has more than one score: give one mean score for each.")
+    if not rows["higher_is_better"].isin([True, False]).all():
+        raise HeatproofError(
+            "The column 'higher_is_better' of the table of scores has to be true or false in every row."
+        )
     both = rows.groupby(list(CASE))["higher_is_better"].transform("nunique") > 1
     if both.any():
         raise HeatproofError(f"{_describe(rows[both].iloc[0])} and others disagree on whether higher is better.")
@@ -217,7 +221,9 @@ def _balance(wins: np.ndarray) -> np.ndarray:
     return balance
 
 
-def _solve(balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, int]:
+def _solve(
+    balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Solve the normal equations of κ when test case t counts `weights[t]` times.
 
     The methods of a test case are all compared with each other, so the matrix of the normal equations is a diagonal
@@ -287,7 +293,7 @@ def _resample(
     """Return κ (M, R) when test cases count as often as `counts` (R, T) says, and the number of parts (R,)."""
     balances = _resampled_balances(scores, present, counts)
     if present.all():
-        # The row means of D, which save a solution for every resample; a test holds them equal to `_solve`.
+        # The row means of D, which save a solution for every resample.
         return balances.T.astype(np.float64) / scores.size, np.ones(len(counts), dtype=int)
     resampled = np.empty((scores.shape[1], len(counts)))
     parts = np.empty(len(counts), dtype=int)

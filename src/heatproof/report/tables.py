@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from heatproof.errors import HeatproofError
+from heatproof.manifest import publish_tables
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.meta_rank import meta_rank_table
 from heatproof.ranking.ranks import rank_methods
-from heatproof.store import read, write_table
+from heatproof.store import read, read_json, write_table
 
 CASE = ["dataset", "model", "weights", "metric"]
 SCORE_COLUMNS = [
@@ -34,17 +37,24 @@ SCORE_COLUMNS = [
 def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write idsds_table.csv, meta_rank.csv and accuracy.csv."""
     scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    gaps = pd.concat([_read_gaps(path) for path in spec["gaps"]], ignore_index=True)
+    gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
     write_table(table, spec["idsds_table"])
     directed = table.assign(higher_is_better=[higher_is_better(metric) for metric in table["metric"]])
     ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
     write_table(ranked, spec["meta_rank"])
     write_table(accuracy_table(spec["drops"], spec["images"]), spec["accuracy"])
+    publish_tables(spec, [spec["idsds_table"], spec["meta_rank"], spec["accuracy"]], spec["scores"])
 
 
-def _read_gaps(path: str) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str)
+def read_gaps(scores: str) -> list[dict[str, str]]:
+    """Return what has no scores beside a file of scores: dataset, model, weights, metric, method, gap."""
+    path = Path(scores)
+    where = dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True))
+    manifest = read_json(path.with_suffix(".json"))
+    if manifest is None:
+        raise HeatproofError(f"{path.with_suffix('.json')} is missing or damaged: remove {path} and run again.")
+    return [{**where, "method": method, "gap": reason} for method, reason in manifest["gaps"].items()]
 
 
 def higher_is_better(metric: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from heatproof.grids import patch_masks
+
 
 def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
     """Move every image of (N, C, H, W) by up to `pixels` either way; edges are repeated."""
@@ -12,7 +14,10 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
     padded = functional.pad(images, (pixels,) * 4, mode="replicate")
     tops, lefts = torch.randint(0, 2 * pixels + 1, (2, len(images)), generator=generator).tolist()
     return torch.stack(
-        [image[:, top : top + height, left : left + width] for image, top, left in zip(padded, tops, lefts, strict=True)]
+        [
+            image[:, top : top + height, left : left + width]
+            for image, top, left in zip(padded, tops, lefts, strict=True)
+        ]
     )
 
 
@@ -33,11 +38,8 @@ def delete_random_patches(
     generator
         Drawn from for every image alike, so that `share` does not change which patches are drawn.
     """
-    height, width = images.shape[-2:]
+    masks = torch.from_numpy(patch_masks(grid, images.shape[-2], images.shape[-1]))
     chosen = torch.rand(len(images), generator=generator) < share
-    patches = torch.randint(0, grid * grid, (len(images),), generator=generator)
-    rows = torch.arange(height) * grid // height
-    columns = torch.arange(width) * grid // width
-    patch_of_pixel = rows[:, None] * grid + columns[None, :]
-    deleted = chosen[:, None, None] & (patch_of_pixel[None] == patches[:, None, None])
+    patches = torch.randint(0, len(masks), (len(images),), generator=generator)
+    deleted = masks[patches] & chosen[:, None, None]
     return torch.where(deleted[:, None], baselines, images)

@@ -175,9 +175,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int) -> tuple[flo
     device = next(model.parameters()).device
     loss = 0.0
     correct = 0
-    for images, labels in zip(
-        examples.images.split(batch_size), examples.labels.split(batch_size), strict=True
-    ):
+    for images, labels in zip(examples.images.split(batch_size), examples.labels.split(batch_size), strict=True):
         logits = model(images.to(device, memory_format=torch.channels_last)).cpu()
         loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
         correct += int((logits.argmax(1) == labels).sum())

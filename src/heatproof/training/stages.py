@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
+from heatproof.manifest import publish_tables, touch, whole, whole_key
 from heatproof.models.network import build_network, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.randomness import derive_seed, torch_generator
@@ -18,9 +20,13 @@ from heatproof.store import write_text
 from heatproof.training.augmentation import delete_random_patches
 from heatproof.training.loop import Examples, Schedule, fit
 
+log = logging.getLogger(__name__)
+
 
 def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Train a network from scratch; the checkpoint is the epoch with the lowest validation loss."""
+    if stands(spec):
+        return
     device = use_machine(machine)
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
@@ -29,6 +35,7 @@ def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     best, history = fit(network, train, validation, _schedule(spec["training"]), seed)
     save_weights(best, spec["output"])
     _write_history(history, spec["history"])
+    publish_tables(spec, [spec["output"], spec["history"]], [])
 
 
 def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -37,6 +44,8 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
     deleted, because the finetuned network must be good at both.
     """
+    if stands(spec, spec["pretrained"]):
+        return
     device = use_machine(machine)
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
@@ -57,6 +66,17 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     best, history = fit(network, train, both, _schedule(settings), seed, delete)
     save_weights(best, spec["output"])
     _write_history(history, spec["history"])
+    publish_tables(spec, [spec["output"], spec["history"]], [spec["pretrained"]])
+
+
+def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
+    """Tell whether these weights are there already, made by the same spec from the same bytes."""
+    key, _ = whole_key(spec["key"], inputs)
+    if whole(spec["manifest"], key) is None:
+        return False
+    log.info("the weights stand: %s", spec["output"])
+    touch(spec["manifest"])
+    return True
 
 
 def _examples(dataset: Dataset, split: str, facts: Mapping[str, Any]) -> Examples:

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.patches import Box, deleted, patch_boxes, patch_masks, patch_size
+from heatproof.grids import Box, patch_boxes, patch_masks, patch_size
 
 
 def test_boxes_go_row_by_row():
@@ -28,16 +27,6 @@ def test_truncation_changes_nothing_where_the_grid_divides():
     assert patch_size(4, 32, 64, truncate=True) == patch_size(4, 32, 64) == (8, 16)
 
 
-def test_deleted_takes_the_baseline_inside_the_patch_only():
-    images, baselines = torch.rand(3, 2, 4, 6), -torch.rand(3, 2, 4, 6)
-    variants = list(deleted(images, 2, baselines))
-    assert len(variants) == 4
-    for mask, variant in zip(torch.from_numpy(patch_masks(2, 4, 6)), variants, strict=True):
-        assert torch.equal(variant[..., mask], baselines[..., mask])
-        assert torch.equal(variant[..., ~mask], images[..., ~mask])
-    assert (images >= 0).all()
-
-
-def test_grid_that_does_not_divide_is_refused():
-    with pytest.raises(HeatproofError, match="3 does not divide an image of 32×32"):
-        list(deleted(torch.zeros(1, 3, 32, 32), 3, torch.zeros(1, 3, 32, 32)))
+def test_a_grid_that_does_not_divide_names_the_nearest_that_do():
+    with pytest.raises(HeatproofError, match="use 2 or 4"):
+        patch_masks(3, 32, 32)

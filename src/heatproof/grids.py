@@ -1,19 +1,12 @@
-"""The patches of a grid: where they lie, and images with one of them deleted.
-
-Importable without torch: the scores need the geometry alone.
-"""
+"""The patches of a grid and where they lie: one geometry for training, patch drops and scores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Box(NamedTuple):
@@ -73,32 +66,3 @@ def patch_masks(grid: int, height: int, width: int, *, truncate: bool = False) -
     for mask, box in zip(masks, boxes, strict=True):
         mask[box.top : box.bottom, box.left : box.right] = True
     return masks
-
-
-def deleted(
-    images: torch.Tensor, grid: int, baseline_images: torch.Tensor, *, truncate: bool = False
-) -> Iterator[torch.Tensor]:
-    """Yield the images with one patch deleted, patch after patch, row by row.
-
-    Parameters
-    ----------
-    images, baseline_images
-        (N, C, H, W); the deleted patch takes the baseline's pixels at its place.
-    grid, truncate
-        As in `patch_size`.
-
-    Yields
-    ------
-    torch.Tensor
-        (N, C, H, W), grid × grid times.
-
-    Raises
-    ------
-    HeatproofError
-        As in `patch_size`.
-    """
-    for box in patch_boxes(grid, images.shape[-2], images.shape[-1], truncate=truncate):
-        place = (..., slice(box.top, box.bottom), slice(box.left, box.right))
-        without = images.clone()
-        without[place] = baseline_images[place]
-        yield without

@@ -1,0 +1,197 @@
+"""Plain text for `heatproof list` and `heatproof maps ls`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.config import default_config, read_config
+from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.plan import Plan, make_plan
+from heatproof.report.stores import Stored, open_stored, stores_below
+
+
+def print_names(what: str, config_path: str | Path | None = None) -> None:
+    """Print what can be named in a config, and what a config names.
+
+    Parameters
+    ----------
+    what
+        ``datasets``, ``models``, ``explainers``, ``methods`` or ``metrics``.
+    config_path
+        A config; left out, the embedded default.
+
+    Raises
+    ------
+    HeatproofError
+        If the config is wrong.
+    """
+    config = default_config() if config_path is None else read_config(config_path)
+    whose = "the default config" if config_path is None else str(config_path)
+    lines = _SECTIONS[what](make_plan(config), whose)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _datasets(plan: Plan, whose: str) -> list[str]:
+    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in DATASETS.values()]
+    used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
+    return [*_titled("Datasets", _described(rows)), "", *_titled(f"In {whose}", _columns(used))]
+
+
+def _models(plan: Plan, whose: str) -> list[str]:
+    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in ARCHITECTURES.values()]
+    used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
+    return [*_titled("Architectures", _described(rows)), "", *_titled(f"Models in {whose}", _columns(used))]
+
+
+def _explainers(plan: Plan, whose: str) -> list[str]:
+    rows = []
+    for entry in EXPLAINERS.values():
+        extra = []
+        if len(entry.maps) > 1:
+            extra.append("makes " + ", ".join(entry.maps))
+        if entry.needs:
+            extra.append("needs the model's " + ", ".join(sorted(entry.needs)))
+        if not entry.uses_model:
+            extra.append("knows no model: a reference")
+        rows.append((entry.name, entry.summary, *extra, _options(entry.options)))
+    others = [
+        (name, _of(entry.kind, entry.options))
+        for name, entry in plan.explainers.items()
+        if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
+    ]
+    lines = _titled("Explainers", _described(rows))
+    return [*lines, "", *_titled(f"With other names or options in {whose}", _columns(others))] if others else lines
+
+
+def _methods(plan: Plan, whose: str) -> list[str]:
+    rows = [
+        (method, entry.name, transform, "" if entry.uses_model else "reference, knows no model")
+        for entry in plan.explainers.values()
+        for method, (_, transform) in entry.methods.items()
+    ]
+    title = f"{len(rows)} methods in {whose}, in its order"
+    return _titled(title, _columns([("method", "explainer", "transform", ""), *rows]))
+
+
+def _metrics(plan: Plan, whose: str) -> list[str]:
+    rows = []
+    for entry in METRICS.values():
+        better = "higher" if entry.higher_is_better else "lower"
+        facts = f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
+        rows.append((entry.name, entry.summary, facts, entry.source, _options(entry.options)))
+    used = list(
+        dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for _, model, weights in _nets(plan))
+    )
+    return [*_titled("Metrics", _described(rows)), "", *_titled(f"By weights, in {whose}", _columns(used))]
+
+
+def _nets(plan: Plan) -> Iterable[tuple[str, str, str]]:
+    return ((dataset, model, weights) for weights in plan.weights for dataset, model in plan.pairs())
+
+
+_SECTIONS = {
+    "datasets": _datasets,
+    "models": _models,
+    "explainers": _explainers,
+    "methods": _methods,
+    "metrics": _metrics,
+}
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return "options: " + _settings(options) if options else ""
+
+
+def _settings(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_value(value)}" for key, value in options.items())
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        # As it is written in YAML.
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _of(kind: str, options: Mapping[str, Any]) -> str:
+    return f"{kind} ({_settings(options)})" if options else kind
+
+
+def _titled(title: str, lines: Iterable[str]) -> list[str]:
+    return [title, *(f"  {line}".rstrip() for line in lines)]
+
+
+def _described(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Name and summary in two columns; whatever else there is to say stands below the summary."""
+    width = max(len(row[0]) for row in rows)
+    lines = []
+    for name, summary, *more in rows:
+        lines.append(f"{name:<{width}}  {summary}")
+        lines += [" " * (width + 2) + text for text in more if text]
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    flush = set(right)
+    return [
+        "  ".join(
+            text.rjust(width) if place in flush else text.ljust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def print_stores(folder: str | Path) -> None:
+    """Print one line for each store in a folder and below: path, images, shape, bytes, maps, and what made it.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no store.
+    """
+    rows = [_store_row(path) for path in stores_below(folder)]
+    if not rows:
+        remedy = "the workflow makes them" if Path(folder).is_dir() else "is it the folder that you mean?"
+        raise HeatproofError(f"There is no .zarr store in {folder}: {remedy} (results/maps holds attribution maps).")
+    header = ("store", "images", "shape", "bytes", "maps", "made by", "")
+    sys.stdout.write("\n".join(_columns([header, *rows], right=(1, 2, 3))) + "\n")
+
+
+def _store_row(path: Path) -> tuple[str, ...]:
+    try:
+        stored = open_stored(path)
+    except HeatproofError:
+        return (str(path), "?", "?", "?", "", "", "damaged: cannot be read")
+    return (
+        str(path),
+        f"{stored.images}/{len(stored.image_ids)}",
+        "×".join(map(str, stored.shape)),
+        _bytes(stored.size),
+        ",".join(stored.maps) or "-",
+        _made_by(stored),
+        f"gap: {stored.gap}" if stored.gap else "",
+    )
+
+
+def _made_by(stored: Stored) -> str:
+    made_by = stored.made_by
+    if "explainer" in made_by:
+        return _of(made_by["explainer"]["kind"], made_by["explainer"]["options"])
+    return _of("patch drops", {key: made_by[key] for key in ("grid", "baseline") if key in made_by})
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

@@ -1,0 +1,370 @@
+"""`heatproof maps show`: an image beside its attribution maps."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.patches import patch_sums
+from heatproof.plan import NO_MODEL
+from heatproof.registry import nearest
+from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
+from heatproof.report.stores import Stored, open_stored, stores_below
+from heatproof.store import read
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 150
+# Inches.
+WIDTH, PANEL, GAP, TITLE, FOOT, MARGIN = 5.5, 1.75, 0.22, 0.62, 0.74, 0.3
+HEAD, NOTE = 0.36, 0.3
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One method's map of the image, or the reason why there is none."""
+
+    method: str
+    values: np.ndarray | None
+    gap: str | None = None
+
+
+@dataclass(frozen=True)
+class Drops:
+    """Logit drops of the image."""
+
+    grid: int
+    baseline: str
+    values: np.ndarray
+    logit: float
+    predicted: int
+
+
+def show(
+    store: str | Path,
+    image: str,
+    methods: Sequence[str] | None,
+    output: str | Path,
+    *,
+    grid: int | None = None,
+    drops: bool = False,
+) -> None:
+    """Draw an image beside its attribution maps.
+
+    Parameters
+    ----------
+    store
+        A ``.zarr`` map store, or the folder of a model's stores; with a folder, the reference maps of its dataset can
+        be named too.
+    image
+        Number in the evaluation split, or image id.
+    methods
+        Names of methods, ``<map>`` or ``<map>_abs``; None for all maps of the store as they are.
+    output
+        Path of the picture; its ending decides the format (png, svg, pdf).
+    grid
+        Draw this patch grid, with the sum of each patch.
+    drops
+        Draw the cached logit drops of the patches too, with `grid` or the only grid that there is, and the rank
+        correlation of each map's patch sums with them.
+
+    Raises
+    ------
+    HeatproofError
+        If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
+    """
+    store = Path(store)
+    stores = _open(store)
+    first = next(iter(stores.values()))
+    image_id = _image_id(first, str(image))
+    panels = [_panel(stores, method, image_id) for method in methods or stores]
+    dropped = _drops(first, store, image_id, grid) if drops else None
+    grid = dropped.grid if dropped else grid
+    pixels, label = _input(first, image_id)
+    figure = _figure(pixels, panels, grid, dropped, _heading(first, image_id, label))
+    _save(figure, Path(output))
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def _open(store: Path) -> dict[str, Stored]:
+    """Map name to its store, those of the named store or folder first, then the reference maps."""
+    own = [path for path in stores_below(store) if path == store or path.parent == store]
+    if not own:
+        below = sorted({str(path.parent) for path in stores_below(store)})
+        hint = (
+            f"take a folder that has some, {nearest(str(store), below)}" if below else "`heatproof maps ls` has them."
+        )
+        raise HeatproofError(f"There is no map store in {store}: {hint}")
+    paths = own if store.suffix == ".zarr" else [*own, *stores_below(store.parents[1] / NO_MODEL / NO_MODEL)]
+    stores: dict[str, Stored] = {}
+    for path in paths:
+        stored = open_stored(path)
+        for name in stored.maps:
+            stores.setdefault(name, stored)
+    if not stores:
+        raise HeatproofError(f"{store} holds no attribution maps: `heatproof maps ls` lists the stores that do.")
+    return stores
+
+
+def _image_id(stored: Stored, image: str) -> str:
+    if image.isdecimal() and int(image) < len(stored.image_ids):
+        return stored.image_ids[int(image)]
+    if image in stored.image_ids:
+        return image
+    close = difflib.get_close_matches(image, stored.image_ids, n=1)
+    example = close[0] if close else stored.image_ids[0]
+    raise HeatproofError(
+        f"There is no image {image!r} in {stored.path}: give a number from 0 to {len(stored.image_ids) - 1}, or an id "
+        f"such as {example!r}."
+    )
+
+
+def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
+    name, transform = method, "raw"
+    if method not in stores and method.endswith("_abs"):
+        name, transform = method.removesuffix("_abs"), "abs"
+    if name not in stores:
+        raise HeatproofError(
+            f"There is no method named {method!r} here: {nearest(method, [*stores, *(f'{n}_abs' for n in stores)])}"
+        )
+    stored = stores[name]
+    if stored.gap:
+        return Panel(method, None, stored.gap)
+    values = read(stored.path, "attribution", *_place(stored, image_id))[0, stored.maps.index(name)]
+    return Panel(method, transformed(values, transform))
+
+
+def _place(stored: Stored, image_id: str) -> tuple[int, int]:
+    if image_id not in stored.image_ids:
+        raise HeatproofError(f"{stored.path} knows no image {image_id!r}: it was made from another dataset.")
+    number = stored.image_ids.index(image_id)
+    if not stored.has(number):
+        raise HeatproofError(
+            f"{stored.path} has no values for image {number}, {image_id!r}: {stored.images} of {len(stored.image_ids)} "
+            "images were computed; raise evaluation.images in the config for more."
+        )
+    return number, number + 1
+
+
+def _input(stored: Stored, image_id: str) -> tuple[np.ndarray, str]:
+    """Return the image (H, W, 3) and what its label is called."""
+    dataset = open_dataset(stored.made_by["dataset"])
+    ids = dataset.splits["evaluation"].ids
+    if image_id not in ids:
+        raise HeatproofError(
+            f"The dataset behind {stored.path} no longer has the image {image_id!r}: run the workflow."
+        )
+    number = ids.index(image_id)
+    label = int(dataset.splits["evaluation"].labels[number])
+    name = dataset.class_names[label]
+    pixels = channels_last(dataset.images("evaluation", number, number + 1)[0])
+    return np.clip(pixels, 0, 1), name if name == str(label) else f"{label}, {name}"
+
+
+def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drops:
+    if stored.model is None:
+        raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
+    folder = stored.path.parent
+    # results/maps/<dataset>/<model>/<weights> stands beside results/drops/<dataset>/<model>/<weights>.
+    root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
+    found = [open_stored(path) for path in stores_below(root)]
+    grids = sorted({other.made_by["grid"] for other in found})
+    if not grids:
+        raise HeatproofError(f"There are no logit drops in {root}: the workflow makes them.")
+    if grid is None and len(grids) > 1:
+        raise HeatproofError(f"There are logit drops for the grids {', '.join(map(str, grids))}: choose with --grid.")
+    chosen = [other for other in found if other.made_by["grid"] == (grid or grids[0])]
+    if not chosen:
+        raise HeatproofError(
+            f"There are no logit drops for grid {grid} in {root}, only for {', '.join(map(str, grids))}: "
+            "add it to drops.grids in the config."
+        )
+    # Zeros are the default baseline; where there are several, the title says which one is shown.
+    drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
+    place = _place(drops, image_id)
+    logit = read(drops.path, "logit", *place)[0].astype(np.float64)
+    predicted = int(read(drops.path, "predicted", *place)[0, 0])
+    return Drops(drops.made_by["grid"], drops.made_by["baseline"], logit[0] - logit[1:], float(logit[0]), predicted)
+
+
+def _heading(stored: Stored, image_id: str, label: str) -> tuple[str, str]:
+    dataset = stored.made_by["dataset"]["name"]
+    whose = f"{stored.model} · {stored.weights} weights" if stored.model else "reference maps, no model"
+    number = stored.image_ids.index(image_id)
+    return f"{dataset} · {whose}", f"image {number}, {image_id} · label {label}"
+
+
+# ---- how it is drawn -------------------------------------------------------------------------------------------------
+
+
+def _figure(
+    pixels: np.ndarray, panels: list[Panel], grid: int | None, drops: Drops | None, heading: tuple[str, str]
+) -> Figure:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # Numbers in patches need room, whatever the grid.
+    side = max(PANEL, 0.4 * grid) if grid else PANEL
+    note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
+    count = len(panels) + 1 + (drops is not None)
+    columns = min(count, max(3, math.ceil(math.sqrt(count * 1.5))))
+    rows = math.ceil(count / columns)
+    width = max(WIDTH, 2 * MARGIN + columns * side + (columns - 1) * GAP)
+    height = TITLE + FOOT + rows * (side + HEAD + note)
+    with rc_context({"text.parse_math": False, "svg.hashsalt": "heatproof"}):
+        figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+        figure.text(MARGIN / width, 1 - 0.25 / height, heading[0], size=11, weight="bold", va="center")
+        figure.text(MARGIN / width, 1 - 0.45 / height, heading[1], size=9, color="0.35", va="center")
+
+        def place(number: int) -> Axes:
+            row, column = divmod(number, columns)
+            left = MARGIN + column * (side + GAP)
+            bottom = height - TITLE - HEAD - side - row * (side + HEAD + note)
+            axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(color="0.6", linewidth=0.6)
+            return axes
+
+        axes = place(0)
+        axes.imshow(pixels, interpolation="nearest")
+        _titles(axes, "input image", "", side)
+        if grid:
+            _draw_grid(axes, pixels.shape[:2], grid)
+        if drops:
+            _draw_drops(place(1), pixels, drops, side)
+        for number, panel in enumerate(panels, start=count - len(panels)):
+            _draw_map(place(number), panel, grid, drops, side)
+        _colour_bar(figure, width, height)
+    return figure
+
+
+def _titles(axes: Axes, title: str, note: str, side: float) -> None:
+    # Characters that fit beside each other at 8 points.
+    room = int(side * 14)
+    parts = title.replace("_", "_ ").split(" ") if len(title) > room else [title]
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1] + part) > room:
+            lines.append("")
+        lines[-1] += part
+    axes.set_title("\n".join(lines), size=8, pad=4, linespacing=1.0)
+    axes.set_xlabel(note, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
+
+
+def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, side: float) -> None:
+    if panel.values is None:
+        axes.set_facecolor("0.94")
+        reason = textwrap.fill(f"does not apply: {panel.gap}", int(side * 13))
+        axes.text(0.5, 0.5, reason, size=6.5, color="0.3", ha="center", va="center", transform=axes.transAxes)
+        _titles(axes, panel.method, "", side)
+        return
+    limit = limit_of(panel.values)
+    axes.imshow(panel.values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+    low, high = (_number(value, ".2g") for value in (panel.values.min(), panel.values.max()))
+    notes = [f"{low} to {high}, full colour ±{limit:.2g}" if limit else "zero everywhere"]
+    if grid:
+        sums = patch_sums(panel.values[None], grid)[0]
+        _draw_grid(axes, panel.values.shape, grid)
+        notes.append("patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
+        if drops:
+            correlation = spearman_rows(sums[None], drops.values[None])[0]
+            told = "undefined" if np.isnan(correlation) else _number(correlation, ".2f")
+            notes.append(f"rank correlation with drops {told}")
+    _titles(axes, panel.method, "\n".join(notes), side)
+
+
+def _number(value: float, form: str) -> str:
+    return format(value, form).replace("-", "−")
+
+
+def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> None:
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    grey = np.repeat(pixels.mean(-1, keepdims=True), 3, axis=-1)
+    axes.imshow(0.55 + 0.45 * grey, interpolation="nearest")
+    limit = float(np.abs(drops.values).max()) or 1.0
+    tint = colormaps[COLOURS](Normalize(-limit, limit)(drops.values)).reshape(drops.grid, drops.grid, 4)
+    tint[..., 3] = 0.55
+    height, width = pixels.shape[:2]
+    axes.imshow(tint, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
+    _draw_grid(axes, (height, width), drops.grid)
+    unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
+    logit = _number(drops.logit, ".3g")
+    note = f"baseline {drops.baseline}{unit}\nlogit of the intact image {logit}\npredicted class {drops.predicted}"
+    _titles(axes, "logit drop without patch", note, side)
+
+
+def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
+    height, width = shape
+    for step in range(1, grid):
+        axes.axhline(height * step / grid - 0.5, color="0.25", linewidth=0.5, alpha=0.7)
+        axes.axvline(width * step / grid - 0.5, color="0.25", linewidth=0.5, alpha=0.7)
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: int) -> str:
+    """Write a number into each patch, row by row, all by one power of ten; return what to say of that power."""
+    from matplotlib.patheffects import withStroke
+
+    largest = float(np.abs(values).max())
+    power = math.floor(math.log10(largest)) if largest else 0
+    power = 0 if power in (0, 1) else power
+    height, width = shape
+    for patch, value in enumerate(values):
+        row, column = divmod(patch, grid)
+        axes.text(
+            (column + 0.5) * width / grid - 0.5,
+            (row + 0.5) * height / grid - 0.5,
+            _number(round(value / 10**power, 1) + 0.0, ".1f"),
+            size=6.5,
+            ha="center",
+            va="center",
+            path_effects=[withStroke(linewidth=1.6, foreground="white")],
+        )
+    return f" ×10{str(power).translate(_RAISED)}" if power else ""
+
+
+def _colour_bar(figure: Figure, width: float, height: float) -> None:
+    axes = figure.add_axes((MARGIN / width, 0.5 / height, 2.6 / width, 0.1 / height))
+    axes.imshow(np.linspace(-1, 1, 255)[None], cmap=COLOURS, aspect="auto", extent=(-1, 1, 0, 1))
+    axes.set(yticks=[])
+    axes.set_xticks([-1, 0, 1], ["against the class", "0", "for it"], size=6.5, color="0.25")
+    axes.tick_params(length=2, pad=2, color="0.6")
+    axes.get_xticklabels()[0].set_ha("left")
+    axes.get_xticklabels()[-1].set_ha("right")
+    axes.spines[:].set(color="0.6", linewidth=0.6)
+    note = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
+    figure.text(MARGIN / width, 0.2 / height, note, size=6.5, color="0.35", va="center")
+
+
+def _save(figure: Figure, output: Path) -> None:
+    aside = output.with_name(f".{os.getpid()}.{output.name}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(aside, format=output.suffix[1:] or "png")
+        os.replace(aside, output)
+    except ValueError:
+        known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))
+        raise HeatproofError(f"{output} cannot be drawn as {output.suffix!r}: end it in one of {known}.") from None
+    except OSError as error:
+        raise HeatproofError(f"{output} cannot be written ({error.strerror}).") from None
+    finally:
+        aside.unlink(missing_ok=True)

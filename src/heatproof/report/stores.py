@@ -1,0 +1,125 @@
+"""What a map store says of itself: its maps, what made them, which images it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.store import describe, read, read_json
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One store on disk.
+
+    Attributes
+    ----------
+    path
+        Of the ``.zarr`` group.
+    made_by
+        The config slice that made it.
+    image_ids, labels
+        Of the whole evaluation split.
+    maps
+        Names of its attribution maps; empty for a store of something else, for example of patch drops.
+    shape
+        Of one image's values in the store's largest array: (height, width) for maps.
+    computed
+        Ranges [start, stop) of images with values, one a shard that is there.
+    gap
+        Why there are no maps; None where there are.
+    """
+
+    path: Path
+    made_by: Mapping[str, Any]
+    image_ids: list[str]
+    labels: np.ndarray
+    maps: tuple[str, ...]
+    shape: tuple[int, ...]
+    computed: tuple[tuple[int, int], ...]
+    gap: str | None
+
+    @property
+    def images(self) -> int:
+        """Number of images with values."""
+        return sum(stop - start for start, stop in self.computed)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum((Path(folder) / name).stat().st_size for folder, _, names in os.walk(self.path) for name in names)
+
+    def has(self, image: int) -> bool:
+        """Tell whether an image has values."""
+        return any(start <= image < stop for start, stop in self.computed)
+
+    @property
+    def weights(self) -> str | None:
+        """Name of the weights; None for maps that know no model."""
+        return Path(self.made_by["weights"]).stem if self.made_by.get("weights") else None
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model; None for maps that know none."""
+        return self.made_by["model"]["name"] if self.made_by.get("model") else None
+
+
+def open_stored(path: str | Path) -> Stored:
+    """Read what a store says of itself.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no store of heatproof, or a damaged one.
+    """
+    path = Path(path)
+    found = describe(path)
+    arrays = found["arrays"]
+    maps: tuple[str, ...] = ()
+    shape: tuple[int, ...] = max((array["shape"][1:] for array in arrays.values()), key=len, default=())
+    if "attribution" in arrays:
+        shape = arrays["attribution"]["shape"][2:]
+        maps = tuple(str(name) for name in read(path, "map", 0, arrays["attribution"]["shape"][1]))
+    manifests = [read_json(file) for file in _manifests(path)]
+    gaps = [manifest["gap"] for manifest in manifests if manifest and manifest.get("gap")]
+    computed = [tuple(manifest["images"]) for manifest in manifests if manifest and not manifest.get("gap")]
+    try:
+        made_by = found["attributes"]["made_by"]
+    except KeyError:
+        raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.") from None
+    return Stored(
+        path=path,
+        made_by=made_by,
+        image_ids=found["image_ids"],
+        labels=found["labels"],
+        maps=maps,
+        shape=tuple(int(length) for length in shape),
+        computed=tuple(sorted(computed)),  # type: ignore[arg-type]
+        gap=gaps[0] if gaps else None,
+    )
+
+
+def _manifests(path: Path) -> list[Path]:
+    base = path.name.removesuffix(".zarr")
+    numbered = [file for file in path.parent.glob("*.json") if file.name[: len(base) + 1] == f"{base}."]
+    return sorted(file for file in numbered if file.name[len(base) + 1 : -len(".json")].isdigit())
+
+
+def stores_below(folder: str | Path) -> Iterator[Path]:
+    """Yield the ``.zarr`` stores in a folder and below it, or the folder itself if it is one, sorted by path."""
+    folder = Path(folder)
+    if folder.suffix == ".zarr":
+        if folder.is_dir():
+            yield folder
+        return
+    for here, names, _ in os.walk(folder):
+        found = [name for name in names if name.endswith(".zarr") and not name.startswith(".")]
+        # What is inside a store, or hidden, is no folder to look into.
+        names[:] = sorted(name for name in names if not name.endswith(".zarr") and not name.startswith("."))
+        yield from (Path(here) / name for name in sorted(found))

@@ -1,0 +1,105 @@
+"""captum and torchcam, called directly on one image, give the same maps.
+
+In float64: in float32 an image alone takes other kernels than in a batch, and a ReLU that their rounding switches
+would differ by more than the tolerance.
+"""
+
+import captum.attr
+import pytest
+import torch
+import torchcam.methods
+from torch.nn.functional import interpolate
+
+from heatproof.attribution._parts import draw_uniform_images
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.noise import _add_noise
+from heatproof.randomness import derive_seed
+
+ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
+
+
+def captum_saliency(explained, image, target):
+    return captum.attr.Saliency(explained.output).attribute(image, target=target, abs=False)
+
+
+def captum_input_x_gradient(explained, image, target):
+    return captum.attr.InputXGradient(explained.output).attribute(image, target=target)
+
+
+def captum_integrated_gradients(explained, image, target):
+    return captum.attr.IntegratedGradients(explained.output).attribute(image, target=target, n_steps=50)
+
+
+CAPTUM = {
+    "saliency": captum_saliency,
+    "input_x_gradient": captum_input_x_gradient,
+    "integrated_gradients": captum_integrated_gradients,
+}
+TORCHCAM = {
+    "grad_cam": torchcam.methods.GradCAM,
+    "grad_cam_pp": torchcam.methods.GradCAMpp,
+    "smooth_grad_cam_pp": torchcam.methods.SmoothGradCAMpp,
+    "xgrad_cam": torchcam.methods.XGradCAM,
+    "layer_cam": torchcam.methods.LayerCAM,
+}
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", CAPTUM)
+def test_captum_on_one_image(name, architecture, softmax, explain_digits):
+    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
+    ours = EXPLAINERS[name].function(explained)[name]
+    for row, target in enumerate(explained.targets.tolist()):
+        image = explained.images[row : row + 1].clone().requires_grad_()
+        direct = CAPTUM[name](explained, image, target).sum(1)[0]
+        assert (ours[row] - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)
+
+
+def test_captum_with_the_uniform_baseline(explain_digits):
+    explained = explain_digits(batch_size=2, dtype=torch.float64)
+    ours = EXPLAINERS["integrated_gradients_uniform"].function(explained, low=-0.5, high=2.0)
+    baselines = draw_uniform_images(explained, "integrated_gradients_uniform baseline", -0.5, 2.0)
+    assert -0.5 <= baselines.min() < -0.49
+    assert 1.99 < baselines.max() < 2
+    for row, target in enumerate(explained.targets.tolist()):
+        direct = captum.attr.IntegratedGradients(explained.output).attribute(
+            explained.images[row : row + 1], baselines[row : row + 1], target=target
+        )
+        assert (ours["integrated_gradients_uniform"][row] - direct.sum(1)[0]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", TORCHCAM)
+def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
+    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
+    ours = EXPLAINERS[name].function(explained)[name]
+    layer = explained.network.get_submodule(explained.facts.cam_layer)
+    for row, target in enumerate(explained.targets.tolist()):
+        image = explained.images[row : row + 1].clone().requires_grad_()
+        seed = derive_seed(explained.seed, "noise of smooth_grad_cam_pp", explained.image_ids[row])
+        with torch.random.fork_rng(), TORCHCAM[name](explained.output, layer) as extractor:
+            torch.manual_seed(seed)
+            scores = explained.output(image)
+            (cam,) = extractor([target], scores, normalized=False)
+        direct = interpolate(cam[None], (32, 32), mode="bilinear", align_corners=False)[0, 0]
+        assert (ours[row] - direct).abs().max() <= 1e-5 * direct.abs().max().clamp(max=1)
+
+
+@pytest.mark.parametrize("base", ["input_x_gradient", "integrated_gradients"])
+def test_captum_noise_tunnel_fed_the_same_noise(base, explain_digits, monkeypatch):
+    explained = explain_digits(batch_size=4, dtype=torch.float64)
+    options = {"steps": 6} if base == "integrated_gradients" else {}
+    maps = EXPLAINERS[f"noise_{base}"].function(explained, samples=5, stdev=0.2, **options)
+    noisy = _add_noise(explained, f"noise of {base}", 5, 0.2, relative=True).images
+    monkeypatch.setattr(captum.attr.NoiseTunnel, "_add_noise_to_input", staticmethod(lambda image, stdev, count: noisy))
+    captum_class = {
+        "input_x_gradient": captum.attr.InputXGradient,
+        "integrated_gradients": captum.attr.IntegratedGradients,
+    }[base]
+    tunnel = captum.attr.NoiseTunnel(captum_class(explained.output))
+    arguments = {"n_steps": 6} if base == "integrated_gradients" else {}
+    for kind in ("smoothgrad", "smoothgrad_sq", "vargrad"):
+        direct = tunnel.attribute(explained.images, kind, nt_samples=5, target=explained.targets, **arguments).sum(1)
+        assert (maps[f"{base}_{kind}"] - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)

@@ -1,0 +1,75 @@
+"""Maps depend neither on the batch size nor on which images travel together, and passes keep to the batch size."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from heatproof.attribution.catalogue import EXPLAINERS
+
+ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
+FEW = {"steps": 5, "samples": 3, "masks": 30}
+COUNT = 9
+
+
+def run(name, explained):
+    entry = EXPLAINERS[name]
+    return entry.function(explained, **{option: FEW[option] for option in entry.options if option in FEW})
+
+
+def pick(explained, rows):
+    return dataclasses.replace(
+        explained,
+        images=explained.images[rows],
+        targets=explained.targets[rows],
+        image_ids=tuple(explained.image_ids[row] for row in rows),
+    )
+
+
+def assert_close(got, expected):
+    for key in expected:
+        scale = expected[key].abs().max().clamp(max=1)
+        assert (got[key] - expected[key]).abs().max() <= 1e-5 * scale, key
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_maps_do_not_depend_on_the_batch(name, architecture, explain_digits):
+    expected = run(name, explain_digits(architecture, COUNT, batch_size=64))
+    again = run(name, explain_digits(architecture, COUNT, batch_size=64))
+    assert all(torch.equal(again[key], expected[key]) for key in expected)
+    for batch_size in (1, 7):
+        assert_close(run(name, explain_digits(architecture, COUNT, batch_size)), expected)
+    shuffled = [4, 8, 0, 7, 2, 6, 1, 5, 3]
+    explained = explain_digits(architecture, COUNT, batch_size=64)
+    groups = [run(name, pick(explained, rows)) for rows in (shuffled[:1], shuffled[1:6], shuffled[6:])]
+    regrouped = {key: torch.cat([group[key] for group in groups]) for key in expected}
+    assert_close(regrouped, {key: expected[key][shuffled] for key in expected})
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+@pytest.mark.parametrize("name", [name for name, entry in EXPLAINERS.items() if entry.uses_model])
+def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits):
+    explained = explain_digits(count=5, batch_size=batch_size)
+    sizes = []
+    handle = explained.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    try:
+        run(name, explained)
+    finally:
+        handle.remove()
+    # A single image travels with its copy.
+    assert 2 <= max(sizes) <= max(batch_size, 2)
+    assert min(sizes) >= 2
+
+
+@pytest.mark.parametrize("name", ["random", "rise_uniform", "integrated_gradients_uniform", "noise_input_x_gradient"])
+def test_draws_depend_on_seed_and_image(name, explain_digits):
+    explained = explain_digits(count=2)
+    twin = dataclasses.replace(
+        explained, images=explained.images[[0, 0]], targets=explained.targets[[0, 0]], image_ids=("one", "other")
+    )
+    maps = run(name, twin)
+    reseeded = run(name, dataclasses.replace(twin, seed=1))
+    for key in maps:
+        assert not torch.allclose(maps[key][0], maps[key][1])
+        assert not torch.allclose(maps[key], reseeded[key])

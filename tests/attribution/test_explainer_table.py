@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from heatproof.attribution.catalogue import EXPLAINERS
+
+ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
+FEW = {"steps": 3, "samples": 2, "masks": 20}
+
+
+def few_options(entry):
+    return {name: FEW[name] for name in entry.options if name in FEW}
+
+
+def test_table_is_read_without_torch():
+    code = "import sys, heatproof.attribution.catalogue; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+def test_names_of_maps_belong_to_one_explainer():
+    names = [name for entry in EXPLAINERS.values() for name in entry.maps]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explain_digits):
+    entry = EXPLAINERS[name]
+    maps = entry.function(explain_digits(architecture), **few_options(entry))
+    assert list(maps) == list(entry.maps)
+    for key, values in maps.items():
+        assert values.shape == (3, 32, 32)
+        assert values.dtype == torch.float32
+        assert values.isfinite().all()
+        assert values.std() > 0
+        assert bool((values < 0).any()) == entry.maps[key]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, entry in EXPLAINERS.items() if entry.uses_model and name[:4] != "rise"]
+)
+def test_attributing_probabilities_changes_the_map(name, explain_digits):
+    entry = EXPLAINERS[name]
+    of_logits = entry.function(explain_digits(), **few_options(entry))
+    of_probabilities = entry.function(explain_digits(softmax=True), **few_options(entry))
+    for key in entry.maps:
+        assert (of_logits[key] - of_probabilities[key]).abs().max() > 0.01 * of_logits[key].abs().max()
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_nothing_is_left_behind(name, explain_digits):
+    entry = EXPLAINERS[name]
+    explained = explain_digits()
+    images = explained.images.clone()
+    state = torch.get_rng_state()
+    maps = entry.function(explained, **few_options(entry))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(explained.images, images)
+    assert not explained.images.requires_grad
+    for module in explained.network.modules():
+        assert not module.training
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not module._backward_hooks
+    assert not any(parameter.requires_grad for parameter in explained.network.parameters())
+    for values in maps.values():
+        assert not values.requires_grad
+        assert not values.is_inference()

@@ -1,0 +1,96 @@
+"""RISE against its definition, and on models whose answer is known."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from heatproof.attribution._parts import draw_uniform_images
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.perturbation import _masks
+
+
+def explain_with(network, explained, **changes):
+    return dataclasses.replace(explained, network=network, output=network, **changes)
+
+
+class Block(nn.Module):
+    """The logit of every class is the mean of one block of the image."""
+
+    def forward(self, images):
+        return images[:, :, 8:16, 16:24].mean((1, 2, 3))[:, None].repeat(1, 10)
+
+
+@pytest.mark.parametrize("output", ["probability", "logit"])
+@pytest.mark.parametrize("name", ["rise", "rise_uniform"])
+def test_rise_is_the_mean_of_masks_weighted_by_answers(name, output, explain_digits):
+    explained = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
+    masks = torch.cat(list(_masks(explained, 140, 6, 0.3)))
+    baselines = torch.zeros_like(explained.images)
+    if name == "rise_uniform":
+        baselines = draw_uniform_images(explained, "rise_uniform baseline", -1, 1)
+    expected = torch.zeros(3, 32, 32, dtype=torch.float64)
+    for mask in masks:
+        answers = explained.network(mask * explained.images + (1 - mask) * baselines)
+        answers = answers.softmax(1) if output == "probability" else answers
+        expected += answers[torch.arange(3), explained.targets][:, None, None] * mask
+    expected /= 140 * 0.3
+    maps = EXPLAINERS[name].function(explained, masks=140, cells=6, probability=0.3, output=output)
+    torch.testing.assert_close(maps[name], expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(("cells", "probability"), [(8, 0.5), (7, 0.1), (1, 0.5), (32, 0.5)])
+def test_masks_keep_each_pixel_with_the_stated_probability(cells, probability, explain_digits):
+    masks = torch.cat(list(_masks(explain_digits(), 3000, cells, probability)))
+    assert masks.shape == (3000, 32, 32)
+    assert masks.min() >= 0
+    assert masks.max() <= 1
+    assert abs(masks.mean() - probability) < 0.02
+    # Five standard errors of a Bernoulli mean, at every pixel.
+    assert (masks.mean(0) - probability).abs().max() < 5 * (0.25 / 3000) ** 0.5
+
+
+def test_masks_are_shifted(explain_digits):
+    masks = torch.cat(list(_masks(explain_digits(), 200, 4, 0.5)))
+    # With cells of 8 pixels and no shift, all masks would be extreme at the same pixels only.
+    steps = (masks[:, :, 1:] - masks[:, :, :-1]).abs()
+    assert (steps.mean(0) > 0).all()
+
+
+def test_all_pixels_kept_gives_the_answer_everywhere(explain_digits):
+    explained = explain_digits()
+    answers = explained.network(explained.images).softmax(1)[torch.arange(3), explained.targets]
+    for name in ("rise", "rise_uniform"):
+        maps = EXPLAINERS[name].function(explained, masks=5, probability=1.0)[name]
+        torch.testing.assert_close(maps, answers[:, None, None].expand(-1, 32, 32), rtol=0, atol=1e-5)
+
+
+def test_relevance_is_found_where_the_model_looks(explain_digits):
+    explained = explain_with(Block(), explain_digits(count=2), images=torch.ones(2, 3, 32, 32))
+    values = EXPLAINERS["rise"].function(explained, masks=2000, output="logit")["rise"]
+    looked_at = torch.zeros(32, 32, dtype=torch.bool)
+    looked_at[8:16, 16:24] = True
+    far = torch.ones(32, 32, dtype=torch.bool)
+    far[2:22, 10:30] = False
+    # E[m(block) m(x)] / p is p where x is independent of the block, and larger inside of it.
+    assert (values[:, far] - 0.5).abs().max() < 0.05
+    assert values[:, looked_at].min() > values[:, far].max()
+
+
+def test_channels_last_is_kept(explain_digits):
+    explained = explain_digits()
+    layouts = set()
+
+    class Watch(nn.Module):
+        def forward(self, images):
+            layouts.add(images.is_contiguous(memory_format=torch.channels_last))
+            return explained.network(images)
+
+    plain = EXPLAINERS["rise"].function(explain_with(Watch(), explained), masks=10)["rise"]
+    assert layouts == {False}
+    layouts.clear()
+    images = explained.images.to(memory_format=torch.channels_last)
+    last = EXPLAINERS["rise"].function(explain_with(Watch(), explained, images=images), masks=10)["rise"]
+    assert layouts == {True}
+    torch.testing.assert_close(last, plain, rtol=0, atol=1e-5)

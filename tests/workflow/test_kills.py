@@ -1,0 +1,86 @@
+"""Kill the worker, or Snakemake itself, at random moments: the same command again ends in the same bytes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+from conftest import MICRO, TABLE, Project, clone
+
+from heatproof.manifest import whole
+from heatproof.store import read_json
+
+pytestmark = pytest.mark.workflow
+
+KILLS = 10
+SEED = 0
+
+
+def start(project: Project) -> subprocess.Popen:
+    return subprocess.Popen(
+        project.command(TABLE),
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def workers(controller: int) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(controller).children(recursive=True)
+        return [child for child in children if "heatproof" in child.cmdline()]
+    except psutil.Error:
+        return []
+
+
+def kill(running: subprocess.Popen, what: str) -> str:
+    """Kill as asked for, and return what was hit."""
+    victims = workers(running.pid)
+    if what == "worker" and victims:
+        victims[0].send_signal(signal.SIGKILL)
+        running.wait(timeout=300)
+        return "worker"
+    running.kill()
+    running.wait(timeout=300)
+    # The jobs see that their Snakemake is gone; nothing of them is left to write.
+    psutil.wait_procs(victims, timeout=30)
+    assert not any(victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE for victim in victims)
+    return "snakemake"
+
+
+def assert_all_manifests_hold(project: Project) -> None:
+    for path in (project.folder / "results").rglob("*.json"):
+        made = read_json(path)
+        if made and "files" in made:
+            assert whole(path, made["key"]), f"{path} says what its files are not"
+
+
+def test_killed_at_random_moments(finished, tmp_path):
+    project = Project(clone(tmp_path / "project"), MICRO)
+    project.write_config()
+    draw = random.Random(SEED)
+    hits = []
+    while len(hits) < KILLS:
+        running = start(project)
+        deadline = time.monotonic() + draw.uniform(2.5, 12)
+        while running.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if running.poll() is None:
+            hits.append(kill(running, draw.choice(["worker", "snakemake"])))
+            assert_all_manifests_hold(project)
+        else:
+            # It came to its end between two kills: take something away, so that the next has work to lose.
+            assert running.returncode == 0
+            shutil.rmtree(project.folder / "results" / draw.choice(["maps", "drops", "scores"]))
+            for path in [*(project.folder / "results").glob("*.csv"), project.folder / "results/tables.json"]:
+                path.unlink()
+    assert set(hits) == {"worker", "snakemake"}
+    project.run()
+    assert project.tables() == finished.tables()
+    assert_all_manifests_hold(project)

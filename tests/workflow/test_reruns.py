@@ -1,0 +1,186 @@
+"""Change by change, exactly what runs again, in one invocation; docs/reruns.md is this as a table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import MICRO, TABLE, Project, clone
+
+pytestmark = pytest.mark.workflow
+
+MAPS = "results/maps/digits/vgg/finetuned"
+SALIENCY = f"{MAPS}/saliency.zarr/attribution/c/0/0/0/0"
+RESCORED = {"score": 1, "tables": 1}
+
+
+def passes(project: Project, explainer: str, shard: int) -> int:
+    return manifest(project, explainer, shard)["network_passes"]
+
+
+def manifest(project: Project, explainer: str, shard: int) -> dict:
+    return json.loads((project.folder / MAPS / f"{explainer}.{shard}.json").read_text())
+
+
+def test_nothing_changed(project):
+    printed = project.run()
+    assert "Nothing to be done" in printed
+
+
+def test_method_added(project):
+    project.config["explainers"].append("input_x_gradient")
+    before = (project.folder / SALIENCY).read_bytes()
+    assert project.ran() == {"attribute": 2, **RESCORED}
+    log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
+    assert "saliency: all 4 images are there already" in log
+    assert (project.folder / SALIENCY).read_bytes() == before
+    assert project.ran() == {}
+
+
+def test_option_of_a_method(project):
+    project.config["explainers"][1] = {"integrated_gradients": {"steps": 3}}
+    assert project.ran() == {"attribute": 2, **RESCORED}
+    assert passes(project, "integrated_gradients", 0) > 0
+    log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
+    assert "saliency: all 4 images are there already" in log
+    assert project.ran() == {}
+
+
+def test_grid(project):
+    project.config["drops"] = {"grids": [2]}
+    assert project.ran() == {"drops": 2, **RESCORED}
+    metrics = {line.split(",")[4] for line in (project.folder / TABLE).read_text().splitlines()[1:]}
+    assert metrics == {"sds_g2_zeros"}, "weights that were finetuned for grid 4 give no IDSDS on grid 2"
+    assert project.ran() == {}
+
+
+def test_baseline(project):
+    project.config["drops"] = {"baselines": ["zeros", "random"]}
+    assert project.ran() == {"drops": 2, "score": 1, "tables": 1}
+    assert project.ran() == {}
+
+
+def test_seed(project):
+    project.config["seed"] = 1
+    assert project.ran() == {
+        "prepare": 1,
+        "pretrain": 1,
+        "finetune": 1,
+        "drops": 2,
+        "attribute": 2,
+        "attribute_reference": 2,
+        **RESCORED,
+    }
+    assert project.ran() == {}
+
+
+def test_more_images(project):
+    """Two more images lie in the second shard, four more in a third: the first shard is left alone."""
+    first = (project.folder / SALIENCY).stat().st_mtime_ns
+    network_passes = passes(project, "integrated_gradients", 1)
+    project.config["evaluation"]["images"] = 12
+    assert project.ran() == {"drops": 2, "attribute": 2, "attribute_reference": 2, **RESCORED}
+    assert (project.folder / SALIENCY).stat().st_mtime_ns == first
+    extended = manifest(project, "integrated_gradients", 1)
+    assert extended["images"] == [4, 8]
+    assert extended["network_passes"] == 2 * network_passes, "two images were there, two are new"
+    assert project.ran() == {}
+
+
+def test_fewer_images(project):
+    project.config["evaluation"]["images"] = 4
+    assert project.ran() == RESCORED
+    assert project.ran() == {}
+
+
+def test_metric_code(project):
+    project.edit("src/heatproof/metrics/correlation.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
+    assert project.ran() == RESCORED
+    assert project.ran() == {}
+
+
+def test_explainer_code(project):
+    project.edit("src/heatproof/attribution/gradient.py", "from typing", "EDITED = True\nfrom typing")
+    assert project.ran() == {"attribute": 2, **RESCORED}
+    log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
+    assert "integrated_gradients: all 4 images are there already" not in log or "path" not in log
+
+
+def test_comments_and_docstrings(project):
+    for file in (project.folder / "src").rglob("*.py"):
+        text = file.read_text()
+        if text.startswith('"""'):
+            file.write_text('"""Edited. ' + text[3:] + "\n# A comment at the end.\n")
+    assert project.ran() == {}
+
+
+def test_machine_settings(project):
+    """How jobs run is no part of what they make."""
+    project.config |= {"batch_size": 5, "device": "cpu"}
+    assert project.ran() == {}
+
+
+@pytest.mark.parametrize("keep_times", [True, False])
+def test_fresh_clone_beside_copied_results(finished, tmp_path, keep_times):
+    fresh = Project(clone(tmp_path / "fresh"), finished.config)
+    copy = shutil.copy2 if keep_times else shutil.copyfile
+    # Reverse order, so that times that are not kept come out upside down.
+    for file in sorted((finished.folder / "results").rglob("*"), reverse=True):
+        if file.is_file():
+            target = fresh.folder / file.relative_to(finished.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy(file, target)
+    assert fresh.ran() == {}
+    # Without Snakemake's memory, a change must still be seen.
+    fresh.config = {**MICRO, "explainers": ["saliency", {"integrated_gradients": {"steps": 3}}, "random"]}
+    assert fresh.ran() == {"attribute": 2, **RESCORED}
+
+
+def test_copied_results_of_another_config(finished, tmp_path):
+    """The results of another seed are not taken for those of this one."""
+    fresh = Project(clone(tmp_path / "fresh"), {**MICRO, "seed": 1})
+    shutil.copytree(finished.folder / "results", fresh.folder / "results")
+    ran = fresh.ran()
+    assert ran["pretrain"] == 1
+    assert ran["attribute"] == 2
+    assert ran["tables"] == 1
+
+
+def test_deleted_map_is_remade_alone(project):
+    file = project.folder / SALIENCY
+    before = file.read_bytes()
+    others = {path: path.read_bytes() for path in (project.folder / "results/maps").rglob("c/*/0/0/0") if path != file}
+    file.unlink()
+    assert project.ran(SALIENCY) == {"attribute": 1}
+    assert file.read_bytes() == before
+    assert {path: path.read_bytes() for path in others} == others
+    log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
+    assert "integrated_gradients: all 4 images are there already" in log
+
+
+def test_damaged_chunk_is_named_and_healed(project):
+    file = project.folder / SALIENCY
+    whole = file.read_bytes()
+    table = (project.folder / TABLE).read_bytes()
+    file.write_bytes(whole[:40] + bytes([whole[40] ^ 0xFF]) + whole[41:])
+    (project.folder / "results/scores/digits/vgg/finetuned/idsds.parquet").unlink()
+    (project.folder / TABLE).unlink()
+    printed = project.run(fails=True)
+    assert f"{SALIENCY} is damaged" in printed
+    assert f"rm {SALIENCY}" in printed
+    assert "Traceback" not in printed
+    file.unlink()
+    project.run(SALIENCY)
+    assert file.read_bytes() == whole
+    project.run()
+    assert (project.folder / TABLE).read_bytes() == table
+
+
+def test_lost_shard_is_named(project):
+    (project.folder / SALIENCY).unlink()
+    shown = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1")
+    assert shown.returncode == 1
+    assert f"{SALIENCY} is missing" in shown.stderr
+    assert Path(SALIENCY).name in shown.stderr
