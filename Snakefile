@@ -31,10 +31,10 @@ localrules:
 
 
 rule all:
+    default_target: True
     input:
         plan.tables(),
         plan.figures(),
-    default_target: True
 
 
 include: "workflow/rules/prepare.smk"

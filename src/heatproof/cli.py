@@ -75,7 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run one stage; the workflow calls this")
     run.add_argument("stage", choices=sorted(STAGES))
     run.add_argument("spec", help="JSON: what the stage reads of the config, and its paths")
-    run.add_argument("--machine", default='{"batch_size": 64, "threads": 1, "device": "auto"}', help="JSON")
+    run.add_argument(
+        "--machine",
+        default=os.environ.get("HEATPROOF_MACHINE", '{"batch_size": 64, "threads": 1, "device": "auto"}'),
+        help="JSON: batch_size, threads and device; left out, what HEATPROOF_MACHINE says",
+    )
     run.set_defaults(run=_run)
     return parser
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Mapping
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,10 +31,33 @@ def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
 def stage(name: str) -> str:
     """Return the shell command of a stage, with the placeholders that Snakemake fills.
 
-    Snakemake compares the command as written here, so that neither the place of Python nor the machine's settings
-    rerun anything.
+    Snakemake compares the command as written here. The place of Python and how jobs run reach it by environment
+    variables, so that neither reruns anything.
     """
-    return f"{{PYTHON:q}} -m heatproof run {name} {{params.spec:q}} --machine {{MACHINE:q}} > {{log:q}} 2>&1"
+    return f'"$HEATPROOF_PYTHON" -m heatproof run {name} {{params.spec:q}} > {{log:q}} 2>&1'
+
+
+def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:
+    """Return the environment variables of jobs.
+
+    Parameters
+    ----------
+    plan
+        For the machine's settings.
+    folder
+        The workflow's folder, whose ``src`` is importable in a job's own conda environment too.
+    deployment
+        Snakemake's software deployment methods; with conda, a job runs the Python of its environment.
+    """
+    conda = any(str(method).lower().endswith("conda") for method in deployment)
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
+    return {
+        "HEATPROOF_PYTHON": "python" if conda else sys.executable,
+        "HEATPROOF_MACHINE": json.dumps(plan.machine(), sort_keys=True),
+        # Jobs end when this process does.
+        "HEATPROOF_CONTROLLER": str(os.getpid()),
+        **({"PYTHONPATH": path} if conda else {}),
+    }
 
 
 def hold_folder(folder: str) -> None:

@@ -89,7 +89,7 @@ def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
 
 @pytest.mark.parametrize("base", ["input_x_gradient", "integrated_gradients"])
 def test_captum_noise_tunnel_fed_the_same_noise(base, explain_digits, monkeypatch):
-    explained = explain_digits(batch_size=4, dtype=torch.float64)
+    explained = explain_digits(batch_size=12, dtype=torch.float64)
     options = {"steps": 6} if base == "integrated_gradients" else {}
     maps = EXPLAINERS[f"noise_{base}"].function(explained, samples=5, stdev=0.2, **options)
     noisy = _add_noise(explained, f"noise of {base}", 5, 0.2, relative=True).images

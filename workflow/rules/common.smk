@@ -5,10 +5,10 @@ import sys
 
 from heatproof import plan as paths
 from heatproof.errors import HeatproofError
-from heatproof.workflow import check_before_start, hold_folder, stage
+from heatproof.workflow import check_before_start, hold_folder, job_environment, stage
 
 NAME = r"[\w.-]+"
-PYTHON = sys.executable
+ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     plan = check_before_start(config, is_main=workflow.is_main_process)
@@ -17,11 +17,12 @@ try:
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
-# Jobs end when this process does; see heatproof.cli.
-os.environ["HEATPROOF_CONTROLLER"] = str(os.getpid())
-
-MACHINE = json.dumps(plan.machine(), sort_keys=True)
-
+# What jobs need beside their specs, and what reruns none of them: see heatproof.workflow.stage.
+os.environ.update(
+    job_environment(
+        plan, workflow.basedir, workflow.deployment_settings.deployment_method
+    )
+)
 
 
 def updates(files):
@@ -35,4 +36,34 @@ def spec(value):
 
 def say_where():
     if os.path.exists(paths.IDSDS_TABLE):
-        print(f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv and accuracy.csv.", file=sys.stderr)
+        print(
+            f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv and accuracy.csv.",
+            file=sys.stderr,
+        )
+
+
+# One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
+APART = plan.config["attribution_jobs"] == "apart"
+WHOSE = "{explainer}" if APART else "all"
+
+
+def map_outputs(pattern, explainers):
+    if APART:
+        return updates(
+            paths.map_files(paths.at(pattern, explainer=explainers), "{shard}")
+        )
+    return [
+        f
+        for name in explainers
+        for f in updates(paths.map_files(paths.at(pattern, explainer=name), "{shard}"))
+    ]
+
+
+def attribute_spec(wildcards, explainers):
+    w = {"model": None, "weights": None, **dict(wildcards)}
+    chosen = [w["explainer"]] if APART else explainers
+    return spec(
+        plan.attribute_spec(
+            w["dataset"], w["model"], w["weights"], chosen, int(w["shard"])
+        )
+    )

@@ -7,14 +7,18 @@ rule drops:
         updates(paths.drop_files(paths.DROPS, "{shard}")),
     log:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
-    params:
-        spec=lambda w: spec(
-            plan.drops_spec(w.dataset, w.model, w.weights, int(w.grid), w.baseline, int(w.shard))
-        ),
+    conda:
+        ENVIRONMENT
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 6000 * attempt,
         runtime=lambda w, attempt: 120 * attempt,
+    params:
+        spec=lambda w: spec(
+            plan.drops_spec(
+                w.dataset, w.model, w.weights, int(w.grid), w.baseline, int(w.shard)
+            )
+        ),
     message:
         "Patch drops of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}, grid {wildcards.grid}, {wildcards.baseline}"
     shell:

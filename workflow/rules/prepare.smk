@@ -4,6 +4,8 @@ rule prepare:
         paths.DATASET,
     log:
         "results/logs/prepare/{dataset}.log",
+    conda:
+        ENVIRONMENT
     params:
         spec=lambda w: spec(plan.dataset_spec(w.dataset)),
     message:
@@ -17,9 +19,14 @@ rule fetch:
         paths.DATASET,
         checkpoint=lambda w: plan.checkpoint_file(w.model),
     output:
-        [paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched()) for pattern in paths.WEIGHTS_FILES],
+        [
+            paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched())
+            for pattern in paths.WEIGHTS_FILES
+        ],
     log:
         "results/logs/fetch/{dataset}/{model}.log",
+    conda:
+        ENVIRONMENT
     params:
         spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
     message:

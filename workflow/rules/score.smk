@@ -7,11 +7,13 @@ rule score:
         paths.SCORES_MANIFEST,
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
-    params:
-        spec=lambda w: spec(plan.score_spec(w.dataset, w.model, w.weights, w.metric)),
+    conda:
+        ENVIRONMENT
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
+    params:
+        spec=lambda w: spec(plan.score_spec(w.dataset, w.model, w.weights, w.metric)),
     message:
         "{wildcards.metric} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
     shell:
@@ -44,11 +46,13 @@ rule tables:
         paths.TABLES_MANIFEST,
     log:
         "results/logs/tables.log",
-    params:
-        spec=spec(plan.table_spec()),
+    conda:
+        ENVIRONMENT
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
+    params:
+        spec=spec(plan.table_spec()),
     message:
         "Tables: scores, Meta-Rank, accuracy"
     shell:

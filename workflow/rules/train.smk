@@ -3,15 +3,20 @@ rule pretrain:
     input:
         paths.DATASET,
     output:
-        updates(paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained()) for pattern in paths.WEIGHTS_FILES),
+        updates(
+            paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())
+            for pattern in paths.WEIGHTS_FILES
+        ),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
-    params:
-        spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
+    conda:
+        ENVIRONMENT
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 8000 * attempt,
         runtime=lambda w, attempt: 240 * attempt,
+    params:
+        spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
     message:
         "Training {wildcards.model} on {wildcards.dataset}"
     shell:
@@ -23,15 +28,20 @@ rule finetune:
         paths.DATASET,
         paths.at(paths.WEIGHTS, weights=paths.PRETRAINED),
     output:
-        updates(paths.at(pattern, weights=plan.finetuned()) for pattern in paths.WEIGHTS_FILES),
+        updates(
+            paths.at(pattern, weights=plan.finetuned())
+            for pattern in paths.WEIGHTS_FILES
+        ),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
-    params:
-        spec=lambda w: spec(plan.finetune_spec(w.dataset, w.model, w.weights)),
+    conda:
+        ENVIRONMENT
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 8000 * attempt,
         runtime=lambda w, attempt: 240 * attempt,
+    params:
+        spec=lambda w: spec(plan.finetune_spec(w.dataset, w.model, w.weights)),
     message:
         "Finetuning {wildcards.model} on {wildcards.dataset} ({wildcards.weights})"
     shell:

@@ -30,8 +30,8 @@ def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
 def never_alone(network: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return `network` such that a single image travels with a copy of itself.
 
-    For one small image PyTorch picks other CPU kernels than for two or more, which among themselves agree bit for
-    bit. The rounding then switches a ReLU in some images, and gradients jump by far more than rounding.
+    For one small image PyTorch picks other convolutions on the CPU than for two or more. Their rounding switches a
+    ReLU in one image of thirty or so, whose gradient then jumps by far more than rounding.
     """
     import torch
 
@@ -42,8 +42,8 @@ def never_alone(network: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[to
 
 
 def leaf(images: torch.Tensor) -> torch.Tensor:
-    """Return a copy that asks for gradients, so that captum leaves the caller's tensor as it is."""
-    return images.detach().clone().requires_grad_()
+    """Return the images as a tensor that asks for gradients, and leave the caller's as it is."""
+    return images.detach().requires_grad_()
 
 
 def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
@@ -65,11 +65,11 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
     import torch
 
     require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
-    shape = explained.images.shape[1:]
-    return (
-        draw_per_image(explained, purpose, lambda generator: torch.rand(shape, generator=generator)) * (high - low)
-        + low
-    )
+
+    def draw(generator: torch.Generator) -> torch.Tensor:
+        return torch.rand(explained.images.shape[1:], generator=generator) * (high - low) + low
+
+    return draw_per_image(explained, purpose, draw)
 
 
 def require(condition: bool, sentence: str) -> None:

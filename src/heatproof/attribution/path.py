@@ -29,6 +29,11 @@ def integrated_gradients(explained: Explained, *, steps: int = 50) -> dict[str, 
     -------
     dict
         ``integrated_gradients``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If `steps` is below 1.
     """
     import torch
 
@@ -85,7 +90,7 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     return (
         IntegratedGradients(never_alone(part.output))
         .attribute(
-            part.images.detach(),
+            part.images,
             baselines=baselines,
             target=part.targets,
             n_steps=steps,

@@ -141,26 +141,30 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
 
     images = explained.images
     # Equal shares of the masks for each pass, and as many images as then fit.
-    width = math.ceil(len(masks) / math.ceil(len(masks) / explained.batch_size))
-    height = max(1, explained.batch_size // width)
+    masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / explained.batch_size))
+    images_a_pass = max(1, explained.batch_size // masks_a_pass)
     channels_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    layout = torch.channels_last if channels_last else torch.contiguous_format
     buffer = torch.empty(
-        (height * width, *images.shape[1:]), dtype=images.dtype, device=images.device, memory_format=layout
+        (images_a_pass * masks_a_pass, *images.shape[1:]),
+        dtype=images.dtype,
+        device=images.device,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
+    network = never_alone(explained.network)
     answers = images.new_empty(len(images), len(masks))
-    for top in range(0, len(images), height):
-        some = slice(top, top + height)
-        targets = explained.targets[some, None, None]
-        for left in range(0, len(masks), width):
-            kept = masks[None, left : left + width, None]
+    for top in range(0, len(images), images_a_pass):
+        rows = slice(top, top + images_a_pass)
+        targets = explained.targets[rows, None, None]
+        for left in range(0, len(masks), masks_a_pass):
+            columns = slice(left, left + masks_a_pass)
+            kept = masks[None, columns, None]
             masked = buffer[: len(targets) * kept.shape[1]]
             pairs = masked.unflatten(0, (len(targets), -1))
             if baselines is None:
-                torch.mul(images[some, None], kept, out=pairs)
+                torch.mul(images[rows, None], kept, out=pairs)
             else:
-                torch.lerp(baselines[some, None], images[some, None], kept, out=pairs)
-            logits = never_alone(explained.network)(masked).unflatten(0, (len(targets), -1))
+                torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
+            logits = network(masked).unflatten(0, (len(targets), -1))
             said = logits.softmax(-1) if output == "probability" else logits
-            answers[some, left : left + width] = said.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
+            answers[rows, columns] = said.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
     return answers
