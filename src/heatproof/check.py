@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from heatproof.config import read_config
+from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan import ModelEntry, Plan, make_plan
 
@@ -18,6 +19,7 @@ def check_config(path: str | Path) -> str:
         One sentence for the first thing that is wrong.
     """
     plan = make_plan(read_config(path))
+    check_checkpoints(plan)
     check_layers(plan)
     jobs = len(plan.pairs()) * len(plan.weights)
     return (
@@ -25,6 +27,23 @@ def check_config(path: str | Path) -> str:
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
         f"{plan.images} images, {len(plan.test_cases())} test cases on {jobs} networks."
     )
+
+
+def check_checkpoints(plan: Plan) -> None:
+    """Look for the checkpoints that are files.
+
+    Raises
+    ------
+    HeatproofError
+        If one is not there.
+    """
+    for model in plan.models:
+        for path in plan.checkpoint_file(model):
+            if not Path(path).is_file():
+                raise HeatproofError(
+                    f"The checkpoint {path} of model {model!r} is not there: give a path that holds from "
+                    f"{Path.cwd()}, where the workflow runs."
+                )
 
 
 def check_layers(plan: Plan) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from heatproof.errors import HeatproofError
 
+log = logging.getLogger(__name__)
+
 # Stage to module; a stage is a function of that module, imported only when it runs.
 STAGES = {
     "prepare": "heatproof.data.prepare",
@@ -24,6 +26,7 @@ STAGES = {
     "score": "heatproof.metrics.score",
     "tables": "heatproof.report.tables",
     "plot": "heatproof.report.plots",
+    "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",
 }
 
@@ -87,9 +90,14 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     import importlib
 
+    import psutil
+
     _end_with_controller()
     stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
+    started = psutil.Process().create_time()
+    log.info("%s: started in %.2f s", options.stage, time.time() - started)
     stage(json.loads(options.spec), json.loads(options.machine))
+    log.info("%s: done in %.2f s", options.stage, time.time() - started)
 
 
 def _end_with_controller() -> None:

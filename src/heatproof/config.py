@@ -45,6 +45,8 @@ def read_config(path: str | Path) -> Config:
         given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise HeatproofError(f"The config {path} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise HeatproofError(f"The config {path} is not text in UTF-8.") from None
     except yaml.YAMLError as error:
         raise HeatproofError(f"The config {path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(given, dict):
@@ -79,6 +81,10 @@ def normalise(config: Mapping[str, Any]) -> Config:
     _fill(filled, schema())
     for key in ("datasets", "models", "weights", "explainers"):
         filled[key] = _entries(filled[key], key)
+    for key, kind in (("datasets", "dataset"), ("explainers", "explainer")):
+        for name, settings in filled[key].items():
+            if not isinstance(settings.get(kind, ""), str):
+                raise HeatproofError(f"{kind!r} in {key}: {name} must be a name, not {settings[kind]!r}.")
     for name, settings in filled["models"].items():
         _validate(settings, _definition("model_settings"), f"models: {name}")
     for name, settings in filled["weights"].items():
@@ -94,6 +100,7 @@ def _entries(items: Iterable[Any], key: str) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for item in items:
         name, settings = (item, {}) if isinstance(item, str) else next(iter(item.items()))
+        name = str(name)  # YAML reads 18 as a number
         if name in entries:
             raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
         if not name.replace("_", "").replace("-", "").replace(".", "").isalnum() or name.startswith("."):
@@ -121,9 +128,20 @@ def _fill(config: Config, node: Mapping[str, Any]) -> None:
 def _validate(value: Any, node: dict[str, Any], where: str) -> None:
     import jsonschema
 
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(node).iter_errors(value))
+    error = jsonschema.exceptions.best_match(_validator()(node).iter_errors(value))
     if error is not None:
         raise HeatproofError(_sentence(error, where))
+
+
+@cache
+def _validator() -> Any:
+    import jsonschema
+
+    # To JSON Schema 64.0 is an integer; to range() it is not.
+    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    )
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)
 
 
 def _sentence(error: Any, where: str) -> str:
@@ -133,7 +151,7 @@ def _sentence(error: Any, where: str) -> str:
         known = error.schema.get("properties", {})
         unknown = next(key for key in error.instance if key not in known)
         inside = f" under {path!r}" if path else ""
-        return f"There is no key {unknown!r}{inside} in {where}: {nearest(unknown, known)}"
+        return f"There is no key {unknown!r}{inside} in {where}: {nearest(str(unknown), known)}"
     if error.validator == "enum":
         return f"{place} cannot be {error.instance!r}: {nearest(str(error.instance), map(str, error.validator_value))}"
     if error.validator == "anyOf":

@@ -17,8 +17,8 @@ from heatproof.store import read_json, write_json
 
 
 def whole_key(key: str, inputs: Iterable[str | Path], *more: Any) -> tuple[str, dict[str, str]]:
-    """Return the key of a spec together with the bytes of its inputs, and the digests of those by file name."""
-    digests = {Path(path).name: file_digest(path) for path in inputs}
+    """Return the key of a spec together with the bytes of its inputs, and the digests of those by path."""
+    digests = {Path(path).as_posix(): file_digest(path) for path in inputs}
     return digest([key, digests, *more]), digests
 
 

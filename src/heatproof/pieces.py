@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,19 +106,21 @@ class Piece:
                 with np.load(self._journal / f"{self.done}.npz") as kept:
                     arrays = {name: kept[name] for name in self.layout.arrays}
                     seconds, passes = float(kept["seconds"]), int(kept["passes"])
-            except (OSError, ValueError, KeyError):
+            except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
                 break
             self._take(arrays, seconds, passes)
 
     def publish(self, device: str) -> None:
         """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`."""
         ensure_metadata(self.store, self.layout)
+        # A job makes many pieces, and needs the arrays of none that is on the disk.
+        values, self.values = self.values, []
         if not self.changed:
             manifest.touch(self.manifest)
             return
         start = self.shard * self.layout.shard_size
         files = [
-            write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in self.values]))
+            write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))
             for name in self.layout.arrays
         ]
         self._write_manifest(files, [start, self.done], device, gap=None)

@@ -518,6 +518,9 @@ class Plan:
             yield Record(4, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
         spec = self.table_spec()
         yield Record(5, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
+        from heatproof import plan_report
+
+        yield from plan_report.records(self)
 
     def _map_records(
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
@@ -542,7 +545,9 @@ class Plan:
 
     def figures(self) -> list[str]:
         """Return the figures and pages."""
-        return []
+        from heatproof import plan_report
+
+        return plan_report.figures(self)
 
     def score_files(self) -> list[str]:
         """Return the scores of all test cases."""

@@ -44,7 +44,8 @@ def code_digest(modules: Iterable[str]) -> str:
 
     It covers each module and, through their import statements, every module of this package that they import.
     Comments, docstrings, blank lines and type-checking imports do not count, so that an edit of those reruns nothing.
-    A module of a user's own (``package.module``) counts with its own source, without what it imports.
+    A module of a user's own (``package.module``) counts with its own source and with the modules of this package that
+    it imports, without what else it imports.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def _normalised(module: str) -> str:
 @cache
 def _imports(module: str) -> tuple[str, ...]:
     tree = _tree(module)
-    if tree is None or not module.startswith(PACKAGE):
+    if tree is None:
         return ()
     found: set[str] = set()
     for node in ast.walk(_Bare().visit(ast.parse(ast.unparse(tree)))):
@@ -125,6 +126,6 @@ class _Bare(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> Any:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return None
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)
+        return node.orelse if name == "TYPE_CHECKING" else node

@@ -15,6 +15,8 @@ T = TypeVar("T")
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a ``; did you mean …?`` clause, or the list of known names when nothing is near."""
     names = sorted(known)
+    if not names:
+        return "there are none."
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}."
 
@@ -48,9 +50,10 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
     module_name, _, attribute = reference.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module's code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
         raise HeatproofError(
-            f"The {kind} {reference!r} cannot be imported ({error}): write it as package.module:callable, "
+            f"The {kind} {reference!r} cannot be imported ({reason}): write it as package.module:callable, "
             "and make the package importable (installed, or on PYTHONPATH)."
         ) from None
     if not callable(found):

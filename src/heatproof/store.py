@@ -27,6 +27,9 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     import pandas as pd
 
+# The checksum comes last, over what lies on the disk.
+COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -108,10 +111,8 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
 
 
 def _key(store: Path) -> str | None:
-    try:
-        return json.loads((store / "zarr.json").read_text(encoding="utf-8"))["attributes"]["key"]
-    except (OSError, ValueError, KeyError):
-        return None
+    attributes = (read_json(store / "zarr.json") or {}).get("attributes")
+    return attributes.get("key") if isinstance(attributes, dict) else None
 
 
 @contextmanager
@@ -126,17 +127,26 @@ def _lock(path: Path) -> Iterator[None]:
 def _create(path: Path, layout: Layout) -> None:
     count = len(layout.image_ids)
     group = zarr.create_group(path, zarr_format=3, attributes={**layout.attributes, "coordinates": "image_id label"})
-    index = group.create_array("image", shape=(count,), chunks=(count,), dtype="int64", dimension_names=("image",))
-    index[:] = np.arange(count)
-    ids = group.create_array("image_id", shape=(count,), chunks=(count,), dtype=str, dimension_names=("image",))
-    ids[:] = np.array(layout.image_ids, dtype=object)
-    labels = group.create_array("label", shape=(count,), chunks=(count,), dtype="int64", dimension_names=("image",))
-    labels[:] = layout.labels
+    _create_coordinate(group, "image", "image", np.arange(count))
+    _create_coordinate(group, "image_id", "image", layout.image_ids)
+    _create_coordinate(group, "label", "image", np.asarray(layout.labels, dtype=np.int64))
     for name, labels_along in layout.coordinates.items():
-        along = group.create_array(name, shape=(len(labels_along),), dtype=str, dimension_names=(name,))
-        along[:] = np.array(labels_along, dtype=object)
+        _create_coordinate(group, name, name, labels_along)
     for name, spec in layout.arrays.items():
         _create_array(group, name, spec, count, layout.shard_size)
+
+
+def _create_coordinate(group: zarr.Group, name: str, dimension: str, values: Sequence[str] | np.ndarray) -> None:
+    numbers = isinstance(values, np.ndarray)
+    array = group.create_array(
+        name,
+        shape=(len(values),),
+        chunks=(len(values),),
+        dtype="int64" if numbers else str,
+        compressors=COMPRESSORS,
+        dimension_names=(dimension,),
+    )
+    array[:] = values if numbers else np.array(values, dtype=object)
 
 
 def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, shard_size: int) -> zarr.Array:
@@ -148,7 +158,7 @@ def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, sha
         shards=(shard_size, *spec.shape) if spec.chunk_by_image else None,
         dtype=spec.dtype,
         fill_value=np.nan if floating else -1,
-        compressors=[ZstdCodec(level=3), Crc32cCodec()],
+        compressors=COMPRESSORS,
         dimension_names=("image", *spec.dims),
         # A shard whose values all equal the fill value must still be a file: the workflow waits for it.
         config={"write_empty_chunks": True},
@@ -171,7 +181,8 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
-    aside = Path(tempfile.mkdtemp(prefix=f".{array}.{shard}.", dir=store))
+    # Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
+    aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.{array}.{shard}.", dir=store.parent))
     try:
         shutil.copy(store / array / "zarr.json", aside / "zarr.json")
         target = zarr.open_array(aside, mode="r+", zarr_format=3, config={"write_empty_chunks": True})
@@ -198,8 +209,10 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
     store = Path(store)
     try:
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
-    except (FileNotFoundError, ValueError, KeyError) as error:
-        raise HeatproofError(f"{store} has no readable array {array!r} ({error}): {_remedy(store)}") from None
+    except Exception as error:
+        raise HeatproofError(
+            f"{store} has no readable array {array!r} ({_one_line(error)}): {_remedy(store)}"
+        ) from None
     size = (handle.shards or handle.chunks)[0]
     if stop > handle.shape[0]:
         raise HeatproofError(f"{store} holds {handle.shape[0]} images, and images up to {stop} were asked for.")
@@ -245,17 +258,27 @@ def describe(store: str | Path) -> dict[str, Any]:
     Raises
     ------
     HeatproofError
-        If there is no store.
+        If there is no store, or its metadata or coordinates are damaged.
     """
+    if not (Path(store) / "zarr.json").is_file():
+        raise HeatproofError(f"{store} is not a store of heatproof: there is no zarr.json in it.")
+    # Whatever is wrong with the bytes, zarr says it with exceptions of many kinds.
     try:
-        group = zarr.open_group(store, mode="r", zarr_format=3)
-    except (FileNotFoundError, ValueError) as error:
-        raise HeatproofError(f"{store} is not a store of heatproof ({_one_line(error)}).") from None
+        return _describe(Path(store))
+    except Exception as error:
+        raise HeatproofError(
+            f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, remove it and run "
+            "the workflow again."
+        ) from None
+
+
+def _describe(store: Path) -> dict[str, Any]:
+    group = zarr.open_group(store, mode="r", zarr_format=3)
     arrays: dict[str, Any] = {}
     for name, item in group.members():
         if isinstance(item, zarr.Array) and item.ndim > 1:
             size = (item.shards or item.chunks)[0]
-            shards = sorted(int(p.name) for p in (Path(store) / name / "c").glob("*") if p.name.isdigit())
+            shards = sorted(int(p.name) for p in (store / name / "c").glob("*") if p.name.isdigit())
             arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
     return {
         "attributes": dict(group.attrs),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heatproof.adopt import adopt
-from heatproof.check import check_layers
+from heatproof.check import check_checkpoints, check_layers
 from heatproof.errors import HeatproofError
 from heatproof.plan import Plan, make_plan
 
@@ -20,9 +20,10 @@ _held: list[IO[str]] = []
 
 
 def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
-    """Return the plan of a config; the main process also looks at built networks and at what is there already."""
+    """Return the plan of a config; the main process also looks at checkpoints, networks and results."""
     plan = make_plan(config)
     if is_main:
+        check_checkpoints(plan)
         check_layers(plan)
         adopt(plan)
     return plan
@@ -58,6 +59,19 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
         "HEATPROOF_CONTROLLER": str(os.getpid()),
         **({"PYTHONPATH": path} if conda else {}),
     }
+
+
+def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:
+    """Return the threads that a job is counted with.
+
+    With more `--cores` than this machine has, each job counts for several, so that jobs do not crowd each other out;
+    what a job really uses is the config's ``threads``, because float sums depend on it.
+    """
+    threads = plan.config["threads"]
+    if not is_local or not cores:
+        return threads
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(threads, -(-cores * threads // here)) if cores > here else threads
 
 
 def hold_folder(folder: str) -> None:

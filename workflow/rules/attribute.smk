@@ -11,6 +11,7 @@ if plan.model_explainers:
             f"results/logs/attribute/{{dataset}}/{{model}}/{{weights}}/{WHOSE}.{{shard}}.log",
         conda:
             ENVIRONMENT
+        threads: THREADS
         resources:
             gpu=1,
             mem_mb=lambda w, attempt: 8000 * attempt,
@@ -34,6 +35,7 @@ if plan.reference_explainers:
             f"results/logs/attribute/{{dataset}}/reference/{WHOSE}.{{shard}}.log",
         conda:
             ENVIRONMENT
+        threads: THREADS
         resources:
             mem_mb=lambda w, attempt: 4000 * attempt,
             runtime=lambda w, attempt: 60 * attempt,

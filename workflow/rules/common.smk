@@ -5,7 +5,13 @@ import sys
 
 from heatproof import plan as paths
 from heatproof.errors import HeatproofError
-from heatproof.workflow import check_before_start, hold_folder, job_environment, stage
+from heatproof.workflow import (
+    check_before_start,
+    hold_folder,
+    job_environment,
+    job_threads,
+    stage,
+)
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
@@ -23,6 +29,7 @@ os.environ.update(
         plan, workflow.basedir, workflow.deployment_settings.deployment_method
     )
 )
+THREADS = job_threads(plan, workflow.resource_settings.cores, workflow.local_exec)
 
 
 def updates(files):

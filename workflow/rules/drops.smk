@@ -9,6 +9,7 @@ rule drops:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     conda:
         ENVIRONMENT
+    threads: THREADS
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 6000 * attempt,

@@ -9,6 +9,7 @@ rule score:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     conda:
         ENVIRONMENT
+    threads: THREADS
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
@@ -48,6 +49,7 @@ rule tables:
         "results/logs/tables.log",
     conda:
         ENVIRONMENT
+    threads: THREADS
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,

@@ -11,6 +11,7 @@ rule pretrain:
         "results/logs/pretrain/{dataset}/{model}.log",
     conda:
         ENVIRONMENT
+    threads: THREADS
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 8000 * attempt,
@@ -36,6 +37,7 @@ rule finetune:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     conda:
         ENVIRONMENT
+    threads: THREADS
     resources:
         gpu=1,
         mem_mb=lambda w, attempt: 8000 * attempt,

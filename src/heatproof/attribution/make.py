@@ -179,6 +179,10 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
             f"{list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
         )
     for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise HeatproofError(
+                f"The explainer {entry['name']!r} returned a {type(value).__name__} for a map: return a torch.Tensor."
+            )
         if tuple(value.shape) != expected:
             raise HeatproofError(
                 f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, and {expected} was "

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from heatproof.data.registry import Split, dataset
-from heatproof.data.splits import stratified_splits
+from heatproof.data.splits import check_shares, stratified_splits
 
 
 class Digits:
@@ -57,6 +57,7 @@ CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 
 def evaluation_size(validation: float = 0.2, evaluation: float = 0.2) -> int:
     """Return the number of evaluation images without loading any."""
+    check_shares({"validation": validation, "evaluation": evaluation})
     return sum(round(evaluation * size) for size in CLASS_SIZES)
 
 

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.errors import HeatproofError
 from heatproof.registry import import_callable, is_reference
@@ -30,7 +32,8 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
-        If a split is missing or empty, an image id stands twice, or a label has no class.
+        If a split is missing or empty, an image id stands twice, a label has no class, or the first image of a split
+        is not as `Dataset.images` says.
     """
     dataset = open_dataset(spec)
     seen: set[str] = set()
@@ -48,8 +51,23 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         seen.update(split.ids)
         if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
             raise HeatproofError(f"A label of {name} in {spec['name']!r} lies outside 0 to {dataset.num_classes - 1}.")
+        _check_image(dataset.images(name, 0, 1), f"{name} of {spec['name']!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     write_json(
         spec["manifest"],
         {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
     )
+
+
+def _check_image(images: np.ndarray, where: str) -> None:
+    if images.ndim != 4 or images.shape[:2] != (1, 3) or images.dtype != np.float32:
+        raise HeatproofError(
+            f"The first image of {where} came as {images.dtype} of shape {images.shape}: images have to be float32 of "
+            "shape (images, 3, height, width)."
+        )
+    # Rounding may leave the range by a little; whole grey levels may not.
+    if not (images.min() >= -1e-3 and images.max() <= 1.001):
+        raise HeatproofError(
+            f"The first image of {where} has values from {images.min():g} to {images.max():g}: they have to lie in "
+            "[0, 1], before any normalisation."
+        )

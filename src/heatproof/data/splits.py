@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from heatproof.errors import HeatproofError
 from heatproof.randomness import numpy_generator
 
 
@@ -26,7 +27,13 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     dict
         Split name to row numbers. Classes alternate along each split, so that any first n images are balanced as
         well as n allows.
+
+    Raises
+    ------
+    HeatproofError
+        If the shares leave a split without images.
     """
+    check_shares(fractions)
     parts: dict[str, list[list[int]]] = {name: [] for name in (*fractions, "train")}
     for label in np.unique(labels):
         rows = numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label))
@@ -37,6 +44,22 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
             start = stop
         parts["train"].append(rows[start:].tolist())
     return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
+
+
+def check_shares(fractions: Mapping[str, float]) -> None:
+    """Refuse shares that leave a split without images.
+
+    Raises
+    ------
+    HeatproofError
+        If a share is not a positive number, or nothing is left for ``train``.
+    """
+    for name, share in fractions.items():
+        if not isinstance(share, int | float) or not 0 < share < 1:
+            raise HeatproofError(f"The share of the split {name!r} has to lie between 0 and 1, and is {share!r}.")
+    if sum(fractions.values()) >= 1:
+        given = " and ".join(f"{name} {share}" for name, share in fractions.items())
+        raise HeatproofError(f"The shares {given} leave nothing to train on: their sum has to be below 1.")
 
 
 def _alternate(classes: list[list[int]]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import tempfile
@@ -39,7 +40,7 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {found}, not {spec['sha256']}: it is another file, "
                 "or it arrived damaged."
             )
-        state = read_state(path)
+        state = read_state(path, spec["checkpoint"])
     dataset = open_dataset(spec["dataset"])
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
@@ -62,13 +63,26 @@ def _local(checkpoint: str, folder: Path) -> Path:
     try:
         with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:
             shutil.copyfileobj(answer, file)
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise HeatproofError(f"The checkpoint {checkpoint} cannot be fetched ({error}).") from None
     return path
 
 
-def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts."""
+def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
+    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    checkpoint
+        What the config calls it.
+
+    Raises
+    ------
+    HeatproofError
+        If it needs a pickle, or holds no weights.
+    """
     try:
         return load_file(path)
     except SafetensorError:
@@ -76,14 +90,16 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        found = " ".join(str(error).split())[:200]
         raise HeatproofError(
-            f"The checkpoint {path} is neither safetensors nor weights alone ({' '.join(str(error).split())[:200]}): "
+            f"The checkpoint {checkpoint} is neither safetensors nor weights alone ({found}): "
             "save its state_dict, because a whole pickled model can run code."
         ) from None
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
-    state = {str(k).removeprefix("module."): v for k, v in loaded.items() if isinstance(v, torch.Tensor)}
+    entries = loaded.items() if isinstance(loaded, dict) else ()
+    state = {str(k).removeprefix("module."): v for k, v in entries if isinstance(v, torch.Tensor)}
     if not state:
-        raise HeatproofError(f"The checkpoint {path} holds no weights.")
+        raise HeatproofError(f"The checkpoint {checkpoint} holds no weights: save the network's state_dict.")
     return state

@@ -31,6 +31,8 @@ def use_machine(machine: Mapping[str, Any]) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     elif wanted == "cuda" and not torch.cuda.is_available():
         raise HeatproofError("The config asks for device: cuda, and no GPU is visible here: take auto or cpu.")
+    elif wanted == "mps" and not torch.backends.mps.is_available():
+        raise HeatproofError("The config asks for device: mps, and this machine has none: take auto or cpu.")
     return torch.device(wanted)
 
 
@@ -95,7 +97,9 @@ def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, aside)
+    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    plain = torch.contiguous_format
+    save_file({name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}, aside)
     os.replace(aside, path)
 
 

@@ -280,7 +280,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
     if grid:
         sums = patch_sums(panel.values[None], grid)[0]
         _draw_grid(axes, panel.values.shape, grid)
-        notes.append("patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
+        notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
             told = "undefined" if np.isnan(correlation) else _number(correlation, ".2f")
@@ -311,10 +311,18 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> No
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
+    from matplotlib.patheffects import Normal, withStroke
+
     height, width = shape
+    # Dark on light, so that the lines are seen on any image.
+    look = {
+        "color": "0.25",
+        "linewidth": 0.5,
+        "path_effects": [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()],
+    }
     for step in range(1, grid):
-        axes.axhline(height * step / grid - 0.5, color="0.25", linewidth=0.5, alpha=0.7)
-        axes.axvline(width * step / grid - 0.5, color="0.25", linewidth=0.5, alpha=0.7)
+        axes.axhline(height * step / grid - 0.5, **look)
+        axes.axvline(width * step / grid - 0.5, **look)
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

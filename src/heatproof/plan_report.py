@@ -1,0 +1,135 @@
+"""What makes the figures and pages: their paths, and what each job is told. Part of `heatproof.plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from heatproof.plan import (
+    ACCURACY,
+    DATASET,
+    IDSDS_TABLE,
+    MAPS,
+    META_RANK,
+    REFERENCE_MAPS,
+    RESULTS,
+    SCORES,
+    Plan,
+    Record,
+    _keyed,
+    map_files,
+)
+from heatproof.provenance import digest
+
+FIGURES = RESULTS + "/figures"
+PLOT_SVG = FIGURES + "/idsds.svg"
+PLOT_PNG = FIGURES + "/idsds.png"
+PLOT_MANIFEST = FIGURES + "/idsds.json"
+SCORES_PAGE = FIGURES + "/idsds_table.html"
+RANK_PAGE = FIGURES + "/meta_rank.html"
+ACCURACY_PAGE = FIGURES + "/accuracy.html"
+PAGES_MANIFEST = FIGURES + "/pages.json"
+GALLERY = FIGURES + "/maps.html"
+GALLERY_MANIFEST = FIGURES + "/maps.json"
+
+
+def figures(plan: Plan) -> list[str]:
+    """Return the figures and pages."""
+    files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE]
+    return [*files, GALLERY] if gallery_images(plan) else files
+
+
+def gallery_images(plan: Plan) -> int:
+    """Return how many images the page of maps shows; 0 for no page."""
+    return min(plan.config["report"]["images"], plan.images)
+
+
+def plot_spec(plan: Plan) -> dict[str, Any]:
+    """Return what makes the figure of scores."""
+    spec = {
+        "idsds_table": IDSDS_TABLE,
+        "upstream": plan.table_spec()["key"],
+        "references": [name for name, entry in plan.methods.items() if not entry.uses_model],
+        "level": plan.config["scores"]["level"],
+        "svg": PLOT_SVG,
+        "png": PLOT_PNG,
+        "manifest": PLOT_MANIFEST,
+    }
+    return _keyed(spec, ["heatproof.report.plots"])
+
+
+def pages_spec(plan: Plan) -> dict[str, Any]:
+    """Return what makes the pages of the tables."""
+    spec = {
+        "tables": {
+            "idsds_table": {"table": IDSDS_TABLE, "page": SCORES_PAGE},
+            "meta_rank": {"table": META_RANK, "page": RANK_PAGE},
+            "accuracy": {"table": ACCURACY, "page": ACCURACY_PAGE},
+        },
+        "upstream": plan.table_spec()["key"],
+        "level": plan.config["scores"]["level"],
+        "manifest": PAGES_MANIFEST,
+    }
+    return _keyed(spec, ["heatproof.report.pages"])
+
+
+def gallery_spec(plan: Plan) -> dict[str, Any]:
+    """Return what makes the page of maps; paths are patterns, so that the spec stays short with many methods."""
+    methods = [
+        {
+            "method": method,
+            "explainer": entry.name,
+            "index": list(entry.maps).index(name),
+            "transform": transform,
+            "reference": not entry.uses_model,
+        }
+        for entry in plan.explainers.values()
+        for method, (name, transform) in entry.methods.items()
+    ]
+    datasets = [
+        {
+            "dataset": plan.dataset_spec(dataset),
+            "networks": [
+                [model, weights, list(plan.metrics_of(weights, model))]
+                for model in plan.models_of(dataset)
+                for weights in plan.weights
+            ],
+        }
+        for dataset in plan.datasets
+    ]
+    spec = {
+        "images": gallery_images(plan),
+        "datasets": datasets,
+        "methods": methods,
+        "maps": MAPS,
+        "reference_maps": REFERENCE_MAPS,
+        "scores": SCORES,
+        "upstream": digest([plan.score_spec(*case)["key"] for case in plan.test_cases()]),
+        "output": GALLERY,
+        "manifest": GALLERY_MANIFEST,
+    }
+    return _keyed(spec, ["heatproof.report.gallery"])
+
+
+def gallery_inputs(plan: Plan) -> list[str]:
+    """Return the shards of maps and the scores that the page of maps reads."""
+    files = [DATASET.format(dataset=dataset) for dataset in plan.datasets]
+    for shard in plan.shards(gallery_images(plan)):
+        maps = [
+            plan.maps_of(dataset, model, weights, explainer)
+            for dataset, model in plan.pairs()
+            for weights in plan.weights
+            for explainer in plan.explainers
+        ]
+        # Reference maps belong to all models of a dataset.
+        files += [file for base in dict.fromkeys(maps) for file in map_files(base, shard)]
+    return [*files, *plan.score_files()]
+
+
+def records(plan: Plan) -> Iterator[Record]:
+    """Yield what the jobs of figures and pages leave."""
+    yield Record(6, PLOT_MANIFEST, plot_spec(plan)["key"], [PLOT_SVG, PLOT_PNG, PLOT_MANIFEST])
+    outputs = [SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, PAGES_MANIFEST]
+    yield Record(6, PAGES_MANIFEST, pages_spec(plan)["key"], outputs)
+    if gallery_images(plan):
+        yield Record(6, GALLERY_MANIFEST, gallery_spec(plan)["key"], [GALLERY, GALLERY_MANIFEST])
