@@ -97,7 +97,7 @@ def jobs(printed: str) -> dict[str, int]:
 
 def clone(folder: Path) -> Path:
     """Copy what a fresh clone has of the repository to run the workflow."""
-    for name in ("Snakefile", "workflow", "config", "profiles", "src"):
+    for name in ("Snakefile", "workflow", "config", "profiles", "src", "envs"):
         source = REPOSITORY / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

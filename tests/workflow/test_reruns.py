@@ -122,6 +122,17 @@ def test_machine_settings(project):
     assert project.ran() == {}
 
 
+def test_explainers_in_jobs_apart(project):
+    """Cut into other jobs, the work is the same: nothing is computed again, and the tables keep their bytes."""
+    before = project.tables(), (project.folder / SALIENCY).read_bytes()
+    project.config["attribution_jobs"] = "apart"
+    assert project.ran() == {"attribute": 4, **RESCORED}
+    log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/saliency.0.log").read_text()
+    assert "saliency: all 4 images are there already" in log
+    assert (project.tables(), (project.folder / SALIENCY).read_bytes()) == before
+    assert project.ran() == {}
+
+
 @pytest.mark.parametrize("keep_times", [True, False])
 def test_fresh_clone_beside_copied_results(finished, tmp_path, keep_times):
     fresh = Project(clone(tmp_path / "fresh"), finished.config)
@@ -184,3 +195,9 @@ def test_lost_shard_is_named(project):
     assert shown.returncode == 1
     assert f"{SALIENCY} is missing" in shown.stderr
     assert Path(SALIENCY).name in shown.stderr
+
+
+def test_conda_file(project):
+    """The file of an environment that is not in use decides nothing."""
+    project.edit("envs/heatproof.yaml", "python >=3.11", "python >=3.11.1")
+    assert project.ran() == {}

@@ -20,7 +20,7 @@ rule plot:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
     params:
-        spec=spec(report_plan.plot_spec(plan)),
+        spec=lambda w: spec(report_plan.plot_spec(plan)),
     message:
         "Figure of the scores"
     shell:
@@ -56,7 +56,7 @@ rule pages:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
     params:
-        spec=spec(report_plan.pages_spec(plan)),
+        spec=lambda w: spec(report_plan.pages_spec(plan)),
     message:
         "Pages of the tables"
     shell:
@@ -82,7 +82,7 @@ if report_plan.gallery_images(plan):
             mem_mb=lambda w, attempt: 2000 * attempt,
             runtime=lambda w, attempt: 30 * attempt,
         params:
-            spec=spec(report_plan.gallery_spec(plan)),
+            spec=lambda w: spec(report_plan.gallery_spec(plan)),
         message:
             "Page of maps"
         shell:

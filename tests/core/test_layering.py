@@ -1,0 +1,139 @@
+"""Who may import whom, read from the sources."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import heatproof
+
+ROOT = Path(heatproof.__file__).parent
+BASE = {"errors", "randomness", "progress", "registry", "provenance", "grids", "store", "manifest"}
+WORKFLOW = {"plan", "adopt", "check", "workflow", "cli", "__main__"}
+# What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
+ALLOWED = {
+    "errors": set(),
+    "randomness": set(),
+    "progress": set(),
+    "provenance": set(),
+    "registry": {"errors"},
+    "grids": {"errors"},
+    "store": {"errors"},
+    "manifest": {"provenance", "store"},
+    "config": {"errors", "registry"},
+    "data": BASE,
+    "pieces": BASE | {"data"},
+    "models": BASE | {"data"},
+    "attribution": BASE | {"data", "models", "pieces"},
+    "perturbation": BASE | {"data", "models", "pieces"},
+    "training": BASE | {"data", "models", "perturbation"},
+    "metrics": BASE,
+    "ranking": BASE | {"metrics"},
+    # `list` prints what a config can name; the catalogues below are tables of names.
+    "report": BASE | {"data", "metrics", "ranking", "config", "plan"},
+    "plan": BASE | {"config", "data", "models", "attribution", "perturbation", "metrics"},
+    "adopt": BASE | {"plan"},
+    "check": BASE | {"config", "plan", "models"},
+    "workflow": BASE | {"plan", "adopt", "check"},
+    "cli": {"errors", "check", "report"},
+    "__main__": {"cli"},
+}
+TABLES_OF_NAMES = {"heatproof.attribution.catalogue", "heatproof.models.catalogue"}
+
+
+def part_of(module: str) -> str:
+    name = module.split(".")[1]
+    return "plan" if name.startswith("plan") else name
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("heatproof", *parts)).removesuffix(".__init__")
+
+
+def imports(file: Path) -> set[str]:
+    """Return every module that a file imports, wherever in it, type-checking imports left out."""
+    found = set()
+    pending = [ast.parse(file.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}: imports are absolute"
+            module = node.module or ""
+            found.update(f"heatproof.{alias.name}" for alias in node.names) if module == "heatproof" else found.add(module)
+        pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+MODULES = {module_name(file): imports(file) for file in FILES if file.parent != ROOT or file.name != "__init__.py"}
+
+
+def test_every_part_has_a_rule():
+    assert {part_of(module) for module in MODULES} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("part", sorted(ALLOWED))
+def test_a_part_imports_only_what_it_may(part):
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in MODULES.items()
+        if part_of(module) == part
+        for name in sorted(names)
+        if name.startswith("heatproof.") and part_of(name) not in ALLOWED[part] | {part}
+        if not (part == "report" and name in TABLES_OF_NAMES)
+    ]
+    assert wrong == []
+
+
+def test_nothing_imports_snakemake():
+    assert [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)] == []
+
+
+@pytest.mark.parametrize("part", ["metrics", "ranking", "report"])
+def test_no_network_library_in_what_only_reads_arrays(part):
+    heavy = {"torch", "torchvision", "timm", "captum", "torchcam", "safetensors"}
+    wrong = {
+        module: found
+        for module, names in MODULES.items()
+        if part_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
+    }
+    assert wrong == {}
+
+
+def test_only_the_store_opens_zarr():
+    assert [module for module, names in MODULES.items() if any(n.partition(".")[0] == "zarr" for n in names)] == [
+        "heatproof.store"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "entries"),
+    [
+        ("metrics", ()),
+        ("ranking", ()),
+        ("report", ()),
+        ("planning", ("heatproof.plan", "heatproof.adopt", "heatproof.check", "heatproof.cli", "heatproof.workflow")),
+    ],
+)
+def test_loads_without_torch(part, entries):
+    """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
+    modules = entries or sorted(module for module in MODULES if part_of(module) == part)
+    program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
+    program += " assert 'torch' not in sys.modules, name\n"
+    done = subprocess.run([sys.executable, "-c", program, *modules], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.name == "__init__.py"], ids=lambda f: f.parent.name)
+def test_packages_run_no_code(file):
+    """A digest of code follows imports to modules and does not look into packages."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert all(isinstance(node, ast.Expr | ast.Assign) for node in tree.body)
+    assert imports(file) == set()

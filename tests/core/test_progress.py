@@ -1,0 +1,61 @@
+"""Progress in a job's log."""
+
+import io
+import logging
+
+import pytest
+
+from heatproof import progress
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, caplog):
+    caplog.set_level(logging.INFO, "heatproof.progress")
+    seen = []
+    for item in progress.track(kind(range(8)), "maps", unit="batch", total=8):
+        seen.append(item)
+        clock.now += 4
+    assert seen == list(range(8))
+    assert caplog.messages == [
+        "maps: 3 of 8 batch, 0.25 batch/s, 20 s left",
+        "maps: 6 of 8 batch, 0.25 batch/s, 8 s left",
+        "maps: 8 batch in 32.0 s",
+    ]
+
+
+def test_without_a_length_there_is_no_time_left(clock, caplog):
+    caplog.set_level(logging.INFO, "heatproof.progress")
+    for _ in progress.track(iter(range(3)), "maps"):
+        clock.now += 11
+    assert caplog.messages[0] == "maps: 1 it, 0.09 it/s"
+
+
+def test_an_error_passes_and_nothing_is_said_to_be_done(clock, caplog):
+    caplog.set_level(logging.INFO, "heatproof.progress")
+    with pytest.raises(ZeroDivisionError):
+        for item in progress.track([1, 0], "maps"):
+            1 / item
+    assert caplog.messages == []
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert list(progress.track([5, 6], "maps", unit="batch")) == [5, 6]
+    assert "maps" in terminal.getvalue()

@@ -1,0 +1,292 @@
+"""Stores: what others see when they open one, who may write at the same time, and what a job that dies leaves."""
+
+import multiprocessing
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray
+import zarr
+
+from heatproof import store as store_module
+from heatproof.errors import HeatproofError
+from heatproof.store import (
+    ArraySpec,
+    Layout,
+    describe,
+    ensure_metadata,
+    read,
+    read_json,
+    shard_file,
+    write_json,
+    write_shard,
+    write_table,
+)
+
+MAPS = ("saliency", "rise")
+IDS = [f"img-{number:02d}" for number in range(10)]
+LABELS = np.arange(10) % 3
+
+
+def layout(key="k", shard_size=4, size=5) -> Layout:
+    return Layout(
+        image_ids=IDS,
+        labels=LABELS,
+        shard_size=shard_size,
+        arrays={
+            "attribution": ArraySpec(("map", "y", "x"), (2, size, 6)),
+            "logit": ArraySpec(("variant",), (5,), chunk_by_image=False),
+            "predicted": ArraySpec(("variant",), (5,), "int32", chunk_by_image=False),
+        },
+        attributes={"key": key, "made_by": {"steps": 3}},
+        coordinates={"map": MAPS},
+    )
+
+
+def values(seed, images=4, size=5) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(images, 2, size, 6)).astype(np.float32)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def path(tmp_path):
+    ensure_metadata(tmp_path / "s.zarr", layout())
+    return tmp_path / "s.zarr"
+
+
+def test_xarray_sees_named_dimensions_and_coordinates(path):
+    made = values(0)
+    write_shard(path, "attribution", 0, 0, made)
+    with xarray.open_zarr(path, consolidated=False) as data:
+        assert data.attribution.dims == ("image", "map", "y", "x")
+        assert data.logit.dims == ("image", "variant")
+        assert set(data.coords) == {"image", "image_id", "label", "map"}
+        assert data.image_id.values.tolist() == IDS
+        np.testing.assert_array_equal(data.label, LABELS)
+        np.testing.assert_array_equal(data.attribution.sel(map="rise")[:4], made[:, 1])
+        np.testing.assert_array_equal(data.attribution.isel(image=2).sel(map="saliency"), made[2, 0])
+        assert data.attribution[4:].isnull().all()
+        assert data.attrs["made_by"] == {"steps": 3}
+
+
+def test_zarr_opens_it_and_what_was_not_computed_is_nan(path):
+    made = values(0, images=2)
+    write_shard(path, "attribution", 1, 4, made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = zarr.open(path, mode="r")
+        array = group["attribution"][:]
+    assert group["attribution"].metadata.dimension_names == ("image", "map", "y", "x")
+    np.testing.assert_array_equal(array[4:6], made)
+    assert np.isnan(array[[0, 1, 2, 3, 6, 7, 8, 9]]).all()
+    np.testing.assert_array_equal(group["predicted"][:], -1)
+
+
+def test_a_shard_is_one_file(path):
+    before = set(tree(path))
+    written = write_shard(path, "attribution", 0, 0, values(0))
+    assert written == shard_file(path, "attribution", 0, 3) == str(path / "attribution/c/0/0/0/0")
+    write_shard(path, "logit", 2, 8, np.zeros((2, 5), np.float32))
+    assert set(tree(path)) - before == {"attribution/c/0/0/0/0", "logit/c/2/0"}
+
+
+def test_a_shard_of_nothing_but_the_fill_value_is_a_file_all_the_same(path):
+    written = write_shard(path, "attribution", 0, 0, np.full((4, 2, 5, 6), np.nan, np.float32))
+    assert os.path.isfile(written)
+    written = write_shard(path, "predicted", 0, 0, np.full((4, 5), -1, np.int32))
+    assert os.path.isfile(written)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 4), (0, 10), (3, 5), (2, 9), (9, 10)])
+def test_reading_across_shards(path, start, stop):
+    made = values(1, images=10)
+    for shard in range(3):
+        write_shard(path, "attribution", shard, shard * 4, made[shard * 4 : shard * 4 + 4])
+    np.testing.assert_array_equal(read(path, "attribution", start, stop), made[start:stop])
+
+
+def test_float64_is_stored_in_the_type_of_the_array(path):
+    write_shard(path, "logit", 0, 0, np.full((4, 5), 1 / 3))
+    assert read(path, "logit", 0, 4).dtype == np.float32
+
+
+def test_describe(path):
+    write_shard(path, "attribution", 1, 4, values(0))
+    found = describe(path)
+    assert found["image_ids"] == IDS
+    np.testing.assert_array_equal(found["labels"], LABELS)
+    assert found["attributes"]["made_by"] == {"steps": 3}
+    assert found["arrays"]["attribution"] == {
+        "shape": (10, 2, 5, 6),
+        "dtype": "float32",
+        "shard_size": 4,
+        "shards": [1],
+    }
+    assert found["arrays"]["logit"]["shard_size"] == 4
+    assert set(found["arrays"]) == {"attribution", "logit", "predicted"}
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "message"),
+    [(0, 11, "holds 10 images"), (4, 8, r"c/1/0/0/0 is missing"), (0, 4, r"c/0/0/0/0 has no values for image 2")],
+)
+def test_what_is_not_there_is_said(path, start, stop, message):
+    write_shard(path, "attribution", 0, 0, values(0, images=2))
+    with pytest.raises(HeatproofError, match=message):
+        read(path, "attribution", start, stop)
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("x")])
+def test_what_is_no_store(tmp_path, make):
+    path = tmp_path / "other.zarr"
+    make(path)
+    with pytest.raises(HeatproofError, match="not a store of heatproof"):
+        describe(path)
+    with pytest.raises(HeatproofError, match="has no readable array 'logit'"):
+        read(path, "logit", 0, 1)
+
+
+def test_a_store_of_somebody_else(tmp_path):
+    zarr.create_group(tmp_path / "other.zarr").create_array("a", shape=(2, 2), dtype="f4")
+    with pytest.raises(HeatproofError, match="not a store of heatproof"):
+        describe(tmp_path / "other.zarr")
+
+
+# ---- the metadata ----------------------------------------------------------------------------------------------------
+
+
+def test_the_metadata_are_the_same_bytes_every_time(tmp_path):
+    for name in ("a", "b"):
+        ensure_metadata(tmp_path / name / "s.zarr", layout())
+    assert tree(tmp_path / "a/s.zarr") == tree(tmp_path / "b/s.zarr")
+
+
+def test_metadata_that_stand_are_left_alone(path):
+    write_shard(path, "attribution", 0, 0, values(0))
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    ensure_metadata(path, layout())
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_another_key_with_the_same_cut_keeps_the_shards(path):
+    write_shard(path, "attribution", 0, 0, values(0))
+    ensure_metadata(path, layout(key="other"))
+    assert describe(path)["attributes"]["key"] == "other"
+    np.testing.assert_array_equal(read(path, "attribution", 0, 4), values(0))
+
+
+@pytest.mark.parametrize("other", [{"shard_size": 5}, {"size": 7}])
+def test_another_cut_takes_the_old_shards_away(path, other):
+    write_shard(path, "attribution", 0, 0, values(0))
+    write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
+    ensure_metadata(path, layout(key="other", **other))
+    assert not (path / "attribution/c").exists()
+    assert (path / "logit/c/0/0").exists() == ("size" in other), "only the array whose cut is another"
+    write_shard(path, "attribution", 0, 0, values(0, size=other.get("size", 5)))
+    assert describe(path)["arrays"]["attribution"]["shards"] == [0]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"attributes": 1}', '{"attributes": {}}'])
+def test_damaged_metadata_are_written_again(path, content):
+    before = tree(path)
+    (path / "zarr.json").write_text(content)
+    ensure_metadata(path, layout())
+    assert tree(path) == before
+
+
+# ---- writing at the same time, and dying -----------------------------------------------------------------------------
+
+
+def write_one(arguments):
+    path, shard = arguments
+    ensure_metadata(path, layout())
+    write_shard(path, "attribution", shard, shard * 4, values(shard, images=min(4, 10 - shard * 4)))
+
+
+def test_writers_of_other_shards_do_not_disturb_each_other(tmp_path):
+    together, apart = tmp_path / "together.zarr", tmp_path / "apart.zarr"
+    for shard in range(3):
+        write_one((apart, shard))
+    with multiprocessing.get_context("forkserver").Pool(3) as pool:
+        pool.map(write_one, [(together, shard) for shard in (2, 0, 1)] * 2, chunksize=1)
+    assert tree(together) == tree(apart)
+
+
+class Died(BaseException):
+    pass
+
+
+def die(*_):
+    raise Died
+
+
+def test_a_writer_that_dies_leaves_the_old_shard(path, monkeypatch):
+    write_shard(path, "attribution", 0, 0, values(0))
+    before = tree(path)
+    monkeypatch.setattr(store_module.os, "replace", die)
+    with pytest.raises(Died):
+        write_shard(path, "attribution", 0, 0, values(1))
+    assert tree(path) == before
+    assert [name for name in os.listdir(path.parent) if "attribution" in name] == []
+
+
+def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch):
+    """SIGKILL runs no clean-up."""
+    monkeypatch.setattr(store_module.os, "replace", die)
+    monkeypatch.setattr(store_module.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(Died):
+        write_shard(path, "attribution", 0, 0, values(1))
+    with xarray.open_zarr(path, consolidated=False) as data:
+        assert set(data.data_vars) == {"attribution", "logit", "predicted"}
+    assert set(describe(path)["arrays"]) == {"attribution", "logit", "predicted"}
+
+
+@pytest.mark.parametrize("survived", range(0, 13, 3))
+def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, survived):
+    """The key is written last: until then the next job writes all of it again."""
+    ensure_metadata(tmp_path / "whole.zarr", layout())
+    moves = []
+
+    def move(source, target, replace=os.replace):
+        if len(moves) == survived:
+            raise Died
+        moves.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module.os, "replace", move)
+        with pytest.raises(Died):
+            ensure_metadata(tmp_path / "s.zarr", layout())
+    assert len(moves) == survived
+    assert not (tmp_path / "s.zarr/zarr.json").exists()
+    ensure_metadata(tmp_path / "s.zarr", layout())
+    assert tree(tmp_path / "s.zarr") == tree(tmp_path / "whole.zarr")
+
+
+def test_json_and_tables_are_moved_into_place_whole(tmp_path, monkeypatch):
+    write_json(tmp_path / "a/x.json", {"b": 1, "a": [2]})
+    write_table(pd.DataFrame({"x": [1.0, np.nan], "y": ["p", "q"]}), tmp_path / "a/t.csv")
+    assert (tmp_path / "a/t.csv").read_bytes() == b"x,y\n1,p\n,q\n"
+    before = tree(tmp_path)
+    monkeypatch.setattr(store_module.os, "replace", die)
+    for write in (
+        lambda: write_json(tmp_path / "a/x.json", {"b": 2}),
+        lambda: write_table(pd.DataFrame({"x": [2.0]}), tmp_path / "a/t.csv"),
+    ):
+        with pytest.raises(Died):
+            write()
+    after = tree(tmp_path)
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"\xff\xfe"])
+def test_what_is_no_json_mapping_reads_as_nothing(tmp_path, content):
+    if content is not None:
+        (tmp_path / "x.json").write_bytes(content)
+    assert read_json(tmp_path / "x.json") is None
