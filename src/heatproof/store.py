@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
+# What equals the fill value must still be a file, or its loss could not be told from it. A setting, because
+# zarr.open_array does not heed its argument `config` for an array that is there.
+WRITE_ALL = {"array.write_empty_chunks": True}
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
         with _lock(store.parent / f".{store.name}.lock"):
             if _key(store) == layout.attributes["key"]:
                 return
-            _create(aside / "new", layout)
+            with zarr.config.set(WRITE_ALL):
+                _create(aside / "new", layout)
             for name in layout.arrays:
                 stands, fresh = store / name / "zarr.json", aside / "new" / name / "zarr.json"
                 if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
@@ -160,8 +164,6 @@ def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, sha
         fill_value=np.nan if floating else -1,
         compressors=COMPRESSORS,
         dimension_names=("image", *spec.dims),
-        # A shard whose values all equal the fill value must still be a file: the workflow waits for it.
-        config={"write_empty_chunks": True},
     )
 
 
@@ -185,7 +187,8 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.{array}.{shard}.", dir=store.parent))
     try:
         shutil.copy(store / array / "zarr.json", aside / "zarr.json")
-        target = zarr.open_array(aside, mode="r+", zarr_format=3, config={"write_empty_chunks": True})
+        with zarr.config.set(WRITE_ALL):
+            target = zarr.open_array(aside, mode="r+", zarr_format=3)
         target[start : start + len(values)] = values
         made = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
         with open(made, "rb+") as file:
@@ -282,13 +285,15 @@ def _describe(store: Path) -> dict[str, Any]:
             arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
     return {
         "attributes": dict(group.attrs),
-        "image_ids": [str(image) for image in _coordinate(group, "image_id")],
-        "labels": _coordinate(group, "label"),
+        "image_ids": [str(image) for image in _coordinate(store, group, "image_id")],
+        "labels": _coordinate(store, group, "label"),
         "arrays": arrays,
     }
 
 
-def _coordinate(group: zarr.Group, name: str) -> np.ndarray:
+def _coordinate(store: Path, group: zarr.Group, name: str) -> np.ndarray:
+    if not (store / name / "c" / "0").is_file():
+        raise FileNotFoundError(f"{name}/c/0 is missing")
     array = group[name]
     assert isinstance(array, zarr.Array)
     return np.asarray(array[:])

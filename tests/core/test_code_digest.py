@@ -99,7 +99,12 @@ EDITS = {
         "from __future__ import annotations\nEDITED = 1\n",
         set(),
     ),
-    "of a type-checking import's module": ("src/heatproof/data/digits.py", "num_classes = 10", "num_classes = 9", set()),
+    "of a type-checking import's module": (
+        "src/heatproof/data/digits.py",
+        "num_classes = 10",
+        "num_classes = 9",
+        set(),
+    ),
     "of a user's module": ("user/userland/explain.py", "'mine': 1", "'mine': 2", {"user"}),
     "of what a user's module imports of ours": (
         "src/heatproof/attribution/_parts.py",

@@ -81,6 +81,16 @@ def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
             describe(store)
 
 
+@pytest.mark.parametrize("name", ["image_id", "label"])
+def test_lost_ids_or_labels(store, damaged, name):
+    """Zarr would read them as empty names and zeros."""
+    file = store / name / "c/0"
+    damaged(file, file.read_bytes())
+    file.unlink()
+    with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing"):
+        describe(store)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"zarr_format": 3}'])
 def test_damaged_metadata(store, damaged, content):
     damaged(store / "logit/zarr.json", content)

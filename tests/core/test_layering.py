@@ -66,7 +66,9 @@ def imports(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}: imports are absolute"
             module = node.module or ""
-            found.update(f"heatproof.{alias.name}" for alias in node.names) if module == "heatproof" else found.add(module)
+            found.update(f"heatproof.{alias.name}" for alias in node.names) if module == "heatproof" else found.add(
+                module
+            )
         pending.extend(ast.iter_child_nodes(node))
     return found
 

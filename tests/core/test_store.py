@@ -1,5 +1,6 @@
 """Stores: what others see when they open one, who may write at the same time, and what a job that dies leaves."""
 
+import dataclasses
 import multiprocessing
 import os
 import warnings
@@ -150,6 +151,13 @@ def test_what_is_no_store(tmp_path, make):
         describe(path)
     with pytest.raises(HeatproofError, match="has no readable array 'logit'"):
         read(path, "logit", 0, 1)
+
+
+def test_labels_of_a_single_class(tmp_path):
+    """They all equal the fill value, and are there nevertheless."""
+    one_class = dataclasses.replace(layout(), labels=np.zeros(10, int))
+    ensure_metadata(tmp_path / "s.zarr", one_class)
+    assert describe(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
 
 
 def test_a_store_of_somebody_else(tmp_path):

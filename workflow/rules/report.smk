@@ -1,5 +1,4 @@
 # Figures and pages, from tables and cached maps.
-from heatproof import plan_report as report_plan
 
 
 rule plot:
@@ -7,20 +6,23 @@ rule plot:
         paths.IDSDS_TABLE,
     output:
         report(
-            report_plan.PLOT_SVG,
+            figures.PLOT_SVG,
             caption="../report/idsds_plot.rst",
             category="Scores",
             labels={"what": "every method on every model", "kind": "figure"},
         ),
-        report_plan.PLOT_PNG,
-        report_plan.PLOT_MANIFEST,
+        figures.PLOT_PNG,
+        figures.PLOT_MANIFEST,
     log:
         "results/logs/plot.log",
+    conda:
+        ENVIRONMENT
+    threads: THREADS
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
     params:
-        spec=lambda w: spec(report_plan.plot_spec(plan)),
+        spec=lambda w: spec(figures.plot_spec(plan)),
     message:
         "Figure of the scores"
     shell:
@@ -32,57 +34,63 @@ rule pages:
         plan.tables(),
     output:
         report(
-            report_plan.SCORES_PAGE,
+            figures.SCORES_PAGE,
             caption="../report/idsds_table.rst",
             category="Scores",
             labels={"what": "every method on every model", "kind": "page"},
         ),
         report(
-            report_plan.RANK_PAGE,
+            figures.RANK_PAGE,
             caption="../report/meta_rank.rst",
             category="Ranking",
             labels={"what": "Meta-Rank over all test cases", "kind": "page"},
         ),
         report(
-            report_plan.ACCURACY_PAGE,
+            figures.ACCURACY_PAGE,
             caption="../report/accuracy.rst",
             category="Models",
             labels={"what": "accuracy before and after finetuning", "kind": "page"},
         ),
-        report_plan.PAGES_MANIFEST,
+        figures.PAGES_MANIFEST,
     log:
         "results/logs/pages.log",
+    conda:
+        ENVIRONMENT
+    threads: THREADS
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
     params:
-        spec=lambda w: spec(report_plan.pages_spec(plan)),
+        spec=lambda w: spec(figures.pages_spec(plan)),
     message:
         "Pages of the tables"
     shell:
         stage("pages")
 
 
-if report_plan.gallery_images(plan):
+if figures.gallery_images(plan):
 
     rule gallery:
         input:
-            report_plan.gallery_inputs(plan),
+            figures.gallery_inputs(plan),
         output:
             report(
-                report_plan.GALLERY,
+                figures.GALLERY,
                 caption="../report/maps.rst",
                 category="Maps",
                 labels={"what": "the first images under every method", "kind": "page"},
             ),
-            report_plan.GALLERY_MANIFEST,
+            figures.GALLERY_MANIFEST,
         log:
             "results/logs/gallery.log",
+        conda:
+            ENVIRONMENT
+        threads: THREADS
         resources:
             mem_mb=lambda w, attempt: 2000 * attempt,
             runtime=lambda w, attempt: 30 * attempt,
         params:
-            spec=lambda w: spec(report_plan.gallery_spec(plan)),
+            spec=lambda w: spec(figures.gallery_spec(plan)),
         message:
             "Page of maps"
         shell:

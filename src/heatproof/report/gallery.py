@@ -42,7 +42,7 @@ details { border-top: 1px solid var(--line); padding: .2rem 0 .6rem; }
 {% endblock %}
 {% block body %}
 <p>The same images under every method and every network.</p>
-<p>against the class<span class="key"></span>for it; {{ scale }}. Where a map is red and blue can be compared between
+<p>Against the class<span class="key"></span>for it; {{ scale }}. Where a map is red and blue can be compared between
 methods, how strong it is cannot.</p>
 <p class="quiet">Under each map stands the score of this one image, higher is better; a method's score is the mean over
 all images, and one image tells little. Methods in italics know no model. Hold the pointer over a map for its scale.
@@ -62,8 +62,9 @@ all images, and one image tells little. Methods in italics know no model. Hold t
 </tr>
 <tr>
 {% for network in dataset.networks %}
-<th scope="col" class="{{ 'first' if network.first }}">{{ network.weights }}<br><span class="quiet">{{
- network.metrics | join(", ") }}</span></th>
+<th scope="col" class="{{ 'first' if network.first }}">{{ network.weights }}
+{% if network.metrics | length == 1 %}<br><span class="quiet">{{ network.metrics[0] }}</span>{% endif %}
+</th>
 {% endfor %}
 </tr>
 </thead>
@@ -214,6 +215,6 @@ def _told(network: Network, method: str, image: str) -> list[str]:
     several = len(values) > 1
     told = []
     for metric, value in values.items():
-        number = "undefined" if value is None or np.isnan(value) else f"{value:.2f}".replace("-", "−")
+        number = "undefined" if value is None or np.isnan(value) else f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
         told.append(f"{metric} {number}" if several else number)
     return told

@@ -173,4 +173,5 @@ def _cell(value: str, text: str = "", small: str = "", kind: str = "") -> dict[s
 
 
 def _number(text: str, places: int = 3) -> str:
-    return f"{float(text):.{places}f}".replace("-", "−") if text else ""
+    # The sum turns what rounds to −0 into 0.
+    return f"{round(float(text), places) + 0.0:.{places}f}".replace("-", "−") if text else ""

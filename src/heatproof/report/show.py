@@ -17,7 +17,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.metrics.correlation import spearman_rows
 from heatproof.metrics.patches import patch_sums
-from heatproof.plan import NO_MODEL
+from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
 from heatproof.report.stores import Stored, open_stored, stores_below
@@ -283,7 +283,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
         notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
-            told = "undefined" if np.isnan(correlation) else _number(correlation, ".2f")
+            told = "undefined" if np.isnan(correlation) else _number(round(correlation, 2) + 0.0, ".2f")
             notes.append(f"rank correlation with drops {told}")
     _titles(axes, panel.method, "\n".join(notes), side)
 

@@ -1,11 +1,12 @@
-"""What makes the figures and pages: their paths, and what each job is told. Part of `heatproof.plan`."""
+"""What makes the figures and pages: their paths, and what each job is told."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from heatproof.plan import (
+from heatproof.plan.entries import Record
+from heatproof.plan.paths import (
     ACCURACY,
     DATASET,
     IDSDS_TABLE,
@@ -14,11 +15,9 @@ from heatproof.plan import (
     REFERENCE_MAPS,
     RESULTS,
     SCORES,
-    Plan,
-    Record,
-    _keyed,
     map_files,
 )
+from heatproof.plan.specs import Specs, keyed
 from heatproof.provenance import digest
 
 FIGURES = RESULTS + "/figures"
@@ -33,18 +32,18 @@ GALLERY = FIGURES + "/maps.html"
 GALLERY_MANIFEST = FIGURES + "/maps.json"
 
 
-def figures(plan: Plan) -> list[str]:
+def figures(plan: Specs) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE]
     return [*files, GALLERY] if gallery_images(plan) else files
 
 
-def gallery_images(plan: Plan) -> int:
+def gallery_images(plan: Specs) -> int:
     """Return how many images the page of maps shows; 0 for no page."""
     return min(plan.config["report"]["images"], plan.images)
 
 
-def plot_spec(plan: Plan) -> dict[str, Any]:
+def plot_spec(plan: Specs) -> dict[str, Any]:
     """Return what makes the figure of scores."""
     spec = {
         "idsds_table": IDSDS_TABLE,
@@ -55,10 +54,10 @@ def plot_spec(plan: Plan) -> dict[str, Any]:
         "png": PLOT_PNG,
         "manifest": PLOT_MANIFEST,
     }
-    return _keyed(spec, ["heatproof.report.plots"])
+    return keyed(spec, ["heatproof.report.plots"])
 
 
-def pages_spec(plan: Plan) -> dict[str, Any]:
+def pages_spec(plan: Specs) -> dict[str, Any]:
     """Return what makes the pages of the tables."""
     spec = {
         "tables": {
@@ -70,10 +69,10 @@ def pages_spec(plan: Plan) -> dict[str, Any]:
         "level": plan.config["scores"]["level"],
         "manifest": PAGES_MANIFEST,
     }
-    return _keyed(spec, ["heatproof.report.pages"])
+    return keyed(spec, ["heatproof.report.pages"])
 
 
-def gallery_spec(plan: Plan) -> dict[str, Any]:
+def gallery_spec(plan: Specs) -> dict[str, Any]:
     """Return what makes the page of maps; paths are patterns, so that the spec stays short with many methods."""
     methods = [
         {
@@ -108,10 +107,10 @@ def gallery_spec(plan: Plan) -> dict[str, Any]:
         "output": GALLERY,
         "manifest": GALLERY_MANIFEST,
     }
-    return _keyed(spec, ["heatproof.report.gallery"])
+    return keyed(spec, ["heatproof.report.gallery"])
 
 
-def gallery_inputs(plan: Plan) -> list[str]:
+def gallery_inputs(plan: Specs) -> list[str]:
     """Return the shards of maps and the scores that the page of maps reads."""
     files = [DATASET.format(dataset=dataset) for dataset in plan.datasets]
     for shard in plan.shards(gallery_images(plan)):
@@ -126,7 +125,7 @@ def gallery_inputs(plan: Plan) -> list[str]:
     return [*files, *plan.score_files()]
 
 
-def records(plan: Plan) -> Iterator[Record]:
+def records(plan: Specs) -> Iterator[Record]:
     """Yield what the jobs of figures and pages leave."""
     yield Record(6, PLOT_MANIFEST, plot_spec(plan)["key"], [PLOT_SVG, PLOT_PNG, PLOT_MANIFEST])
     outputs = [SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, PAGES_MANIFEST]

@@ -1,0 +1,111 @@
+"""What there is to do by a config: which datasets, models, weights, methods, images, and what belongs together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from heatproof.config import Config
+from heatproof.errors import HeatproofError
+from heatproof.metrics.single_deletion import metric_name
+from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model
+from heatproof.plan.paths import PRETRAINED
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a normalised config chooses."""
+
+    config: Config
+
+    @cached_property
+    def datasets(self) -> dict[str, dict[str, Any]]:
+        """Dataset name to {kind, options}."""
+        return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
+
+    @cached_property
+    def explainers(self) -> dict[str, ExplainerEntry]:
+        """Explainer name to its entry, in the config's order."""
+        entries = {name: read_explainer(name, dict(given)) for name, given in self.config["explainers"].items()}
+        seen: dict[str, str] = {}
+        for entry in entries.values():
+            for method in entry.methods:
+                if method in seen:
+                    raise HeatproofError(
+                        f"The explainers {seen[method]!r} and {entry.name!r} both make the method {method!r}: "
+                        "rename one of them."
+                    )
+                seen[method] = entry.name
+        return entries
+
+    @cached_property
+    def models(self) -> dict[str, ModelEntry]:
+        """Model name to its entry."""
+        return {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+
+    @property
+    def weights(self) -> list[str]:
+        """Names of the weights that are scored, for every model."""
+        return list(self.config["weights"])
+
+    @cached_property
+    def model_explainers(self) -> list[str]:
+        """Names of the explainers that look at the model."""
+        return [name for name, entry in self.explainers.items() if entry.uses_model]
+
+    @cached_property
+    def reference_explainers(self) -> list[str]:
+        """Names of the explainers that know no model; their maps are made once per dataset."""
+        return [name for name, entry in self.explainers.items() if not entry.uses_model]
+
+    @cached_property
+    def methods(self) -> dict[str, ExplainerEntry]:
+        """Method name to its explainer's entry."""
+        return {method: entry for entry in self.explainers.values() for method in entry.methods}
+
+    @property
+    def combinations(self) -> list[tuple[int, str]]:
+        """Every grid with every baseline."""
+        return [(grid, baseline) for grid in self.config["drops"]["grids"] for baseline in self.baselines]
+
+    @property
+    def baselines(self) -> list[str]:
+        """Baselines of the patch drops."""
+        return list(self.config["drops"]["baselines"])
+
+    @property
+    def images(self) -> int:
+        """Number of images that are explained and scored."""
+        return self.config["evaluation"]["images"]
+
+    @property
+    def drop_images(self) -> int:
+        """Number of images with patch drops."""
+        return max(self.images, self.config["evaluation"]["accuracy_images"])
+
+    def shards(self, images: int) -> list[int]:
+        """Return the numbers of the shards that the first `images` images lie in."""
+        return list(range(-(-images // self.config["shard_size"])))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (dataset, model) that belong together."""
+        return [(dataset, model) for dataset in self.datasets for model in self.models_of(dataset)]
+
+    def models_of(self, dataset: str) -> list[str]:
+        """Return the models for a dataset."""
+        return [name for name, model in self.models.items() if dataset in model.datasets]
+
+    def metrics_of(self, weights: str, model: str) -> dict[str, tuple[int, str]]:
+        """Return metric name to (grid, baseline) for some weights; IDSDS where and only where they are in-domain."""
+        finetuning = self.finetuning(model, weights)
+        domain = None if finetuning is None else (finetuning["grid"], finetuning["baseline"])
+        reference = (self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"])
+        return {metric_name(domain, *pair, reference): pair for pair in self.combinations}
+
+    def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
+        """Return how these weights were finetuned; None for `pretrained`."""
+        if weights == PRETRAINED:
+            return None
+        settings = {**self.models[model].finetuning, **self.config["weights"][weights]}
+        return settings

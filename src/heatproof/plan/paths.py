@@ -1,0 +1,56 @@
+"""Names of all files: patterns with Snakemake's wildcards, and the files that one shard consists of."""
+
+from __future__ import annotations
+
+import re
+
+RESULTS = "results"
+PRETRAINED = "pretrained"
+# Stands for the model and for the weights in the path of maps that know no model.
+NO_MODEL = "no_model"
+
+DATASET = RESULTS + "/datasets/{dataset}.json"
+WEIGHTS = RESULTS + "/weights/{dataset}/{model}/{weights}.safetensors"
+HISTORY = RESULTS + "/weights/{dataset}/{model}/{weights}.history.csv"
+WEIGHTS_MANIFEST = RESULTS + "/weights/{dataset}/{model}/{weights}.json"
+DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
+MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
+WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
+REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
+SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
+SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
+IDSDS_TABLE = RESULTS + "/idsds_table.csv"
+META_RANK = RESULTS + "/meta_rank.csv"
+ACCURACY = RESULTS + "/accuracy.csv"
+TABLES_MANIFEST = RESULTS + "/tables.json"
+
+DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")
+
+
+def drop_files(drops: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of patch drops consists of, its manifest first."""
+    return [f"{drops}.{shard}.json", *(drop_file(drops, array, shard) for array in DROP_ARRAYS)]
+
+
+def drop_file(drops: str, array: str, shard: int | str) -> str:
+    """Return the shard of one array of patch drops."""
+    return f"{drops}.zarr/{array}/c/{shard}/0"
+
+
+def map_files(maps: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of an explainer's maps consists of, its manifest first."""
+    return [f"{maps}.{shard}.json", map_file(maps, shard)]
+
+
+def map_file(maps: str, shard: int | str) -> str:
+    """Return the shard that holds the maps themselves."""
+    return f"{maps}.zarr/attribution/c/{shard}/0/0/0"
+
+
+def at(pattern: str, **values: str | list[str]) -> str:
+    """Fill wildcards of a path pattern: by a text, or by a list of texts that the wildcard is constrained to."""
+    for key, value in values.items():
+        if not isinstance(value, str):
+            value = "{" + key + "," + ("|".join(map(re.escape, value)) or "(?!)") + "}"
+        pattern = pattern.replace("{" + key + "}", value)
+    return pattern

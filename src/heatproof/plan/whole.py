@@ -1,0 +1,161 @@
+"""The plan as a whole: what the rules ask for, and the checks before work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heatproof.config import normalise
+from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.plan import figures
+from heatproof.plan.entries import Record
+from heatproof.plan.paths import (
+    ACCURACY,
+    DROPS,
+    IDSDS_TABLE,
+    META_RANK,
+    PRETRAINED,
+    WEIGHTS_FILES,
+    drop_file,
+    drop_files,
+    map_file,
+    map_files,
+)
+from heatproof.plan.specs import Specs
+
+
+class Plan(Specs):
+    """Everything that follows from a config. Build it with `make_plan`."""
+
+    def fetched(self) -> list[str]:
+        """Return the models with a checkpoint of their own."""
+        return [name for name, model in self.models.items() if model.checkpoint]
+
+    def trained(self) -> list[str]:
+        """Return the models that are trained from scratch."""
+        return [name for name, model in self.models.items() if not model.checkpoint]
+
+    def finetuned(self) -> list[str]:
+        """Return the names of the finetuned weights."""
+        return [name for name in self.weights if name != PRETRAINED]
+
+    def checkpoint_file(self, model: str) -> list[str]:
+        """Return the checkpoint of a model where it is a file."""
+        checkpoint = self.models[model].checkpoint
+        return [checkpoint] if checkpoint and "://" not in checkpoint else []
+
+    def score_inputs(self, dataset: str, model: str, weights: str, metric: str) -> list[str]:
+        """Return the shards of maps and logits that one metric reads."""
+        where = {"dataset": dataset, "model": model, "weights": weights}
+        grid, baseline = self.metrics_of(weights, model)[metric]
+        files = []
+        for shard in self.shards(self.images):
+            files.append(drop_file(DROPS.format(**where, grid=grid, baseline=baseline), "logit", shard))
+            files += [map_file(self.maps_of(**where, explainer=explainer), shard) for explainer in self.explainers]
+        return files
+
+    def records(self) -> Iterator[Record]:
+        """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
+        for dataset in self.datasets:
+            spec = self.dataset_spec(dataset)
+            yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
+            yield from self._map_records(dataset, None, None, self.reference_explainers)
+        for dataset, model in self.pairs():
+            # Pretrained weights are there for the finetuned ones even where they are not scored.
+            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
+                where = {"dataset": dataset, "model": model, "weights": weights}
+                spec = self.weights_spec(**where)
+                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
+                yield Record(1 if weights == PRETRAINED else 2, spec["manifest"], spec["key"], files)
+            for weights in self.weights:
+                yield from self._map_records(dataset, model, weights, self.model_explainers)
+                for grid, baseline in self.combinations:
+                    for shard in self.shards(self.drop_images):
+                        spec = self.drops_spec(dataset, model, weights, grid, baseline, shard)
+                        files = drop_files(spec["output"], shard)
+                        yield Record(3, files[0], spec["key"], files, spec["images"][1])
+        for case in self.test_cases():
+            spec = self.score_spec(*case)
+            yield Record(4, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
+        spec = self.table_spec()
+        yield Record(5, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
+        yield from figures.records(self)
+
+    def _map_records(
+        self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
+    ) -> Iterator[Record]:
+        for shard in self.shards(self.images):
+            spec = self.attribute_spec(dataset, model, weights, explainers, shard)
+            for entry in spec["explainers"]:
+                files = map_files(entry["store"], shard)
+                yield Record(3, files[0], entry["key"], files, spec["images"][1])
+
+    def table_drop_files(self) -> list[str]:
+        """Return the shards of patch drops that the accuracy table reads."""
+        return [
+            drop_file(item["drops"], "target_rank", shard)
+            for item in self.table_spec()["drops"]
+            for shard in self.shards(self.drop_images)
+        ]
+
+    def tables(self) -> list[str]:
+        """Return the tables."""
+        return [IDSDS_TABLE, META_RANK, ACCURACY]
+
+    def figures(self) -> list[str]:
+        """Return the figures and pages."""
+        return figures.figures(self)
+
+
+def make_plan(config: Mapping[str, Any]) -> Plan:
+    """Check a config and build its plan.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong, before any work starts.
+    """
+    plan = Plan(normalise(config))
+    _ = plan.explainers, plan.methods
+    for name, given in plan.config["weights"].items():
+        if name == PRETRAINED and given:
+            raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
+    for dataset, model in plan.pairs():
+        _check_grids(plan, dataset, model)
+    for dataset in plan.datasets:
+        if not plan.models_of(dataset):
+            raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
+        _check_count(plan, dataset)
+    return plan
+
+
+def _check_grids(plan: Plan, dataset: str, model: str) -> None:
+    size = plan.models[model].facts.size or plan.datasets[dataset]["size"]
+    if size is None:
+        return
+    grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}
+    for weights in plan.weights:
+        finetuning = plan.finetuning(model, weights)
+        if finetuning:
+            grids.add(("finetuning", finetuning["grid"]))
+    for where, grid in sorted(grids):
+        if size[0] % grid or size[1] % grid:
+            fits = [str(g) for g in range(2, min(size) + 1) if size[0] % g == 0 and size[1] % g == 0]
+            raise HeatproofError(
+                f"The grid {grid} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
+                f"take one of {', '.join(fits)}."
+            )
+
+
+def _check_count(plan: Plan, dataset: str) -> None:
+    entry = DATASETS.get(plan.datasets[dataset]["kind"])
+    if entry is None or entry.count is None:
+        return
+    available = entry.count(**plan.datasets[dataset]["options"])
+    if plan.drop_images > available:
+        key = "images" if plan.images > available else "accuracy_images"
+        raise HeatproofError(
+            f"evaluation.{key} is {plan.drop_images}, and the evaluation split of {dataset!r} has {available} images: "
+            "ask for that many at most."
+        )

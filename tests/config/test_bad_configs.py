@@ -1,0 +1,230 @@
+"""Whatever is wrong in a config is said in one sentence, before any work starts."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from heatproof.check import check_config
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan import make_plan
+
+VIT = {"architecture": "small_vit"}
+# What is laid over the default config, and what the sentence says.
+BAD = {
+    "misspelt key": ({"sede": 1}, "There is no key 'sede' in the config: did you mean 'seed'?"),
+    "misspelt key inside": ({"evaluation": {"image": 3}}, "no key 'image' under 'evaluation'*did you mean 'images'?"),
+    "key that is no text": ({1: 2}, "There is no key 1 in the config"),
+    "key of a model": ({"models": [{"m": {"arch": "small_vit"}}]}, "'arch' in models: m: did you mean 'architecture'?"),
+    "key of weights": ({"weights": [{"f": {"epoch": 3}}]}, "no key 'epoch' in weights: f: did you mean 'epochs'?"),
+    "nothing where something": ({"evaluation": None}, "'evaluation' in the config is not valid"),
+    "text for a number": ({"evaluation": {"images": "64"}}, "'64' is not of type 'integer'"),
+    "float for a count": ({"evaluation": {"images": 64.0}}, "64.0 is not of type 'integer'"),
+    "true for a count": ({"evaluation": {"images": True}}, "True is not of type 'integer'"),
+    "no models": ({"models": []}, "'models' in the config"),
+    "a number for a model": ({"models": [18]}, "must be a name or {name: settings}, not 18"),
+    "two models in one entry": ({"models": [{"a": VIT, "b": VIT}]}, "too many properties"),
+    "unknown dataset": ({"datasets": ["digit"]}, "no dataset named 'digit': did you mean 'digits'?"),
+    "unknown architecture": (
+        {"models": ["small_vits"]},
+        "no architecture named 'small_vits': did you mean 'small_vit'?",
+    ),
+    "unknown architecture of a model": (
+        {"models": [{"m": {"architecture": "cifar_resnet2"}}]},
+        "'architecture' in models: m cannot be 'cifar_resnet2': did you mean 'cifar_resnet20'?",
+    ),
+    "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
+    "explainer like no other": ({"explainers": ["qqqqq"]}, "known are edges, grad_cam"),
+    "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "cannot be 'zero': did you mean 'zeros'?"),
+    "unknown device": ({"device": "gpu"}, "cannot be 'gpu': did you mean 'cpu'?"),
+    "unknown option": (
+        {"explainers": [{"integrated_gradients": {"step": 3}}]},
+        "'integrated_gradients' has no option 'step': did you mean 'steps'?",
+    ),
+    "option of what has none": ({"explainers": [{"saliency": {"steps": 3}}]}, "has no option 'steps': it takes none"),
+    "option of a dataset": ({"datasets": [{"d": {"dataset": "digits", "size": 3}}]}, "'d' has no option 'size'"),
+    "option of a model": ({"models": [{"small_vit": {"options": {"width": 3}}}]}, "has no option 'width'"),
+    "kind that is no name": ({"explainers": [{"x": {"explainer": 3}}]}, "'explainer' in explainers: x must be a name"),
+    "dataset that is no name": ({"datasets": [{"x": {"dataset": 3}}]}, "'dataset' in datasets: x must be a name"),
+    "grid that does not divide": (
+        {"drops": {"grids": [5]}},
+        "The grid 5 in drops does not divide the 32×32 images of 'digits': take one of 2, 4, 8, 16, 32.",
+    ),
+    "finetuning grid": ({"weights": [{"f": {"grid": 6}}]}, "The grid 6 in finetuning does not divide"),
+    "too many images": (
+        {"evaluation": {"images": 1000}},
+        "evaluation.images is 1000, and the evaluation split of 'digits' has 359 images",
+    ),
+    "too many images for accuracy": ({"evaluation": {"accuracy_images": 360}}, "evaluation.accuracy_images is 360"),
+    "shares": ({"datasets": [{"d": {"dataset": "digits", "evaluation": 1.5}}]}, "'evaluation' has to lie between 0"),
+    "shares that leave nothing": (
+        {"datasets": [{"d": {"dataset": "digits", "validation": 0.5, "evaluation": 0.5}}]},
+        "leave nothing to train on",
+    ),
+    "a name twice": ({"explainers": ["saliency", "saliency"]}, "explainers names 'saliency' twice"),
+    "a name twice, once with settings": ({"weights": ["f", {"f": {"epochs": 1}}]}, "weights names 'f' twice"),
+    "maps that collide": (
+        {"explainers": ["saliency", {"saliency_abs": {"explainer": "saliency"}}]},
+        "The explainers 'saliency' and 'saliency_abs' both make the method 'saliency_abs'",
+    ),
+    "settings of pretrained": ({"weights": [{"pretrained": {"epochs": 1}}]}, "'pretrained' take no settings"),
+    "dataset of a model": ({"models": [{"m": {**VIT, "datasets": ["digit"]}}]}, "did you mean 'digits'?"),
+    "dataset without a model": ({"models": [{"m": {**VIT, "datasets": []}}]}, "No model is for the dataset 'digits'"),
+    "URL without a digest": (
+        {"models": [{"m": {**VIT, "checkpoint": "https://example.org/m.pt"}}]},
+        "The checkpoint of model 'm' is a URL: give its sha256",
+    ),
+    "digest that is none": (
+        {"models": [{"m": {**VIT, "checkpoint": "m.pt", "sha256": "abc"}}]},
+        "'sha256' in models: m",
+    ),
+    "two channels": ({"models": [{"m": {**VIT, "mean": [0.5, 0.5]}}]}, "'mean' in models: m is not valid"),
+    "module that is not there": (
+        {"explainers": [{"x": {"explainer": "no_such.module:thing"}}]},
+        "The explainer 'no_such.module:thing' cannot be imported (No module named 'no_such')",
+    ),
+    "architecture that is not there": (
+        {"models": [{"m": {"architecture": "json:no_such"}}]},
+        "The architecture 'json:no_such' cannot be imported",
+    ),
+    "dataset that is not there": (
+        {"datasets": [{"d": {"dataset": "json:no_such"}}]},
+        "The dataset 'json:no_such' cannot",
+    ),
+    "a reference as a name": ({"explainers": ["json:dumps"]}, "'json:dumps' in explainers cannot name a folder"),
+    **{
+        f"{name!r} in {key}": ({key: [{name: {}}]}, f"{name!r} in {key} cannot name a folder")
+        for key in ("datasets", "models", "weights", "explainers")
+        for name in ("../x", "..", "/tmp", "a/b", ".hidden", "", "a b", "x\ny", "{x}", "*")
+    },
+}
+LATER = {
+    "CAM layer": (
+        {"models": [{"m": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}, "cam_layer": "feature"}}]},
+        "The model 'm' has no layer 'feature' for CAMs: did you mean 'features'?",
+    ),
+    "checkpoint": (
+        {"models": [{"m": {**VIT, "checkpoint": "weights/none.pt"}}]},
+        "The checkpoint weights/none.pt of model 'm' is not there",
+    ),
+}
+
+
+def assert_says(sentence: str, expected: str) -> None:
+    for part in expected.split("*"):
+        assert part in sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 500
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_config_is_refused_by_the_plan(what):
+    change, expected = BAD[what]
+    with pytest.raises(HeatproofError) as caught:
+        make_plan(merge(default_config(), change))
+    assert_says(str(caught.value), expected)
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_what_only_a_look_at_networks_and_files_shows(what, tmp_path):
+    change, expected = LATER[what]
+    make_plan(merge(default_config(), change))
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(change))
+    with pytest.raises(HeatproofError) as caught:
+        check_config(path)
+    assert_says(str(caught.value), expected)
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
+    from heatproof.workflow import check_before_start
+
+    monkeypatch.chdir(tmp_path)
+    change, expected = LATER[what]
+    with pytest.raises(HeatproofError) as caught:
+        check_before_start(merge(default_config(), change), is_main=True)
+    assert_says(str(caught.value), expected)
+    # A job's own Snakemake has no time to lose.
+    check_before_start(merge(default_config(), change), is_main=False)
+
+
+def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.pt").touch()
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"models": [{"m": {**VIT, "checkpoint": "m.pt"}}]}))
+    assert "is sound" in check_config("c.yaml")
+
+
+def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
+    """The count of images is asked for before any work."""
+    from heatproof.data.registry import DATASETS, DatasetEntry
+
+    def count(*, root):
+        raise HeatproofError(f"There is no folder {root}.")
+
+    entry = DatasetEntry("folder", DATASETS["digits"].load, None, {"root": ""}, count)
+    monkeypatch.setitem(DATASETS, "folder", entry)
+    config = merge(default_config(), {"datasets": [{"mine": {"dataset": "folder", "root": "no/such"}}]})
+    with pytest.raises(HeatproofError, match="There is no folder no/such"):
+        make_plan(config)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (b"", "must be a mapping"),
+        (b"- 1\n", "must be a mapping"),
+        (b"a: [1\nb: 2\n", "is not valid YAML"),
+        (b"\xff\xfe\x00", "is not text in UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path, content, expected):
+    path = tmp_path / "c.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HeatproofError) as caught:
+        check_config(path)
+    assert_says(str(caught.value), expected)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (None, "cannot be read"),
+        ({"explainers": ["salency"]}, "did you mean 'saliency'?"),
+        LATER["checkpoint"],
+    ],
+)
+def test_the_command_line_says_it_in_one_line(tmp_path, change, expected):
+    if change is not None:
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(change))
+    done = subprocess.run(
+        [sys.executable, "-m", "heatproof", "check", "c.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("heatproof: ")
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_the_command_line_says_that_a_config_is_sound(tmp_path):
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "heatproof", "check", "c.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("c.yaml is sound: 1 dataset(s), 3 model(s)")

@@ -1,0 +1,80 @@
+"""Manifests say what was made from what, and no longer hold when a byte changes."""
+
+import os
+
+import pytest
+
+from heatproof import manifest
+from heatproof.provenance import file_digest
+from heatproof.store import read_json
+
+
+@pytest.fixture
+def made(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        (tmp_path / "tables" / name).write_text(name)
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "idsds.parquet").write_text(name)
+    inputs = [tmp_path / "x/idsds.parquet", tmp_path / "y/idsds.parquet"]
+    spec = {"key": "k", "manifest": str(tmp_path / "tables.json")}
+    manifest.publish_tables(spec, [tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"], inputs)
+    return spec["manifest"], inputs
+
+
+def test_every_input_is_named_with_its_bytes(made):
+    """Scores of all models have the same file name."""
+    path, inputs = made
+    written = read_json(path)
+    assert written["input_sha256"] == {str(item): file_digest(item) for item in inputs}
+    assert [facts["file"] for facts in written["files"]] == ["tables/a.csv", "tables/b.csv"]
+    assert written["spec_key"] == "k"
+
+
+def test_the_key_follows_spec_inputs_and_more(made):
+    _, inputs = made
+    keys = {
+        manifest.whole_key("k", inputs)[0],
+        manifest.whole_key("other", inputs)[0],
+        manifest.whole_key("k", inputs[:1])[0],
+        manifest.whole_key("k", inputs, 4)[0],
+    }
+    before = manifest.whole_key("k", inputs)[0]
+    inputs[1].write_text("changed")
+    assert manifest.whole_key("k", inputs)[0] not in keys
+    assert len(keys) == 4
+    assert before in keys
+
+
+def test_whole(made, tmp_path):
+    path, inputs = made
+    key = manifest.whole_key("k", inputs)[0]
+    assert manifest.whole(path, key)["key"] == key
+    assert manifest.whole(path, "other") is None
+    assert manifest.whole(tmp_path / "none.json", key) is None
+    (tmp_path / "tables/b.csv").write_text("b.csw")
+    assert manifest.whole(path, key) is None, "same size, other bytes"
+    (tmp_path / "tables/b.csv").unlink()
+    assert manifest.whole(path, key) is None
+
+
+def test_a_folder_can_be_moved(made, tmp_path):
+    path, inputs = made
+    key = manifest.whole_key("k", inputs)[0]
+    os.rename(tmp_path / "tables", tmp_path / "there")
+    (tmp_path / "new").mkdir()
+    os.rename(tmp_path / "there", tmp_path / "new/tables")
+    os.rename(path, tmp_path / "new/tables.json")
+    assert manifest.whole(tmp_path / "new/tables.json", key)
+
+
+def test_touch_dates_the_manifest_and_its_files(made, tmp_path):
+    path, _ = made
+    manifest.touch(path, 1000.0)
+    for file in (path, tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"):
+        assert os.stat(file).st_mtime == 1000.0
+    (tmp_path / "tables/a.csv").unlink()
+    manifest.touch(path)
+    assert os.stat(path).st_mtime > 1000.0
+    assert not (tmp_path / "tables/a.csv").exists()

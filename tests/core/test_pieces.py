@@ -1,0 +1,322 @@
+"""A job's piece of a store: what is kept when it dies, what is added to, and what is made anew."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatproof import manifest, pieces
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.pieces import open_piece
+from heatproof.store import ArraySpec, read
+
+SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
+ARRAYS = {
+    "attribution": ArraySpec(("map", "y", "x"), (1, 3, 3)),
+    "predicted": ArraySpec(("variant",), (2,), "int32", chunk_by_image=False),
+}
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.fixture
+def weights(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    return path
+
+
+class Job:
+    """What a stage does: compute what is missing, batch by batch, and publish it."""
+
+    def __init__(self, folder: Path, key="k", images=(0, 10), shard=0, inputs=()):
+        self.base = str(folder / "maps/saliency")
+        self.arguments = {
+            "spec": {"shard": shard, "shard_size": 16, "images": list(images)},
+            "base": self.base,
+            "key": key,
+            "split": SPLIT,
+            "arrays": ARRAYS,
+            "made_by": {"steps": 1},
+            "inputs": [str(path) for path in inputs],
+            "coordinates": {"map": ["saliency"]},
+        }
+        self.computed: list[int] = []
+
+    def values(self, low: int, high: int) -> dict[str, np.ndarray]:
+        numbers = np.arange(low, high, dtype=np.float32)
+        return {
+            "attribution": np.sqrt(numbers + 1)[:, None, None, None] * np.ones((1, 1, 3, 3), np.float32),
+            "predicted": np.stack([numbers, numbers + 1], 1),
+        }
+
+    def open(self):
+        return open_piece(**self.arguments)
+
+    def run(self, batch=4, dies_at=None):
+        piece = self.open()
+        start, stop = piece.missing()
+        for low in range(start, stop, batch):
+            high = min(low + batch, stop)
+            if dies_at is not None and high > dies_at:
+                raise Died
+            self.computed += range(low, high)
+            piece.add(low, self.values(low, high), seconds=1.0, passes=high - low)
+        piece.publish("cpu")
+        piece.forget_journal()
+        return self
+
+    def read(self, array="attribution", start=0, stop=10):
+        return read(self.base + ".zarr", array, start, stop)
+
+    @property
+    def manifest(self) -> dict:
+        return json.loads(Path(f"{self.base}.{self.arguments['spec']['shard']}.json").read_text())
+
+    @property
+    def shards(self) -> dict[str, bytes]:
+        store = Path(self.base + ".zarr")
+        return {str(p.relative_to(store)): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(Path(self.base).parent.glob(".*.journal/*/*.npz"))
+
+
+def test_what_is_published(tmp_path, weights):
+    job = Job(tmp_path, inputs=[weights]).run()
+    np.testing.assert_array_equal(job.read(), job.values(0, 10)["attribution"])
+    np.testing.assert_array_equal(job.read("predicted"), job.values(0, 10)["predicted"])
+    made = job.manifest
+    assert made["images"] == [0, 10]
+    assert made["gap"] is None
+    assert made["network_passes"] == 10
+    assert made["seconds"] == 3.0
+    assert made["device"] == "cpu"
+    assert made["made_by"] == {"steps": 1}
+    assert made["input_sha256"] == {str(weights): manifest.file_digest(weights)}
+    assert made["versions"]["numpy"] == np.__version__
+    assert manifest.whole(f"{job.base}.0.json", made["key"]) == made
+    assert job.journals == []
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+@pytest.mark.parametrize("dies_at", [4, 9])
+def test_a_job_that_died_goes_on_where_it_was(tmp_path, dies_at, batch):
+    whole = Job(tmp_path / "whole").run()
+    job = Job(tmp_path / "died")
+    with pytest.raises(Died):
+        job.run(batch=4, dies_at=dies_at)
+    kept = len(job.computed)
+    assert kept == dies_at // 4 * 4
+    # Another batch size does not matter.
+    job.run(batch=batch)
+    assert job.computed == list(range(10)), "nothing is computed twice"
+    assert job.shards == whole.shards
+    assert job.manifest["network_passes"] == 10
+    assert job.journals == []
+
+
+def test_more_images_are_added(tmp_path):
+    Job(tmp_path).run()
+    more = Job(tmp_path, images=(0, 16)).run()
+    assert more.computed == list(range(10, 16))
+    assert more.shards == Job(tmp_path / "whole", images=(0, 16)).run().shards
+    assert more.manifest["images"] == [0, 16]
+    assert more.manifest["network_passes"] == 16
+    assert more.manifest["seconds"] == 5.0
+
+
+def test_more_images_are_added_although_the_first_attempt_died(tmp_path):
+    Job(tmp_path).run()
+    more = Job(tmp_path, images=(0, 16))
+    with pytest.raises(Died):
+        more.run(dies_at=14)
+    assert more.manifest["images"] == [0, 10], "what was published stays until there is better"
+    more.run()
+    assert more.computed == list(range(10, 16))
+    np.testing.assert_array_equal(more.read(stop=16), more.values(0, 16)["attribution"])
+
+
+def test_fewer_images_leave_what_is_there(tmp_path):
+    job = Job(tmp_path).run()
+    before = job.shards
+    old = {path: os.stat(path).st_mtime_ns for path in [f"{job.base}.0.json", f"{job.base}.zarr/attribution/c/0/0/0/0"]}
+    for path in old:
+        os.utime(path, (1, 1))
+    fewer = Job(tmp_path, images=(0, 6)).run()
+    assert fewer.computed == []
+    assert fewer.shards == before
+    assert fewer.manifest["images"] == [0, 10]
+    # Found whole, it is as new as what it was checked against: Snakemake goes by times.
+    assert all(os.stat(path).st_mtime_ns >= old[path] for path in old)
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("change", ["key", "input"])
+def test_another_key_takes_nothing_over(tmp_path, weights, change, published):
+    job = Job(tmp_path, inputs=[weights])
+    if published:
+        job.run()
+    else:
+        with pytest.raises(Died):
+            job.run(dies_at=9)
+    if change == "input":
+        weights.write_bytes(b"others")
+    other = Job(tmp_path, key="other" if change == "key" else "k", inputs=[weights]).run()
+    assert other.computed == list(range(10))
+    assert other.journals == [], "the journal of the old key is gone as well"
+
+
+def test_one_shard_of_two(tmp_path):
+    first, second = Job(tmp_path, images=(0, 16)).run(), Job(tmp_path, images=(16, 21), shard=1).run()
+    np.testing.assert_array_equal(first.read(start=14, stop=20), first.values(14, 20)["attribution"])
+    assert second.manifest["images"] == [16, 21]
+    assert [fact["file"] for fact in second.manifest["files"]] == [
+        "saliency.zarr/attribution/c/1/0/0/0",
+        "saliency.zarr/predicted/c/1/0",
+    ]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_stops_with_the_image(tmp_path, bad, monkeypatch):
+    job = Job(tmp_path)
+    sound = job.values
+
+    def values(low, high):
+        made = sound(low, high)
+        if low <= 6 < high:
+            made["attribution"][6 - low, 0, 1, 2] = bad
+        return made
+
+    monkeypatch.setattr(job, "values", values)
+    with pytest.raises(
+        HeatproofError, match="saliency gave a value that is not finite in attribution of image 'img-06'"
+    ):
+        job.run()
+    assert not Path(f"{job.base}.0.json").exists()
+    monkeypatch.setattr(job, "values", sound)
+    job.computed.clear()
+    job.run()
+    assert job.computed == list(range(4, 10)), "the first batch was kept"
+
+
+def test_a_gap(tmp_path):
+    spec = {"attribution": ARRAYS["attribution"]}
+    job = Job(tmp_path, images=(0, 16))
+    job.arguments["arrays"] = spec
+    job.open().publish_gap("no layer", "cpu")
+    assert job.manifest["gap"] == "no layer"
+    assert job.manifest["images"] == [0, 16]
+    with pytest.raises(HeatproofError, match="no values for image 0"):
+        job.read()
+    # A gap is looked at again: it costs nothing, and the next attempt may give maps.
+    again = job.open()
+    assert again.missing() == (0, 16)
+    job.run()
+    assert job.manifest["gap"] is None
+    np.testing.assert_array_equal(job.read(stop=16), job.values(0, 16)["attribution"])
+
+
+def test_a_gap_takes_the_place_of_batches_that_were_done(tmp_path):
+    job = Job(tmp_path)
+    job.arguments["arrays"] = {"attribution": ARRAYS["attribution"]}
+    piece = job.open()
+    piece.add(0, job.values(0, 4), 1.0, 4)
+    piece.publish_gap("only some", "cpu")
+    piece.forget_journal()
+    with pytest.raises(HeatproofError, match="no values for image 0"):
+        job.read()
+    assert job.open().missing() == (0, 10)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "other array"])
+def test_a_damaged_shard_is_made_again(tmp_path, damage):
+    job = Job(tmp_path).run()
+    before = job.shards
+    name = "predicted/c/0/0" if damage == "other array" else "attribution/c/0/0/0/0"
+    path = Path(job.base + ".zarr") / name
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        path.write_bytes(before[name][:-5])
+    else:
+        path.write_bytes(before[name][:9] + bytes([before[name][9] ^ 1]) + before[name][10:])
+    again = Job(tmp_path).run()
+    assert again.computed == list(range(10))
+    assert again.shards == before
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"half", b"text"])
+def test_a_damaged_journal_is_left_out(tmp_path, content):
+    job = Job(tmp_path)
+    with pytest.raises(Died):
+        job.run(dies_at=9)
+    second = job.journals[1]
+    assert second.name == "4.npz"
+    whole = second.read_bytes()
+    second.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
+    job.computed.clear()
+    job.run()
+    assert job.computed == list(range(4, 10))
+    np.testing.assert_array_equal(job.read(), job.values(0, 10)["attribution"])
+
+
+def test_a_flipped_bit_in_a_journal_is_left_out(tmp_path):
+    job = Job(tmp_path)
+    with pytest.raises(Died):
+        job.run(dies_at=9)
+    second = job.journals[1]
+    whole = second.read_bytes()
+    place = whole.index(np.float32(np.sqrt(5.0)).tobytes())
+    second.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    job.computed.clear()
+    job.run()
+    assert job.computed == list(range(4, 10))
+
+
+@pytest.mark.parametrize("survived", [0, 1, 2])
+def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
+    """After no, one, or both shards, and before the manifest: the next job computes nothing and ends the same."""
+    whole = Job(tmp_path / "whole").run()
+    job = Job(tmp_path / "died")
+    wrote = []
+
+    def write(*arguments, write_shard=pieces.write_shard):
+        if len(wrote) == survived:
+            raise Died
+        wrote.append(arguments)
+        return write_shard(*arguments)
+
+    def write_manifest(*_, **__):
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pieces, "write_shard", write)
+        patched.setattr(pieces.manifest, "write_manifest", write_manifest)
+        with pytest.raises(Died):
+            job.run()
+    assert not Path(f"{job.base}.0.json").exists()
+    job.computed.clear()
+    job.run()
+    assert job.computed == []
+    assert job.shards == whole.shards
+
+
+def test_more_images_than_there_are(tmp_path):
+    with pytest.raises(HeatproofError, match=r"41 images were asked for, and the evaluation split has 40: lower"):
+        Job(tmp_path, images=(32, 41), shard=2).open()
+
+
+def test_other_image_ids_are_other_pieces(tmp_path):
+    """Under the same key a user's dataset may still have changed."""
+    Job(tmp_path).run()
+    other = Job(tmp_path)
+    other.arguments["split"] = Split(("new", *SPLIT.ids[1:]), SPLIT.labels)
+    other.run()
+    assert other.computed == list(range(10))

@@ -1,0 +1,94 @@
+"""The manifest of a dataset, and what is refused before anything is trained on it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from heatproof.data import prepare as module
+from heatproof.data.prepare import open_dataset, prepare
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.store import read_json
+
+NAMES = ("train", "validation", "evaluation")
+
+
+def toy(change=None):
+    """Return a sound dataset, after a change."""
+    splits = {
+        name: Split(tuple(f"{name}-{row}" for row in range(4)), np.array([0, 1, 0, 1], dtype=np.int64))
+        for name in NAMES
+    }
+    made = SimpleNamespace(
+        num_classes=2, class_names=("a", "b"), splits=splits, pixels=np.full((1, 3, 4, 4), 0.5, "f4")
+    )
+    made.images = lambda split, start, stop: made.pixels
+    if change is not None:
+        change(made)
+    return made
+
+
+def run(tmp_path, monkeypatch, change=None):
+    monkeypatch.setattr(module, "open_dataset", lambda spec: toy(change))
+    spec = {"name": "toy", "key": "k", "manifest": str(tmp_path / "toy.json")}
+    prepare(spec, {})
+    return read_json(spec["manifest"])
+
+
+def replace_split(name, ids=None, labels=None):
+    def change(made):
+        old = made.splits[name]
+        made.splits[name] = Split(old.ids if ids is None else ids, old.labels if labels is None else np.array(labels))
+
+    return change
+
+
+def pixels(array):
+    return lambda made: setattr(made, "pixels", array)
+
+
+BAD = {
+    "no split": (lambda made: made.splits.pop("validation"), "has no validation images"),
+    "empty split": (replace_split("train", (), []), "has no train images"),
+    "an id twice": (replace_split("train", ("a", "b", "a", "c")), "an image id more than once in train"),
+    "an id in two splits": (
+        replace_split("evaluation", ("train-0", "b", "c", "d")),
+        "in evaluation or in another split",
+    ),
+    "a class too many": (
+        replace_split("evaluation", labels=[0, 1, 2, 1]),
+        "A label of evaluation in 'toy' lies outside 0 to 1",
+    ),
+    "a negative label": (replace_split("train", labels=[0, 1, -1, 1]), "A label of train"),
+    "grey levels": (pixels(np.full((1, 3, 4, 4), 255, np.uint8)), "came as uint8 of shape"),
+    "float64": (pixels(np.zeros((1, 3, 4, 4))), "came as float64"),
+    "channels last": (pixels(np.zeros((1, 4, 4, 3), "f4")), r"shape \(1, 4, 4, 3\)"),
+    "one channel": (pixels(np.zeros((1, 1, 4, 4), "f4")), "images have to be float32"),
+    "0 to 255": (pixels(np.full((1, 3, 4, 4), 200, "f4")), "has values from 200 to 200"),
+    "normalised": (pixels(np.full((1, 3, 4, 4), -1.5, "f4")), "before any normalisation"),
+    "NaN": (pixels(np.full((1, 3, 4, 4), np.nan, "f4")), "they have to lie in"),
+}
+
+
+def test_what_a_manifest_says(tmp_path, monkeypatch):
+    made = run(tmp_path, monkeypatch)
+    assert made["spec_key"] == "k"
+    assert made["class_names"] == ["a", "b"]
+    assert made["splits"]["evaluation"] == {"ids": [f"evaluation-{row}" for row in range(4)], "labels": [0, 1, 0, 1]}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_dataset_that_is_not_sound(tmp_path, monkeypatch, what):
+    change, message = BAD[what]
+    with pytest.raises(HeatproofError, match=message):
+        run(tmp_path, monkeypatch, change)
+    assert not (tmp_path / "toy.json").exists()
+
+
+def test_opening_by_name_and_by_reference():
+    spec = {"kind": "digits", "module": "heatproof.data.digits", "seed": 2, "options": {"evaluation": 0.1}}
+    named = open_dataset(spec)
+    referred = open_dataset({**spec, "kind": "heatproof.data.digits:digits"})
+    assert named.splits["evaluation"].ids == referred.splits["evaluation"].ids
+    assert len(named.splits["evaluation"]) < 200

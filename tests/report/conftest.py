@@ -1,0 +1,88 @@
+"""Small stores and tables, made the way the stages make them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny_data import COUNT, DATASET, IMAGES, SIZE
+
+from heatproof.data.prepare import open_dataset
+from heatproof.pieces import open_piece
+from heatproof.plan import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
+from heatproof.store import ArraySpec, write_table
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A working folder with maps, drops and scores of one model; returns what was stored, by method."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "finetuned.safetensors").write_bytes(b"weights")
+    split = open_dataset(DATASET).splits["evaluation"]
+    generator = np.random.default_rng(1)
+    where = {"dataset": "tiny", "model": "net", "weights": "finetuned"}
+    made_by = {
+        "dataset": DATASET,
+        "model": {"name": "net"},
+        "weights": "finetuned.safetensors",
+        "output": "logit",
+        "seed": 0,
+    }
+
+    def store(base, arrays, specs, made_by, coordinates=None, gap=None):
+        piece = open_piece(
+            {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
+            base,
+            "key",
+            split,
+            specs,
+            made_by=made_by,
+            coordinates=coordinates,
+        )
+        if gap:
+            piece.publish_gap(gap, "cpu")
+        else:
+            piece.add(0, arrays, 1.0, IMAGES)
+            piece.publish("cpu")
+
+    def maps(pattern, explainer, names, made_by, gap=None):
+        values = generator.normal(size=(IMAGES, len(names), SIZE, SIZE)).astype(np.float32)
+        store(
+            pattern.format(**where, explainer=explainer),
+            {"attribution": values},
+            {"attribution": ArraySpec(("map", "y", "x"), (len(names), SIZE, SIZE))},
+            {**made_by, "explainer": {"name": explainer, "kind": explainer, "options": {"steps": 7} if gap else {}}},
+            {"map": names},
+            gap,
+        )
+        return {name: values[:, place] for place, name in enumerate(names)}
+
+    stored = maps(MAPS, "gradient", ["gradient"], made_by)
+    stored |= maps(MAPS, "noise", ["smooth", "variance"], made_by)
+    stored |= maps(REFERENCE_MAPS, "random", ["random"], {**made_by, "model": None, "weights": None})
+    maps(MAPS, "cam", ["cam"], made_by, gap="it has <b>no</b> layer")
+    logits = generator.normal(size=(IMAGES, 17)).astype(np.float32)
+    store(
+        DROPS.format(**where, grid=4, baseline="zeros"),
+        {"logit": logits, "predicted": np.ones((IMAGES, 17))},
+        {
+            name: ArraySpec(("variant",), (17,), kind, False)
+            for name, kind in (("logit", "float32"), ("predicted", "int32"))
+        },
+        {**made_by, "grid": 4, "baseline": "zeros"},
+    )
+    rows = [
+        {**where, "method": method, "metric": "idsds", "image": image, "score": score, "valid": score == score}
+        for method in ("gradient", "smooth", "random")
+        for image, score in zip(split.ids, [0.25, float("nan"), -0.5, 0.001], strict=False)
+    ]
+    write_table(pd.DataFrame(rows), SCORES.format(**where, metric="idsds"))
+    return stored
+
+
+@pytest.fixture
+def folder():
+    return MAPS.rpartition("/")[0].format(dataset="tiny", model="net", weights="finetuned")
+
+
+@pytest.fixture
+def reference_folder():
+    return f"results/maps/tiny/{NO_MODEL}/{NO_MODEL}"

@@ -1,0 +1,96 @@
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.config import default_config
+from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.plan import make_plan
+from heatproof.report.listing import print_names, print_stores
+
+TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}
+
+
+def words(text):
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
+    print_names(what)
+    shown = capsys.readouterr().out
+    for name, entry in TABLES[what].items():
+        assert name in words(shown)
+        assert entry.summary, f"{what}: {name} has no summary"
+        assert entry.summary in shown
+        for option in entry.options:
+            assert f"{option}=" in shown
+
+
+def test_methods_are_those_of_the_config(tmp_path, capsys):
+    print_names("methods")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == list(make_plan(default_config()).methods)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"explainers": [{"fast": {"explainer": "integrated_gradients", "steps": 3}}]}))
+    print_names("methods", path)
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[2:]] == [
+        ["fast", "fast", "raw"],
+        ["fast_abs", "fast", "abs"],
+    ]
+
+
+def test_models_and_explainers_of_a_config_are_listed(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "models": [{"small_one": {"architecture": "cifar_resnet20", "options": {"width": 3}}}],
+                "explainers": [{"fast": {"explainer": "integrated_gradients", "steps": 3}}, "random"],
+            }
+        )
+    )
+    print_names("models", path)
+    assert "small_one  cifar_resnet20 (width=3)" in capsys.readouterr().out
+    print_names("explainers", path)
+    assert "fast  integrated_gradients (steps=3)" in capsys.readouterr().out
+
+
+def test_stores_are_listed_one_a_line(results, capsys):
+    print_stores("results")
+    _, *lines = capsys.readouterr().out.splitlines()
+    by_path = {line.split()[0]: line for line in lines}
+    assert len(lines) == 5
+    noise = by_path["results/maps/tiny/net/finetuned/noise.zarr"]
+    assert noise.split()[1:3] == ["4/6", "16×16"]
+    assert "smooth,variance" in noise
+    cam = by_path["results/maps/tiny/net/finetuned/cam.zarr"]
+    assert cam.split()[1] == "0/6"
+    assert cam.endswith("gap: it has <b>no</b> layer")
+    assert "cam (steps=7)" in cam
+    assert "patch drops (grid=4, baseline=zeros)" in by_path["results/drops/tiny/net/finetuned/g4_zeros.zarr"]
+
+
+def test_a_damaged_store_does_not_hide_the_others(results, folder, capsys, tmp_path):
+    (tmp_path / folder / "noise.zarr" / "zarr.json").write_text("{")
+    print_stores(folder)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0].rpartition("/")[2] for line in lines] == ["cam.zarr", "gradient.zarr", "noise.zarr"]
+    assert lines[2].endswith("damaged: cannot be read")
+
+
+def test_no_store_is_an_error_that_names_the_folder(tmp_path):
+    with pytest.raises(HeatproofError, match=r"There is no \.zarr store in .*nowhere"):
+        print_stores(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("module", ["listing", "stores", "show", "plots", "gallery", "pages"])
+def test_report_imports_no_torch(module):
+    program = f"import sys, heatproof.report.{module}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,119 @@
+import io
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from heatproof.errors import HeatproofError
+from heatproof.report.plots import draw, method_order, plot, read_table
+
+COLUMNS = "dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap"
+ROWS = """
+tiny,net,pretrained,good,sds,0.9,0.8,0.95,10,0,1,
+tiny,net,pretrained,poor,sds,0.1,0.0,0.2,10,0,2,
+tiny,net,pretrained,random,sds,0.05,-0.1,0.1,10,0,3,
+tiny,net,pretrained,cam,sds,,,,0,0,,no layer to read
+tiny,net,pretrained,flat,sds,,,,0,10,,
+tiny,net,finetuned,good,idsds,0.2,0.1,0.3,7,3,2,
+tiny,net,finetuned,poor,idsds,0.6,0.5,0.7,10,0,1,
+tiny,net,finetuned,random,idsds,0.99,0.98,1.0,10,0,3,
+tiny,net,finetuned,cam,idsds,,,,0,0,,no layer to read
+tiny,net,finetuned,flat,idsds,0.3,,,1,9,,
+tiny,other,finetuned,good,idsds,0.4,0.3,0.5,10,0,1,
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "idsds_table.csv"
+    path.write_text(COLUMNS + ROWS)
+    return path
+
+
+def texts(figure):
+    import matplotlib.text
+
+    return [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
+
+
+def test_figure_shows_gaps_undefined_images_and_both_weights(table):
+    figure = draw(read_table(table), ["random"])
+    shown = texts(figure)
+    assert "does not apply: no layer to read" in shown
+    assert "pretrained: undefined on all 10 images" in shown
+    assert any(text == "0 and 3 undefined" for text in shown)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[:2] == ["finetuned (IDSDS)", "pretrained (SDS)"]
+    assert legend[2].startswith("floor")
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == ["net", "other"]
+
+
+def test_order_is_by_the_first_in_domain_case_with_references_last(table):
+    rows = read_table(table)
+    rows = rows.assign(family=rows["metric"])
+    assert method_order(rows, ["random"]) == ["poor", "flat", "good", "cam", "random"]
+    only_sds = rows[rows["family"] == "sds"]
+    assert method_order(only_sds, ["random"])[:2] == ["good", "poor"]
+
+
+def test_points_stand_where_the_table_says(table):
+    figure = draw(read_table(table), ["random"])
+    net = figure.axes[0]
+    labels = [label.get_text() for label in net.get_yticklabels()]
+    points = {
+        (labels[round(y)], round(float(x), 3))
+        for line in net.lines
+        if line.get_linestyle() == "None"
+        for x, y in zip(*line.get_data(), strict=True)
+    }
+    expected = {("good", 0.9), ("poor", 0.1), ("random", 0.05), ("good", 0.2), ("poor", 0.6), ("random", 0.99)}
+    assert points == expected | {("flat", 0.3)}
+
+
+def test_other_grids_and_datasets_have_panels_of_their_own(table):
+    rows = read_table(table)
+    blurred = rows[rows["model"] == "net"].assign(metric="sds_g8_blur")
+    elsewhere = rows[rows["model"] == "other"].assign(dataset="large")
+    figure = draw(pd.concat([rows, blurred, elsewhere], ignore_index=True))
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert titles == ["tiny · net", "tiny · other", "tiny · net · grid 8, blur", "large · other"]
+
+
+def test_fifty_methods_get_fifty_rows(table):
+    rows = read_table(table).iloc[:1]
+    many = pd.concat([rows.assign(method=f"method_{n:02}", score=n / 50) for n in range(50)], ignore_index=True)
+    figure = draw(many)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [f"method_{n:02}" for n in reversed(range(50))]
+    assert figure.get_figheight() > 2 * draw(many.iloc[:20]).get_figheight() - 2
+
+
+def test_stage_writes_the_same_bytes_again(table, tmp_path):
+    spec = {
+        "idsds_table": str(table),
+        "references": ["random"],
+        "level": 0.95,
+        "svg": str(tmp_path / "figures/a.svg"),
+        "png": str(tmp_path / "figures/a.png"),
+        "manifest": str(tmp_path / "figures/a.json"),
+        "key": "k",
+    }
+    plot(spec, {})
+    first = {end: (tmp_path / f"figures/a.{end}").read_bytes() for end in ("svg", "png")}
+    plot(spec, {})
+    assert {end: (tmp_path / f"figures/a.{end}").read_bytes() for end in first} == first
+    assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
+    assert b"<dc:date>" not in first["svg"]
+
+
+def test_table_without_gap_column_is_read(tmp_path):
+    path = tmp_path / "plain.csv"
+    path.write_text("\n".join(line.rpartition(",")[0] for line in (COLUMNS + ROWS).splitlines()[:4]))
+    assert read_table(path)["gap"].tolist() == ["", "", ""]
+    assert len(draw(read_table(path)).axes) == 1
+
+
+def test_nothing_to_draw_is_an_error(table):
+    with pytest.raises(HeatproofError, match="no IDSDS or SDS score"):
+        draw(read_table(table).assign(metric="speed"))

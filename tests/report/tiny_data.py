@@ -1,0 +1,30 @@
+"""A tiny dataset, named by stores as a user's own is: package.module:callable."""
+
+import numpy as np
+
+from heatproof.data.registry import Split
+
+SIZE, COUNT, IMAGES, CLASSES = 16, 6, 4, ("cat & dog", "<script>alert(1)</script>")
+NAMED = "<script>alert(2)</script>.png"
+
+
+class Tiny:
+    """Coloured noise of two classes."""
+
+    num_classes = 2
+    class_names = CLASSES
+
+    def __init__(self, seed):
+        ids = (NAMED, *(f"tiny-{number}" for number in range(1, COUNT)))
+        self.splits = {"evaluation": Split(ids, np.arange(COUNT, dtype=np.int64) % 2)}
+        self._pixels = np.random.default_rng(seed).random((COUNT, 3, SIZE, SIZE), dtype=np.float32)
+
+    def images(self, split, start, stop):
+        return self._pixels[start:stop]
+
+
+def tiny(*, seed):
+    return Tiny(seed)
+
+
+DATASET = {"name": "tiny", "kind": "tiny_data:tiny", "options": {}, "seed": 0, "key": "k", "module": "tiny_data"}
