@@ -56,6 +56,7 @@ BAD = {
         replace_split("evaluation", ("train-0", "b", "c", "d")),
         "in evaluation or in another split",
     ),
+    "fewer labels than images": (replace_split("train", labels=[0, 1]), "has 4 image ids and 2 labels"),
     "a class too many": (
         replace_split("evaluation", labels=[0, 1, 2, 1]),
         "A label of evaluation in 'toy' lies outside 0 to 1",

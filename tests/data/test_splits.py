@@ -23,7 +23,7 @@ def test_every_row_is_in_one_split(rows):
 @pytest.mark.parametrize(("split", "share"), [*SHARES.items(), ("train", 0.5)])
 def test_every_class_has_its_share(rows, split, share):
     for label in np.unique(LABELS):
-        size = (LABELS == label).sum()
+        size = (label == LABELS).sum()
         found = (LABELS[rows[split]] == label).sum()
         assert abs(found - share * size) <= 1, label
 

@@ -7,7 +7,7 @@ from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.pieces import open_piece
-from heatproof.plan import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
+from heatproof.plan.paths import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
 from heatproof.store import ArraySpec, write_table
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from tiny_data import DATASET, NAMED
 
-from heatproof.plan import MAPS, REFERENCE_MAPS, SCORES
+from heatproof.plan.paths import MAPS, REFERENCE_MAPS, SCORES
 from heatproof.report.gallery import gallery
 from heatproof.report.pages import pages
 

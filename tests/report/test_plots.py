@@ -75,9 +75,14 @@ def test_other_grids_and_datasets_have_panels_of_their_own(table):
     rows = read_table(table)
     blurred = rows[rows["model"] == "net"].assign(metric="sds_g8_blur")
     elsewhere = rows[rows["model"] == "other"].assign(dataset="large")
-    figure = draw(pd.concat([rows, blurred, elsewhere], ignore_index=True))
+    figure = draw(pd.concat([rows, blurred, elsewhere], ignore_index=True), plain="grid 4, zeros")
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
-    assert titles == ["tiny · net", "tiny · other", "tiny · net · grid 8, blur", "large · other"]
+    assert titles == [
+        "tiny · net · grid 4, zeros",
+        "tiny · other · grid 4, zeros",
+        "tiny · net · grid 8, blur",
+        "large · other · grid 4, zeros",
+    ]
 
 
 def test_fifty_methods_get_fifty_rows(table):
@@ -94,6 +99,7 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
         "idsds_table": str(table),
         "references": ["random"],
         "level": 0.95,
+        "plain": "grid 4, zeros",
         "svg": str(tmp_path / "figures/a.svg"),
         "png": str(tmp_path / "figures/a.png"),
         "manifest": str(tmp_path / "figures/a.json"),

@@ -32,8 +32,8 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
-        If a split is missing or empty, an image id stands twice, a label has no class, or the first image of a split
-        is not as `Dataset.images` says.
+        If a split is missing or empty, its ids and labels differ in number, an image id stands twice, a label has no
+        class, or the first image of a split is not as `Dataset.images` says.
     """
     dataset = open_dataset(spec)
     seen: set[str] = set()
@@ -42,6 +42,11 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         split = dataset.splits.get(name)
         if split is None or not len(split):
             raise HeatproofError(f"The dataset {spec['name']!r} has no {name} images: give it some.")
+        if len(split.labels) != len(split.ids):
+            raise HeatproofError(
+                f"{name} of {spec['name']!r} has {len(split.ids)} image ids and {len(split.labels)} labels: give one "
+                "label an image."
+            )
         twice = seen.intersection(split.ids) or len(set(split.ids)) < len(split.ids)
         if twice:
             raise HeatproofError(

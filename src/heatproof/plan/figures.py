@@ -50,6 +50,7 @@ def plot_spec(plan: Specs) -> dict[str, Any]:
         "upstream": plan.table_spec()["key"],
         "references": [name for name, entry in plan.methods.items() if not entry.uses_model],
         "level": plan.config["scores"]["level"],
+        "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
         "svg": PLOT_SVG,
         "png": PLOT_PNG,
         "manifest": PLOT_MANIFEST,

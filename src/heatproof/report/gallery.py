@@ -13,6 +13,7 @@ import pandas as pd
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.manifest import publish_tables
+from heatproof.metrics.single_deletion import base_name
 from heatproof.report.page import render
 from heatproof.report.pictures import SCALE, data_uri, image_png, map_png, transformed
 from heatproof.store import read, read_json, write_text
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 # Pixels: large enough to see, small enough that a page of hundreds of maps opens at once. The page shows it as it is.
 SIDE = 96
+
+# Scores under one map: the in-domain ones where there are any. All are in the tables.
+SCORES_SHOWN = 2
 
 PAGE = """{% extends "frame" %}
 {% block style %}
@@ -45,7 +49,8 @@ details { border-top: 1px solid var(--line); padding: .2rem 0 .6rem; }
 <p>Against the class<span class="key"></span>for it; {{ scale }}. Where a map is red and blue can be compared between
 methods, how strong it is cannot.</p>
 <p class="quiet">Under each map stands the score of this one image, higher is better; a method's score is the mean over
-all images, and one image tells little. Methods in italics know no model. Hold the pointer over a map for its scale.
+all images, and one image tells little. Where there are many, the in-domain scores are shown.
+Methods in italics know no model. Hold the pointer over a map for its scale.
 {% if reduced %}Maps with more than {{ side }} pixels a side are averaged down for this page.{% endif %}</p>
 {% for dataset in datasets %}
 <h2>{{ dataset.name }}</h2>
@@ -141,7 +146,8 @@ def _dataset(entry: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
     counts: dict[str, int] = {}
     for model, weights, metrics in entry["networks"]:
         where = {"dataset": name, "model": model, "weights": weights}
-        scores = {metric: _scores(spec["scores"].format(**where, metric=metric)) for metric in metrics}
+        shown = [metric for metric in metrics if base_name(metric) == "idsds"] or metrics
+        scores = {metric: _scores(spec["scores"].format(**where, metric=metric)) for metric in shown[:SCORES_SHOWN]}
         networks.append(Network(model, weights, scores, first=model not in counts))
         counts[model] = counts.get(model, 0) + 1
     pixels = dataset.images("evaluation", 0, spec["images"])
@@ -163,7 +169,7 @@ def _images(
     name: str, dataset: Dataset, pixels: np.ndarray, networks: list[Network], spec: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     split = dataset.splits["evaluation"]
-    images = []
+    images: list[dict[str, Any]] = []
     for number, image in enumerate(pixels):
         label = int(split.labels[number])
         called = dataset.class_names[label]

@@ -50,7 +50,7 @@ def plot(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Draw the scores table as SVG and PNG; the same table gives the same bytes."""
     table = read_table(spec["idsds_table"])
     for path in (spec["svg"], spec["png"]):
-        save(draw(table, spec["references"], spec["level"]), path)
+        save(draw(table, spec["references"], spec["level"], spec["plain"]), path)
     publish_tables(spec, [spec["svg"], spec["png"]], [spec["idsds_table"]])
 
 
@@ -62,7 +62,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     return table if "gap" in table else table.assign(gap="")
 
 
-def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.95) -> Figure:
+def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.95, plain: str = "") -> Figure:
     """Draw the single-deletion scores of a table.
 
     Parameters
@@ -73,6 +73,8 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         Methods that know no model. They stand apart at the bottom, and the range of their intervals is the floor.
     level
         Coverage of the intervals, for the axis.
+    plain
+        Grid and baseline of the metrics without a suffix, for titles where there are others.
 
     Returns
     -------
@@ -106,7 +108,9 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
             rows.append([(dataset, suffix, model) for model in models[start : start + PANELS_IN_A_ROW]])
     columns = max(map(len, rows))
     names = 0.075 * max(map(len, order)) + 0.5
-    size = (names + PANEL_WIDTH * columns, 1.35 + len(rows) * (ROW * len(order) + 0.6))
+    # Several weights beside each other need more room than two.
+    row = max(ROW, 0.05 * table["weights"].nunique())
+    size = (names + PANEL_WIDTH * columns, 1.35 + len(rows) * (row * len(order) + 0.6))
     look = sns.axes_style("white") | {"text.parse_math": False, "svg.hashsalt": "heatproof"}
     with rc_context(look):
         figure = Figure(figsize=(max(size[0], 7.5), size[1]), layout="constrained", facecolor="white")
@@ -118,10 +122,10 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
             for (dataset, suffix, model), axes in zip(line, axes_of_row, strict=False):
                 part = table[(table["dataset"] == dataset) & (table["suffix"] == suffix) & (table["model"] == model)]
                 handles |= _draw_panel(axes, part, order, references, colours, middle)
-                axes.set_title(_panel_title(table, dataset, suffix, model), size=10, weight="bold", loc="left")
+                axes.set_title(_panel_title(table, dataset, suffix, model, plain), size=10, weight="bold", loc="left")
         _label(figure, grid, order, references)
         figure.supxlabel(_axis_label(table, level), size=8.5)
-        names_of_handles = sorted(handles, key=lambda name: name == FLOOR)
+        names_of_handles = sorted(handles, key=lambda name: (name == FLOOR, _legend_place(name, colours)))
         figure.legend(
             [handles[name] for name in names_of_handles],
             names_of_handles,
@@ -140,9 +144,8 @@ def method_order(table: pd.DataFrame, references: Sequence[str] = ()) -> list[st
     methods = list(dict.fromkeys(table["method"]))
 
     def place(method: str) -> tuple[bool, bool, float]:
-        score = scores.get(method)
-        missing = score is None or pd.isna(score)
-        return method in references, missing, 0.0 if missing else -score
+        score = float(scores.get(method, float("nan")))
+        return method in references, score != score, 0.0 if score != score else -score
 
     return sorted(methods, key=place)
 
@@ -159,12 +162,19 @@ def _colours(table: pd.DataFrame, palette: Sequence[Any]) -> dict[str, Any]:
     return {name: palette[place % len(palette)] for place, name in enumerate(weights)}
 
 
-def _panel_title(table: pd.DataFrame, dataset: str, suffix: str, model: str) -> str:
+def _legend_place(label: str, colours: Mapping[str, Any]) -> tuple[int, str]:
+    weights, _, family = label.rpartition(" ")
+    return list(colours).index(weights) if weights in colours else len(colours), family
+
+
+def _panel_title(table: pd.DataFrame, dataset: str, suffix: str, model: str, plain: str) -> str:
     parts = [dataset] if table["dataset"].nunique() > 1 else []
     parts.append(model)
     if suffix:
         grid, _, baseline = suffix.removeprefix("_g").partition("_")
         parts.append(f"grid {grid}, {baseline}")
+    elif plain and table["suffix"].nunique() > 1:
+        parts.append(plain)
     return " · ".join(parts)
 
 
@@ -191,7 +201,7 @@ def _draw_panel(
         handles[FLOOR] = Patch(color="0.45", alpha=0.25, linewidth=0)
     known = dict.fromkeys(zip(part["weights"], part["family"], strict=True))
     pairs = sorted(known, key=lambda pair: list(colours).index(pair[0]))
-    step = 0.5 / max(len(pairs), 1)
+    step = (0.5 if len(pairs) < 3 else 0.75) / max(len(pairs), 1)
     series = [
         Series(weights, family, colours[weights], step * (place - (len(pairs) - 1) / 2))
         for place, (weights, family) in enumerate(pairs)

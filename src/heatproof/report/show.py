@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,10 +106,8 @@ def _open(store: Path) -> dict[str, Stored]:
     own = [path for path in stores_below(store) if path == store or path.parent == store]
     if not own:
         below = sorted({str(path.parent) for path in stores_below(store)})
-        hint = (
-            f"take a folder that has some, {nearest(str(store), below)}" if below else "`heatproof maps ls` has them."
-        )
-        raise HeatproofError(f"There is no map store in {store}: {hint}")
+        hint = nearest(str(store), below) if below else "`heatproof maps ls` lists those that there are."
+        raise HeatproofError(f"There is no map store in {store}{' itself' if below else ''}: {hint}")
     paths = own if store.suffix == ".zarr" else [*own, *stores_below(store.parents[1] / NO_MODEL / NO_MODEL)]
     stores: dict[str, Stored] = {}
     for path in paths:
@@ -315,7 +313,7 @@ def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
 
     height, width = shape
     # Dark on light, so that the lines are seen on any image.
-    look = {
+    look: dict[str, Any] = {
         "color": "0.25",
         "linewidth": 0.5,
         "path_effects": [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()],
@@ -356,8 +354,8 @@ def _colour_bar(figure: Figure, width: float, height: float) -> None:
     axes.set(yticks=[])
     axes.set_xticks([-1, 0, 1], ["against the class", "0", "for it"], size=6.5, color="0.25")
     axes.tick_params(length=2, pad=2, color="0.6")
-    axes.get_xticklabels()[0].set_ha("left")
-    axes.get_xticklabels()[-1].set_ha("right")
+    axes.get_xticklabels()[0].set(ha="left")
+    axes.get_xticklabels()[-1].set(ha="right")
     axes.spines[:].set(color="0.6", linewidth=0.6)
     note = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
     figure.text(MARGIN / width, 0.2 / height, note, size=6.5, color="0.35", va="center")

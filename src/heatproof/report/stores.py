@@ -100,7 +100,7 @@ def open_stored(path: str | Path) -> Stored:
         labels=found["labels"],
         maps=maps,
         shape=tuple(int(length) for length in shape),
-        computed=tuple(sorted(computed)),  # type: ignore[arg-type]
+        computed=tuple(sorted(computed)),
         gap=gaps[0] if gaps else None,
     )
 

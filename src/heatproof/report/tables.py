@@ -96,7 +96,7 @@ def score_table(
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0))
     columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
-    table = pd.concat(parts, ignore_index=True)[columns]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
     table["rank"] = table["rank"].astype("Int64")
     order = {case: place for place, case in enumerate(dict.fromkeys(zip(*(scores[key] for key in CASE), strict=True)))}
     place = [order.get(case, len(order)) for case in zip(*(table[key] for key in CASE), strict=True)]

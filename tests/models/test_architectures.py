@@ -1,0 +1,134 @@
+"""The networks: what comes out, what CAMs can read, and where their weights are drawn from."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from heatproof.errors import HeatproofError
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.network import build_network, find_layer
+
+SMALL = {"cifar_resnet20": {"width": 4}, "cifar_vgg11_bn": {"width": 4}, "small_vit": {"dim": 24, "depth": 2}}
+
+
+def spec_of(name, **options):
+    entry = ARCHITECTURES[name]
+    return {
+        "architecture": name,
+        "module": entry.build.__module__,
+        "options": {**SMALL[name], **options},
+        "facts": asdict(entry.facts),
+    }
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_every_architecture_is_tested_here():
+    assert set(SMALL) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize("name", SMALL)
+def test_logits_for_any_number_of_classes(name, classes, images):
+    network = build_network(spec_of(name), classes).eval()
+    assert network(images).shape == (3, classes)
+    assert not torch.equal(network(images)[0], network(images)[1])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_layer_for_cams_has_a_grid(name, images):
+    network = build_network(spec_of(name), 10).eval()
+    seen = []
+    layer = find_layer(network, ARCHITECTURES[name].facts.cam_layer, "model")
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    logits = network(images)
+    (features,) = seen
+    assert features.ndim == 4
+    assert len(features) == 3
+    assert min(features.shape[2:]) > 1
+    gradient = torch.autograd.grad(logits[:, 0].sum(), features)[0]
+    assert gradient.abs().sum(dim=(1, 2, 3)).min() > 0, "the logits depend on it"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_weights_are_drawn_from_the_seed_and_the_global_generator_is_left_alone(name):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, again, other = (build_network(spec_of(name), 10, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "small_vit"])
+def test_no_activation_is_used_twice(name, images):
+    """Hooks of DeepLift and guided methods need a module for each use."""
+    network = build_network(spec_of(name), 10).eval()
+    uses = []
+    for module in network.modules():
+        if isinstance(module, torch.nn.ReLU):
+            module.register_forward_hook(lambda module, *_: uses.append(module))
+    network(images)
+    assert len(uses) == len(set(uses)) > 0
+
+
+def untapped(tapped, **options):
+    """Return timm's own network with the weights of a tapped one."""
+    plain = VisionTransformer(**options)
+    plain.load_state_dict({key.replace(".norm1.0.", ".norm1."): value for key, value in tapped.state_dict().items()})
+    return plain.eval()
+
+
+@pytest.mark.parametrize(("depth", "patch"), [(2, 4), (3, 8)])
+def test_the_tap_changes_no_value(depth, patch, images):
+    tapped = build_network(spec_of("small_vit", depth=depth, patch=patch), 10, seed=3).eval()
+    options = {"img_size": 32, "patch_size": patch, "num_classes": 10, "embed_dim": 24, "depth": depth, "num_heads": 3}
+    plain = untapped(tapped, **options, mlp_ratio=2.0)
+    with torch.inference_mode():
+        assert torch.equal(tapped(images), plain(images))
+
+
+def test_the_tap_shows_the_patch_tokens_and_not_the_class_token(images):
+    network = build_network(spec_of("small_vit"), 10, seed=3).eval()
+    tokens, grids = [], []
+    last = network.blocks[-1].norm1
+    last[0].register_forward_hook(lambda module, inputs, output: tokens.append(output))
+    find_layer(network, "last_tokens.grid", "model").register_forward_hook(lambda m, i, output: grids.append(output))
+    with torch.inference_mode():
+        network(images)
+    assert tokens[0].shape == (3, 1 + 64, 24)
+    assert grids[0].shape == (3, 24, 8, 8)
+    assert torch.equal(grids[0].flatten(2).transpose(1, 2), tokens[0][:, 1:])
+    # Row by row, as patches are numbered.
+    assert torch.equal(grids[0][1, :, 2, 5], tokens[0][1, 1 + 2 * 8 + 5])
+
+
+def test_the_tap_has_rows_and_columns_in_place(images):
+    """With one block, a token has seen its own patch alone."""
+    network = build_network(spec_of("small_vit", depth=1), 10).eval()
+    grids = []
+    find_layer(network, "last_tokens.grid", "model").register_forward_hook(lambda m, i, output: grids.append(output))
+    changed = images.clone()
+    changed[:, :, 4:8, 20:24] = 0
+    with torch.inference_mode():
+        network(images)
+        network(changed)
+    difference = (grids[0] - grids[1]).abs().sum((0, 1))
+    assert difference.nonzero().tolist() == [[1, 5]]
+
+
+def test_a_wrong_layer_names_the_nearest():
+    network = build_network(spec_of("cifar_vgg11_bn"), 10)
+    with pytest.raises(HeatproofError, match="The model 'm' has no layer 'feature' for CAMs: did you mean 'features'"):
+        find_layer(network, "feature", "model 'm'")
+
+
+def test_a_builder_that_returns_no_module():
+    spec = {"architecture": "builtins:float", "module": "builtins", "options": {}}
+    with pytest.raises(HeatproofError, match="'builtins:float' returned a float: it must return a torch"):
+        build_network(spec, 10)

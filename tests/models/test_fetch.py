@@ -1,0 +1,165 @@
+"""A checkpoint of one's own: what is taken, what is refused, and what is left when it is refused."""
+
+import builtins
+import hashlib
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import fetch
+from heatproof.models.network import build_network
+from heatproof.store import read_json
+
+MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
+DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
+
+
+@pytest.fixture(scope="module")
+def state():
+    return build_network(MODEL, 10, seed=4).state_dict()
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(checkpoint, sha256=None):
+        spec = {
+            "dataset": DATASET,
+            "model": MODEL,
+            "checkpoint": str(checkpoint),
+            "sha256": sha256,
+            "output": str(tmp_path / "results/pretrained.safetensors"),
+            "history": str(tmp_path / "results/pretrained.history.csv"),
+            "manifest": str(tmp_path / "results/pretrained.json"),
+            "key": "k",
+        }
+        fetch(spec, {})
+        return spec
+
+    return run
+
+
+def as_safetensors(state, path):
+    save_file({name: value.contiguous() for name, value in state.items()}, path)
+
+
+def as_torch(state, path):
+    torch.save(state, path)
+
+
+def wrapped(state, path):
+    torch.save({"epoch": 3, "state_dict": {f"module.{name}": value for name, value in state.items()}}, path)
+
+
+def under_model(state, path):
+    torch.save({"model": dict(state), "lr": 0.1}, path)
+
+
+@pytest.mark.parametrize("write", [as_safetensors, as_torch, wrapped, under_model])
+def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
+    path = tmp_path / "weights"
+    write(state, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    spec = run(path, digest)
+    loaded = load_file(spec["output"])
+    assert set(loaded) == set(state)
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+    assert digest in (tmp_path / "results/pretrained.history.csv").read_text()
+    assert read_json(spec["manifest"])["spec_key"] == "k"
+
+
+def test_a_url(run, tmp_path, state):
+    path = tmp_path / "weights"
+    as_safetensors(state, path)
+    spec = run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
+    assert torch.equal(load_file(spec["output"])["classifier.bias"], state["classifier.bias"])
+
+
+class Malicious:
+    def __reduce__(self):
+        return (exec, ("import builtins; builtins.heatproof_was_here = True",))
+
+
+def pickled_module(state, path):
+    torch.save(build_network(MODEL, 10), path)
+
+
+def pickled_code(state, path):
+    path.write_bytes(pickle.dumps(Malicious(), protocol=2))
+
+
+def bare_tensor(state, path):
+    torch.save(torch.zeros(3), path)
+
+
+def no_tensors(state, path):
+    torch.save({"epoch": 3}, path)
+
+
+def text(state, path):
+    path.write_text("<html>404</html>")
+
+
+def nothing(state, path):
+    path.write_bytes(b"")
+
+
+def other_width(state, path):
+    as_safetensors(build_network({**MODEL, "options": {"width": 3}}, 10).state_dict(), path)
+
+
+def other_classes(state, path):
+    as_safetensors(build_network(MODEL, 11).state_dict(), path)
+
+
+REFUSED = [
+    (pickled_module, "a whole pickled model can run code"),
+    (pickled_code, "a whole pickled model can run code"),
+    (bare_tensor, "holds no weights"),
+    (no_tensors, "holds no weights"),
+    (text, "neither safetensors nor weights alone"),
+    (nothing, "neither safetensors nor weights alone"),
+    (other_width, "do not fit the network"),
+    (other_classes, "do not fit the network"),
+]
+
+
+@pytest.mark.parametrize(("write", "message"), REFUSED)
+def test_what_is_refused_leaves_nothing(run, tmp_path, state, write, message):
+    path = tmp_path / "weights"
+    write(state, path)
+    with pytest.raises(HeatproofError, match=message) as caught:
+        run(path)
+    assert "\n" not in str(caught.value)
+    assert not hasattr(builtins, "heatproof_was_here")
+    assert list((tmp_path / "results").glob("*") if (tmp_path / "results").exists() else []) == []
+
+
+def test_the_sentence_names_the_url_and_not_a_temporary_file(run, tmp_path, state):
+    path = tmp_path / "weights"
+    text(state, path)
+    with pytest.raises(HeatproofError, match="neither safetensors") as caught:
+        run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
+    assert f"The checkpoint {path.as_uri()} is" in str(caught.value)
+
+
+def test_another_digest_is_refused_before_it_is_read(run, tmp_path, state):
+    path = tmp_path / "weights"
+    pickled_code(state, path)
+    with pytest.raises(HeatproofError, match=f"has SHA-256 .*, not {'0' * 64}"):
+        run(path, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        ("no/such/file", "The checkpoint no/such/file is not there"),
+        ("file:///no/such/file", "cannot be fetched"),
+        ("nothing://example.org/x", "cannot be fetched"),
+    ],
+)
+def test_what_cannot_be_had(run, checkpoint, message):
+    with pytest.raises(HeatproofError, match=message):
+        run(checkpoint, "0" * 64)

@@ -1,0 +1,154 @@
+"""Weights on disk, the device, and what a network is fed."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from heatproof.errors import HeatproofError
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.network import build_network, load_network, load_weights, normalise, save_weights, use_machine
+from heatproof.models.registry import InputFacts
+
+
+def network_of(classes=3, width=4, seed=0):
+    spec = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": width}}
+    return build_network(spec, classes, seed)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    network = network_of(seed=7)
+    path = tmp_path / "deep/er/weights.safetensors"
+    save_weights(network.state_dict(), path)
+    return network, path
+
+
+def test_weights_come_back(saved):
+    network, path = saved
+    other = network_of(seed=8)
+    load_weights(other, path)
+    for name, value in network.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+    assert [file.name for file in path.parent.iterdir()] == ["weights.safetensors"]
+
+
+def test_the_same_weights_are_the_same_bytes(saved, tmp_path):
+    network, path = saved
+    save_weights(network.to(memory_format=torch.channels_last).state_dict(), tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_tied_weights_can_be_saved(tmp_path):
+    """safetensors refuses tensors that share memory."""
+    table = torch.arange(6.0).reshape(2, 3)
+    save_weights({"a": table, "b": table, "c": table.T}, tmp_path / "w.safetensors")
+    state = load_file(tmp_path / "w.safetensors")
+    assert torch.equal(state["b"], table)
+    assert torch.equal(state["c"], table.T)
+
+
+def test_a_loaded_network_is_ready_to_be_explained(saved):
+    network, path = saved
+    spec = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 4}}
+    loaded = load_network(spec, 3, path, torch.device("cpu"))
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded(images), network.eval()(images))
+
+
+def missing(path):
+    path.unlink()
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [missing, truncated, empty])
+def test_weights_that_cannot_be_read(saved, damage):
+    _, path = saved
+    damage(path)
+    with pytest.raises(HeatproofError, match="cannot be read") as caught:
+        load_weights(network_of(), path)
+    assert f"rm {path}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("other", [{"classes": 4}, {"width": 8}])
+def test_weights_of_another_network(saved, other):
+    _, path = saved
+    with pytest.raises(HeatproofError, match="do not fit the network") as caught:
+        load_weights(network_of(**other), path)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_with_too_few_entries(saved, tmp_path):
+    network, _ = saved
+    state = dict(network.state_dict())
+    state.pop("classifier.bias")
+    save_weights(state, tmp_path / "few.safetensors")
+    with pytest.raises(HeatproofError, match=r"classifier\.bias"):
+        load_weights(network_of(), tmp_path / "few.safetensors")
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_there(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(HeatproofError, match=f"device: {device}"):
+        use_machine({"threads": 1, "device": device})
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")]
+)
+def test_auto_takes_what_is_there(cuda, mps, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert use_machine({"threads": 1, "device": "auto"}) == torch.device(expected)
+
+
+def test_the_config_fixes_threads_and_precision():
+    use_machine({"threads": 2, "device": "cpu"})
+    assert torch.get_num_threads() == 2
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.benchmark
+
+
+# ---- the input -------------------------------------------------------------------------------------------------------
+
+
+def test_normalising():
+    images = np.random.default_rng(0).random((2, 3, 4, 4), dtype=np.float32)
+    facts = asdict(InputFacts(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0)))
+    made = normalise(images, facts)
+    assert made.dtype == torch.float32
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    for channel, (mean, std) in enumerate(zip(facts["mean"], facts["std"], strict=True)):
+        np.testing.assert_allclose(made[:, channel], (images[:, channel] - mean) / std, rtol=1e-6, atol=1e-6)
+
+
+def test_an_image_of_the_mean_is_zero():
+    """So that the zero baseline is the colour that the mean stands for."""
+    facts = asdict(ARCHITECTURES["small_vit"].facts)
+    images = np.broadcast_to(np.float32(facts["mean"])[None, :, None, None], (1, 3, 4, 4)).copy()
+    assert normalise(images, facts).abs().max() == 0
+
+
+def test_images_of_another_size():
+    facts = asdict(InputFacts(size=(32, 32)))
+    with pytest.raises(HeatproofError, match="takes 32×32 pixels, and the images have 16×8"):
+        normalise(np.zeros((1, 3, 16, 8), np.float32), facts)
+    assert normalise(np.zeros((1, 3, 32, 32), np.float32), facts).shape == (1, 3, 32, 32)

@@ -1,0 +1,215 @@
+"""Attribution maps as a job, with explainers of the user's own and of ours."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from toy_project import WHERE, Project
+
+from heatproof.attribution import make
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.models.network import load_network, normalise
+from heatproof.randomness import torch_generator
+from heatproof.store import read_json
+
+MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
+NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}
+# Families that draw, that average, that read a layer, and that know no model.
+MIXED = [
+    MINE,
+    NOISY,
+    "saliency",
+    {"integrated_gradients": {"steps": 4}},
+    {"noise_input_x_gradient": {"samples": 3}},
+    "grad_cam",
+    {"rise": {"masks": 20, "cells": 3}},
+    "random",
+    "edges",
+]
+
+
+def manifest(project, explainer, shard=0):
+    return read_json(f"{project.base(explainer)}.{shard}.json")
+
+
+def test_maps_of_a_users_own_code(project):
+    made = project().attribute()
+    spec = made.plan.finetune_spec(*WHERE)
+    data = open_dataset(spec["dataset"])
+    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"]).requires_grad_()
+    labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
+    (slope,) = torch.autograd.grad(network(images).gather(1, labels[:, None]).sum(), images)
+    expected = (slope * images).sum(1).detach().numpy()
+    np.testing.assert_allclose(made.maps()[:, 0], expected, atol=1e-5)
+    np.testing.assert_allclose(made.maps("saliency")[:, 0], slope.sum(1).numpy(), atol=1e-5)
+
+
+def test_what_a_store_says(project):
+    made = project(explainers=[MINE, {"noise_input_x_gradient": {"samples": 2}}]).attribute()
+    found = made.describe()
+    assert found["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "room for the whole evaluation split"
+    assert found["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
+    assert found["attributes"]["made_by"]["explainer"] == {
+        "name": "mine",
+        "kind": "toy_plugin:gradient",
+        "options": {},
+    }
+    family = made.plan.explainers["noise_input_x_gradient"]
+    assert made.maps("noise_input_x_gradient").shape == (10, len(family.maps), 12, 12)
+    said = manifest(made, "mine")
+    assert said["images"] == [0, 10]
+    assert said["network_passes"] == 10
+    assert said["gap"] is None
+    assert list(said["input_sha256"]) == ["results/weights/toy/net/finetuned.safetensors"]
+
+
+def test_options_reach_a_users_explainer(project):
+    plain = project(explainers=[NOISY]).attribute().maps("noisy")
+    scaled = project(explainers=[{"noisy": {"explainer": "toy_plugin:noisy", "scale": 2.0}}]).attribute().maps("noisy")
+    np.testing.assert_array_equal(scaled, 2 * plain)
+    drawn = torch.randn(12, 12, generator=torch_generator(0, "toy noise", "evaluation-03"))
+    np.testing.assert_array_equal(plain[3, 0], drawn.numpy())
+
+
+def test_after_softmax_maps_are_others(project):
+    before = project(explainers=MIXED).attribute()
+    after = project(explainers=MIXED, attribution={"output": "probability"}).attribute()
+    for name in before.plan.explainers:
+        same = np.array_equal(before.maps(name), after.maps(name))
+        assert same == (name in ("noisy", "random", "edges", "rise")), name
+
+
+@pytest.fixture(scope="module")
+def whole(trained, tmp_path_factory):
+    """All maps in one shard, at the default batch size."""
+    folder = tmp_path_factory.mktemp("whole") / "project"
+    shutil.copytree(trained.folder, folder)
+    return Project(folder, explainers=MIXED).attribute()
+
+
+@pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 16), (64, 4), (3, 5)])
+def test_neither_batches_nor_shards_change_a_map(project, whole, batch_size, shard_size):
+    other = project(explainers=MIXED, shard_size=shard_size).attribute(batch_size=batch_size)
+    for name in whole.plan.explainers:
+        expected = whole.maps(name)
+        # The target's logit is of the order of 1; its gradient differs by rounding.
+        np.testing.assert_allclose(other.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
+
+
+def test_the_same_command_gives_the_same_bytes(project, whole):
+    again = project(explainers=MIXED).attribute()
+    assert again.bytes("maps") == whole.bytes("maps") != {}
+
+
+def test_jobs_apart_give_the_same_bytes_as_together(project, whole):
+    apart = project(explainers=MIXED, attribution_jobs="apart")
+    for name in reversed(apart.plan.model_explainers):
+        apart.attribute(explainers=[name])
+    assert apart.bytes("maps") == whole.bytes("maps")
+
+
+def test_more_images_compute_the_new_ones_only(project, whole):
+    few = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
+    more = Project(few.folder, explainers=MIXED).attribute(batch_size=2)
+    for name in whole.plan.explainers:
+        expected = whole.maps(name)
+        np.testing.assert_allclose(more.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
+    assert manifest(more, "mine")["network_passes"] == 10, "4 and 6, not 4 and 10"
+
+
+def test_a_value_that_is_not_finite_stops_with_the_image(project):
+    broken = project(explainers=[{"broken": {"explainer": "toy_plugin:breaks_at_seven"}}])
+    with pytest.raises(HeatproofError, match=r"broken gave a value that is not finite .* image 'evaluation-07'"):
+        broken.attribute(batch_size=3)
+    assert manifest(broken, "broken") is None
+    journals = sorted(path.name for path in broken.base("broken").parent.glob(".*/*/*.npz"))
+    assert journals == ["0.npz", "3.npz"], "finished images are kept"
+
+
+def test_what_was_finished_before_an_error_is_published(project):
+    """With all explainers in one job, one that fails takes nothing from those before it."""
+    broken = project(explainers=[MINE, {"broken": {"explainer": "toy_plugin:breaks_at_seven"}}])
+    with pytest.raises(HeatproofError, match="not finite"):
+        broken.attribute()
+    assert manifest(broken, "mine")["images"] == [0, 10]
+
+
+@pytest.mark.parametrize(
+    ("explainer", "reason"),
+    [("never_applies", "the network has no attention"), ("stops_applying", "image 5 is special")],
+)
+@pytest.mark.parametrize("images", [10, 12])
+def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason, images):
+    """Also where the gap fills the whole shard."""
+    entries = [{"odd": {"explainer": f"toy_plugin:{explainer}"}}, MINE]
+    made = project(explainers=entries, evaluation={"images": images}, shard_size=12).attribute(batch_size=4)
+    assert manifest(made, "odd")["gap"] == reason
+    assert manifest(made, "odd")["images"] == [0, images]
+    assert manifest(made, "mine")["gap"] is None, "the others are made all the same"
+    with pytest.raises(HeatproofError, match="no values for image 0"):
+        made.maps("odd")
+
+
+def test_a_model_without_a_layer_for_cams_is_a_gap(project):
+    model = [{"net": {"architecture": "toy_plugin:network"}}]
+    made = project(models=model, explainers=["grad_cam", MINE]).attribute()
+    assert manifest(made, "grad_cam")["gap"] == "the model names no layer with a spatial grid for class activation maps"
+
+
+def test_a_gap_that_is_mended_is_filled(project):
+    """The key has the layer in it, so naming one makes the maps."""
+    without = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
+    named = Project(without.folder, explainers=["grad_cam"]).attribute()
+    assert manifest(named, "grad_cam")["gap"] is None
+    assert named.maps("grad_cam").shape == (10, 1, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("explainer", "message"),
+    [
+        ("keeps_channels", r"'odd' returned a map of shape \(10, 3, 12, 12\), and \(10, 12, 12\) was expected"),
+        ("one_image_too_few", r"'odd' returned a map of shape \(9, 12, 12\)"),
+        ("two_maps", r"'odd' must return a dict of 1 maps, and returned \['first', 'second'\]"),
+        ("bare_tensor", "'odd' must return a dict of 1 maps, and returned Tensor"),
+        ("of_numpy", "'odd' returned a ndarray for a map: return a torch.Tensor"),
+    ],
+)
+def test_an_explainer_that_returns_something_else(project, explainer, message):
+    odd = project(explainers=[{"odd": {"explainer": f"toy_plugin:{explainer}"}}])
+    with pytest.raises(HeatproofError, match=message):
+        odd.attribute()
+
+
+def test_missing_weights_are_said(project):
+    lost = project()
+    (lost.folder / "results/weights/toy/net/finetuned.safetensors").write_bytes(b"")
+    with pytest.raises(HeatproofError, match=r"finetuned\.safetensors cannot be read"):
+        lost.attribute()
+
+
+def test_other_weights_make_all_maps_again(project):
+    made = project()
+    made.attribute()
+    before = made.maps()
+    folder = made.folder / "results/weights/toy/net"
+    (folder / "finetuned.safetensors").write_bytes((folder / "pretrained.safetensors").read_bytes())
+    made.attribute()
+    assert manifest(made, "mine")["network_passes"] == 10
+    assert not np.allclose(made.maps(), before)
+
+
+def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch):
+    """Maps that are on the disk are let go."""
+    pieces = []
+
+    def keep(*arguments, _open=make._open):
+        pieces.append(_open(*arguments))
+        return pieces[-1]
+
+    monkeypatch.setattr(make, "_open", keep)
+    project(explainers=MIXED).attribute()
+    assert len(pieces) == len(MIXED)
+    assert all(piece.values == [] for piece in pieces)

@@ -1,0 +1,121 @@
+"""A user's own dataset, network and explainers, named in a config as toy_plugin:callable."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from heatproof.data.registry import Split
+from heatproof.errors import NotApplicable
+from heatproof.randomness import torch_generator
+
+SIZE = 12
+NAMES = ("train", "validation", "evaluation")
+
+
+class Toy:
+    """A bright square in the quarter that the class tells, under noise."""
+
+    num_classes = 3
+    class_names = ("top left", "top right", "bottom left")
+
+    def __init__(self, seed, count, closed):
+        self.closed = closed
+        self.pixels, self.splits = {}, {}
+        for place, name in enumerate(NAMES):
+            images = count * (3 if name == "train" else 1)
+            labels = np.arange(images) % 3
+            pixels = 0.3 * np.random.default_rng([seed, place]).random((images, 3, SIZE, SIZE), dtype=np.float32)
+            for image, label in zip(pixels, labels, strict=True):
+                top, left = 6 * (label // 2) + 2, 6 * (label % 2) + 2
+                image[:, top : top + 3, left : left + 3] += 0.6
+            self.pixels[name] = pixels
+            self.splits[name] = Split(tuple(f"{name}-{row:02d}" for row in range(images)), labels)
+
+    def images(self, split, start, stop):
+        assert split not in self.closed, f"somebody looked at {split}"
+        return self.pixels[split][start:stop]
+
+
+def dataset(*, seed, count=12, closed=()):
+    """Toy images of 12×12 pixels."""
+    return Toy(seed, count, closed)
+
+
+class Network(nn.Module):
+    def __init__(self, num_classes, width):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 8, 3, padding=1),
+        )
+        self.head = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(288, num_classes))
+
+    def forward(self, images):
+        return self.head(self.features(images))
+
+
+def network(num_classes, *, width=4):
+    """Two convolutions; `features` has a grid of 6×6."""
+    return Network(num_classes, width)
+
+
+def gradient(explained):
+    """Gradient times image."""
+    images = explained.images.detach().requires_grad_()
+    chosen = explained.output(images).gather(1, explained.targets[:, None]).sum()
+    (slope,) = torch.autograd.grad(chosen, images)
+    return {"whatever": (slope * explained.images).sum(1)}
+
+
+def noisy(explained, *, scale=1.0):
+    """Noise of its own for every image."""
+    draws = [
+        torch.randn(SIZE, SIZE, generator=torch_generator(explained.seed, "toy noise", image_id))
+        for image_id in explained.image_ids
+    ]
+    return {"noisy": scale * torch.stack(draws)}
+
+
+def breaks_at_seven(explained):
+    """Has no number for image 7."""
+    maps = noisy(explained)["noisy"]
+    for row, image_id in enumerate(explained.image_ids):
+        if image_id == "evaluation-07":
+            maps[row, 3, 4] = torch.nan
+    return {"map": maps}
+
+
+def never_applies(explained):
+    """Needs what the network does not have."""
+    raise NotApplicable("the network has no attention")
+
+
+def stops_applying(explained):
+    """Finds out late."""
+    if "evaluation-05" in explained.image_ids:
+        raise NotApplicable("image 5 is special")
+    return noisy(explained)
+
+
+def keeps_channels(explained):
+    return {"map": explained.images}
+
+
+def one_image_too_few(explained):
+    return {"map": noisy(explained)["noisy"][1:]}
+
+
+def two_maps(explained):
+    made = noisy(explained)["noisy"]
+    return {"first": made, "second": made}
+
+
+def bare_tensor(explained):
+    return noisy(explained)["noisy"]
+
+
+def of_numpy(explained):
+    return {"map": noisy(explained)["noisy"].numpy()}

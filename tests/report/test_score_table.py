@@ -1,0 +1,167 @@
+"""The tables from planted scores."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
+from heatproof.store import ArraySpec, Layout, ensure_metadata, write_json, write_shard
+
+NO_GAPS = pd.DataFrame()
+CASES = [
+    ("digits", "vgg", "finetuned", "idsds"),
+    ("digits", "vgg", "pretrained", "sds"),
+    ("cars", "vgg", "finetuned", "idsds"),
+]
+
+
+def scores_of(planted, case=CASES[0]):
+    """Return tidy scores: method to the scores of its images."""
+    rows = [
+        {**dict(zip(CASE, case, strict=True)), "method": method, "image": f"i{image}", "score": score}
+        for method, values in planted.items()
+        for image, score in enumerate(values)
+    ]
+    return pd.DataFrame(rows).assign(valid=lambda table: table.score.notna())
+
+
+def gap(method, reason, case=CASES[0]):
+    return {**dict(zip(CASE, case, strict=True)), "method": method, "gap": reason}
+
+
+def test_the_mean_and_the_rank():
+    planted = {"worst": [-1, -0.5], "best": [0.9, 0.7], "middle": [0.1, 0.3]}
+    table = score_table(scores_of(planted), NO_GAPS, seed=0)
+    assert table.columns.tolist() == SCORE_COLUMNS
+    assert table.method.tolist() == ["best", "middle", "worst"]
+    assert table["rank"].tolist() == [1, 2, 3]
+    np.testing.assert_allclose(table.score, [0.8, 0.2, -0.75])
+    assert table.n_images.tolist() == [2, 2, 2]
+    assert table.n_undefined.tolist() == [0, 0, 0]
+    assert (table.ci_low <= table.score).all()
+    assert (table.score <= table.ci_high).all()
+
+
+def test_equal_scores_share_the_best_rank():
+    table = score_table(scores_of({"a": [0.5, 0.5], "b": [0.4, 0.6], "c": [0.1, 0.1]}), NO_GAPS, seed=0)
+    assert dict(zip(table.method, table["rank"], strict=True)) == {"a": 1, "b": 1, "c": 3}
+
+
+def test_undefined_scores_are_counted_and_left_out():
+    planted = {"a": [0.4, np.nan, 0.8, np.nan], "b": [0.1, 0.1, 0.1, 0.1], "c": [np.nan] * 4}
+    table = score_table(scores_of(planted), NO_GAPS, seed=0).set_index("method")
+    assert table.loc["a", "score"] == pytest.approx(0.6)
+    assert table.n_images.to_dict() == {"a": 2, "b": 4, "c": 0}
+    assert table.n_undefined.to_dict() == {"a": 2, "b": 0, "c": 4}
+    assert np.isnan(table.loc["c", "score"])
+    assert table["rank"].to_dict() == {"a": 1, "b": 2, "c": pd.NA}
+    assert "gap" not in table
+
+
+def test_gaps_have_their_reason_and_stand_last_in_their_case():
+    scores = pd.concat(
+        [scores_of({"a": [0.1, 0.2]}, CASES[0]), scores_of({"a": [0.3, 0.2], "b": [0.5, 0.6]}, CASES[1])]
+    )
+    table = score_table(scores, pd.DataFrame([gap("b", "no layer", CASES[0])]), seed=0)
+    assert table.columns.tolist() == [*SCORE_COLUMNS, "gap"]
+    assert list(zip(table.weights, table.method, strict=True)) == [
+        ("finetuned", "a"),
+        ("finetuned", "b"),
+        ("pretrained", "b"),
+        ("pretrained", "a"),
+    ]
+    row = table.iloc[1]
+    assert row["gap"] == "no layer"
+    assert row[["score", "ci_low", "ci_high", "rank"]].isna().all()
+    assert (row["n_images"], row["n_undefined"]) == (0, 0)
+    assert table["gap"].isna().tolist() == [True, False, True, True]
+    assert table["rank"].dropna().tolist() == [1, 1, 2]
+
+
+def test_a_case_of_nothing_but_gaps():
+    gaps = pd.DataFrame([gap("b", "no layer", CASES[2]), gap("a", "no layer", CASES[2])])
+    with_others = score_table(scores_of({"a": [0.1, 0.2]}), gaps, seed=0)
+    assert with_others.method.tolist() == ["a", "a", "b"]
+    assert with_others.dataset.tolist() == ["digits", "cars", "cars"]
+    alone = score_table(scores_of({"a": [0.1]}).iloc[:0], gaps, seed=0)
+    assert alone.method.tolist() == ["a", "b"]
+    assert alone.columns.tolist() == [*SCORE_COLUMNS, "gap"]
+    assert alone[["score", "rank"]].isna().all(axis=None)
+
+
+def test_cases_keep_the_order_of_the_config():
+    planted = {"a": [0.1, 0.2], "b": [0.2, 0.3]}
+    table = score_table(pd.concat([scores_of(planted, case) for case in CASES]), NO_GAPS, seed=0)
+    found = list(dict.fromkeys(zip(*(table[key] for key in CASE), strict=True)))
+    assert found == CASES
+
+
+def test_every_case_is_ranked_on_its_own():
+    scores = pd.concat([scores_of({"a": [0.9], "b": [0.1]}, CASES[0]), scores_of({"a": [0.1], "b": [0.9]}, CASES[1])])
+    table = score_table(scores, NO_GAPS, seed=0)
+    assert table.method.tolist() == ["a", "b", "b", "a"]
+
+
+def test_the_interval_depends_on_seed_level_and_images_and_on_no_other_method():
+    random = np.random.default_rng(0)
+    planted = {name: random.normal(size=30) for name in ("a", "b", "c")}
+    table = score_table(scores_of(planted), NO_GAPS, seed=0, repetitions=200).set_index("method")
+    alone = score_table(scores_of({"b": planted["b"]}), NO_GAPS, seed=0, repetitions=200).set_index("method")
+    np.testing.assert_allclose(
+        table.loc["b", ["ci_low", "ci_high"]].astype(float), alone.loc["b", ["ci_low", "ci_high"]].astype(float)
+    )
+    other = score_table(scores_of(planted), NO_GAPS, seed=1, repetitions=200).set_index("method")
+    assert other.loc["b", "ci_low"] != table.loc["b", "ci_low"]
+    narrow = score_table(scores_of(planted), NO_GAPS, seed=0, repetitions=200, level=0.5).set_index("method")
+    assert (narrow.ci_low > table.ci_low).all()
+    assert (narrow.ci_high < table.ci_high).all()
+
+
+@pytest.mark.parametrize("name", ["idsds", "sds", "idsds_g8_zeros", "sds_g4_blur"])
+def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
+    assert higher_is_better(name)
+
+
+def test_gaps_are_read_from_beside_the_scores(tmp_path):
+    path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
+    write_json(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
+    assert read_gaps(str(path)) == [gap("b", "no layer")]
+
+
+# ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def drops_with(folder, target_rank):
+    ranks = np.array(target_rank, dtype=np.int16)
+    images, variants = ranks.shape
+    arrays = {"target_rank": ArraySpec(("variant",), (variants,), "int16", chunk_by_image=False)}
+    store = folder / "g2_zeros.zarr"
+    ensure_metadata(store, Layout([f"i{n}" for n in range(images)], np.zeros(images), 2, arrays, {"key": "k"}))
+    for shard in range(-(-images // 2)):
+        write_shard(store, "target_rank", shard, 2 * shard, ranks[2 * shard : 2 * shard + 2])
+    return str(folder / "g2_zeros")
+
+
+@pytest.mark.parametrize(("metric", "in_domain"), [("idsds", True), ("sds_g2_zeros", False), ("idsds_g2_zeros", True)])
+def test_accuracy_by_hand(tmp_path, metric, in_domain):
+    target_rank = [
+        [0, 0, 0, 0, 0],  # right, whichever patch is deleted
+        [0, 0, 7, 0, 0],  # right until patch 2 is gone; then not even among five
+        [1, 0, 0, 0, 0],  # wrong as it is, and right whichever patch is deleted
+        [4, 4, 5, 4, 4],  # among five as it is, and not without patch 2
+        [9, 9, 9, 9, 9],  # never
+    ]
+    where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
+    item = {**where, "metric": metric, "drops": drops_with(tmp_path, target_rank)}
+    (row,) = accuracy_table([item], 5).to_dict("records")
+    assert row == {
+        **where,
+        "in_domain": in_domain,
+        "top1_clean": 2 / 5,
+        "top1_worst_patch": 2 / 5,
+        "top5_clean": 4 / 5,
+        "top5_worst_patch": 2 / 5,
+        "n_images": 5,
+    }
+    (first,) = accuracy_table([item], 2).to_dict("records")
+    assert (first["top1_clean"], first["top1_worst_patch"], first["n_images"]) == (1.0, 0.5, 2)

@@ -1,0 +1,82 @@
+"""Shifts, and the deletion of one patch."""
+
+import pytest
+import torch
+
+from heatproof.randomness import torch_generator
+from heatproof.training.augmentation import delete_random_patches, shift_randomly
+
+GRID, SIZE = 4, 12
+PATCH = SIZE // GRID
+
+
+def images_of(count, seed=0):
+    return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)) + 2
+
+
+def patches_changed(before, after):
+    """Return (N, patches): how many pixels of each patch differ in any channel."""
+    changed = (before != after).any(1)
+    return changed.unflatten(1, (GRID, PATCH)).unflatten(3, (GRID, PATCH)).sum((2, 4)).flatten(1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_all_or_none(share):
+    images, baselines = images_of(50), -images_of(50, seed=1)
+    made = delete_random_patches(images, baselines, GRID, share, torch_generator(0, "x"))
+    changed = patches_changed(images, made)
+    if share == 0:
+        assert torch.equal(made, images)
+        return
+    assert ((changed > 0).sum(1) == 1).all(), "exactly one patch of every image"
+    assert (changed.max(1).values == PATCH**2).all(), "all of it"
+    deleted = (made != images).any(1, keepdim=True).expand_as(made)
+    assert torch.equal(made[deleted], baselines[deleted])
+    assert torch.equal(made[~deleted], images[~deleted])
+    assert len(changed.argmax(1).unique()) > 10, "at many places"
+
+
+def test_a_share():
+    images, baselines = images_of(2000), torch.zeros(2000, 3, SIZE, SIZE)
+    made = delete_random_patches(images, baselines, GRID, 0.3, torch_generator(0, "x"))
+    lost = (patches_changed(images, made) > 0).any(1).float().mean()
+    assert 0.26 < lost < 0.34
+    places = patches_changed(images, made).argmax(1)[(patches_changed(images, made) > 0).any(1)]
+    counts = torch.bincount(places, minlength=GRID**2)
+    assert counts.min() > 0.5 * counts.float().mean(), "every patch about as often"
+
+
+def test_the_share_does_not_change_which_patches_are_drawn():
+    images, baselines = images_of(60), torch.zeros(60, 3, SIZE, SIZE)
+    half, all_of_them = (
+        delete_random_patches(images, baselines, GRID, share, torch_generator(0, "x")) for share in (0.5, 1.0)
+    )
+    lost = (half != images).flatten(1).any(1)
+    assert 0 < lost.sum() < 60
+    assert torch.equal(half[lost], all_of_them[lost])
+
+
+def test_images_are_left_as_they_were():
+    images, baselines = images_of(5), torch.zeros(5, 3, SIZE, SIZE)
+    before = images.clone()
+    delete_random_patches(images, baselines, GRID, 1.0, torch_generator(0, "x"))
+    shift_randomly(images, 2, torch_generator(0, "x"))
+    assert torch.equal(images, before)
+    assert baselines.abs().max() == 0
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_a_shift_moves_and_repeats_edges(pixels):
+    rows = torch.arange(SIZE, dtype=torch.float32)
+    picture = torch.stack([rows[:, None].expand(SIZE, SIZE), rows[None].expand(SIZE, SIZE), torch.ones(SIZE, SIZE)])
+    made = shift_randomly(picture.expand(300, -1, -1, -1), pixels, torch_generator(0, "x"))
+    assert made.shape == (300, 3, SIZE, SIZE)
+    down = made[:, 0, SIZE // 2, 0] - SIZE // 2
+    right = made[:, 1, 0, SIZE // 2] - SIZE // 2
+    wanted = list(range(-pixels, pixels + 1))
+    assert sorted(set(down.tolist())) == wanted
+    assert sorted(set(right.tolist())) == wanted
+    assert len({*zip(down.tolist(), right.tolist(), strict=True)}) == len(wanted) ** 2, "both ways on their own"
+    for image, dy, dx in zip(made, down, right, strict=True):
+        assert torch.equal(image[0, :, 0], (rows + dy).clamp(0, SIZE - 1))
+        assert torch.equal(image[1, 0], (rows + dx).clamp(0, SIZE - 1))

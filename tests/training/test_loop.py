@@ -1,0 +1,143 @@
+"""One loop for all training: it learns, it is repeatable, and it keeps the epoch that did best on validation."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from heatproof.errors import HeatproofError
+from heatproof.training.loop import Examples, Schedule, fit, validate
+
+SCHEDULE = Schedule(
+    epochs=6,
+    batch_size=16,
+    optimizer="sgd",
+    lr=0.1,
+    momentum=0.9,
+    weight_decay=0.0,
+    schedule="step",
+    decay=0.5,
+    decay_every=2,
+    label_smoothing=0.0,
+    shift=0,
+)
+
+
+def examples(count, seed, noise=0.5):
+    """Images whose red channel tells their class, under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    images = noise * torch.randn(count, 3, 6, 6, generator=generator)
+    images[:, 0] += (2 * labels - 1)[:, None, None]
+    return Examples(images, labels)
+
+
+def network():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("decay", ["step", "cosine"])
+def test_it_learns(optimizer, decay):
+    schedule = replace(SCHEDULE, optimizer=optimizer, schedule=decay, lr=0.1 if optimizer == "sgd" else 0.03)
+    model = network()
+    best, history = fit(model, examples(64, 0), examples(32, 1), schedule, seed=0)
+    model.load_state_dict(best)
+    unseen = examples(200, 2)
+    assert validate(model, unseen, 16)[1] > 0.95
+    assert history[-1]["train_loss"] < history[0]["train_loss"]
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
+    made = []
+    for disturb in (1, 2):
+        torch.manual_seed(disturb)
+        best, history = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=0)
+        made.append((best, history))
+    (first, first_history), (second, second_history) = made
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert first_history == second_history
+    other, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=1)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_checkpoint_is_the_epoch_with_the_lowest_validation_loss():
+    """Under a rate so high that losses jump, with labels so noisy that more training does not help."""
+    train, validation = examples(32, 0, noise=4.0), examples(24, 1, noise=4.0)
+    model = network()
+    best, history = fit(model, train, validation, replace(SCHEDULE, lr=0.5, epochs=12), seed=0)
+    losses = [row["validation_loss"] for row in history]
+    chosen = losses.index(min(losses))
+    assert 0 < chosen < len(losses) - 1, "neither the first nor the last, or this test says nothing"
+    assert validate(model, validation, 16)[0] == pytest.approx(losses[-1], abs=1e-6)
+    model.load_state_dict(best)
+    loss, accuracy = validate(model, validation, 16)
+    assert loss == pytest.approx(losses[chosen], abs=1e-6)
+    assert accuracy == pytest.approx(history[chosen]["validation_accuracy"])
+
+
+def test_validation_is_the_mean_over_images_whatever_the_batches():
+    model, held_out = network(), examples(10, 3, noise=2.0)
+    logits = model.eval()(held_out.images).detach()
+    loss = nn.functional.cross_entropy(logits, held_out.labels)
+    accuracy = (logits.argmax(1) == held_out.labels).float().mean()
+    for batch_size in (1, 4, 10):
+        assert validate(model, held_out, batch_size) == pytest.approx((float(loss), float(accuracy)), abs=1e-6)
+
+
+def test_the_rate_over_epochs():
+    rates = {}
+    for schedule in ("step", "cosine"):
+        _, history = fit(network(), examples(16, 0), examples(8, 1), replace(SCHEDULE, schedule=schedule), seed=0)
+        rates[schedule] = [row["lr"] for row in history]
+    assert rates["step"] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
+    cosine = [0.05 * (1 + torch.tensor(torch.pi * epoch / 6).cos().item()) for epoch in range(6)]
+    assert rates["cosine"] == pytest.approx(cosine, abs=1e-7)
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e10])
+def test_divergence_is_said(lr):
+    with pytest.raises(HeatproofError, match=r"Training diverged in epoch \d+ .*: lower the learning rate"):
+        fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, lr=lr, epochs=20), seed=0)
+
+
+def test_images_that_are_not_finite_are_no_success():
+    bad = examples(16, 0)
+    bad.images[3] = torch.nan
+    with pytest.raises(HeatproofError, match="diverged in epoch 0"):
+        fit(network(), bad, examples(8, 1), SCHEDULE, seed=0)
+
+
+def test_a_last_batch_of_one_is_left_out():
+    """Batch norm cannot be trained on one image."""
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(108, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    _, history = fit(flat, examples(17, 0), examples(8, 1), SCHEDULE, seed=0)
+    assert len(history) == SCHEDULE.epochs
+
+
+def test_the_augmentation_sees_every_training_image_once_an_epoch_and_no_other():
+    seen = []
+
+    def augment(images, generator):
+        seen.append(images.clone())
+        return images
+
+    train, validation = examples(48, 0), examples(8, 1)
+    fit(network(), train, validation, replace(SCHEDULE, epochs=2), seed=0, augment=augment)
+    for epoch in (seen[:3], seen[3:]):
+        rows = torch.cat(epoch).flatten(1)
+        found = (rows[:, None] == train.images.flatten(1)[None]).all(2)
+        assert torch.equal(found.sum(0), torch.ones(48, dtype=torch.long))
+    assert not torch.equal(seen[0], seen[3]), "in another order"
+
+
+def test_weight_decay_and_smoothing_reach_the_loss():
+    plain, _ = fit(network(), examples(32, 0), examples(8, 1), SCHEDULE, seed=0)
+    for change in ({"weight_decay": 0.1}, {"label_smoothing": 0.2}, {"momentum": 0.0}, {"batch_size": 8}):
+        other, _ = fit(network(), examples(32, 0), examples(8, 1), replace(SCHEDULE, **change), seed=0)
+        assert any(not torch.equal(plain[name], other[name]) for name in plain), change
