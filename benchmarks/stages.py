@@ -24,7 +24,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.responses import patch_responses
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 from heatproof.training.stages import finetune, pretrain
 
 BATCHES = (64, 128, 256)

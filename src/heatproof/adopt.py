@@ -12,7 +12,8 @@ import os
 import time
 from pathlib import Path
 
-from heatproof.plan import Plan, Record
+from heatproof.plan.entries import Record
+from heatproof.plan.whole import Plan
 from heatproof.provenance import digest
 from heatproof.store import read_json, write_text
 

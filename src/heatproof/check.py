@@ -7,7 +7,8 @@ from pathlib import Path
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan import ModelEntry, Plan, make_plan
+from heatproof.plan.entries import ModelEntry
+from heatproof.plan.whole import Plan, make_plan
 
 
 def check_config(path: str | Path) -> str:

@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
         options.run(options)
+        # Here, and not when Python ends, a reader that has gone can be told from an error.
+        sys.stdout.flush()
     except HeatproofError as error:
         print(f"heatproof: {error}", file=sys.stderr)
         return 1

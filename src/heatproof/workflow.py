@@ -13,7 +13,7 @@ from typing import IO, Any
 from heatproof.adopt import adopt
 from heatproof.check import check_checkpoints, check_layers
 from heatproof.errors import HeatproofError
-from heatproof.plan import Plan, make_plan
+from heatproof.plan.whole import Plan, make_plan
 
 # Held for as long as the process lives; the system lets go of it even if the process is killed.
 _held: list[IO[str]] = []

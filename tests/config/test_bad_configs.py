@@ -9,7 +9,7 @@ import yaml
 from heatproof.check import check_config
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 
 VIT = {"architecture": "small_vit"}
 # What is laid over the default config, and what the sentence says.

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from heatproof.config import default_config, merge
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 
 
 def plan_of(**change):

@@ -13,7 +13,7 @@ from heatproof.data.catalogue import DATASETS
 from heatproof.metrics.catalogue import METRICS
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 from heatproof.training.loop import Schedule
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from heatproof.adopt import LONG_AGO, adopt, belongs
 from heatproof.manifest import describe_file, write_manifest
-from heatproof.plan import Record
+from heatproof.plan.entries import Record
 from heatproof.store import write_json
 
 NAMES = ("weights", "maps", "scores")

@@ -8,7 +8,7 @@ from heatproof.config import merge
 from heatproof.data.prepare import prepare
 from heatproof.metrics.score import score
 from heatproof.perturbation.drops import drops
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 from heatproof.report.tables import tables
 from heatproof.store import describe, read
 from heatproof.training.stages import finetune, pretrain

@@ -10,7 +10,7 @@ from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.catalogue import METRICS
 from heatproof.models.catalogue import ARCHITECTURES
-from heatproof.plan import make_plan
+from heatproof.plan.whole import make_plan
 from heatproof.report.listing import print_names, print_stores
 
 TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}

@@ -54,7 +54,7 @@ def test_undefined_scores_are_counted_and_left_out():
     assert table.n_images.to_dict() == {"a": 2, "b": 4, "c": 0}
     assert table.n_undefined.to_dict() == {"a": 2, "b": 0, "c": 4}
     assert np.isnan(table.loc["c", "score"])
-    assert table["rank"].to_dict() == {"a": 1, "b": 2, "c": pd.NA}
+    assert table["rank"].dropna().to_dict() == {"a": 1, "b": 2}
     assert "gap" not in table
 
 

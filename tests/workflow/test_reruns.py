@@ -101,6 +101,12 @@ def test_metric_code(project):
     assert project.ran() == {}
 
 
+def test_plot_code(project):
+    assert project.ran("all") == {"plot": 1, "pages": 1, "gallery": 1, "all": 1}
+    project.edit("src/heatproof/report/plots.py", "from typing import", "EDITED = True\nfrom typing import")
+    assert project.ran("all") == {"plot": 1, "all": 1}
+
+
 def test_explainer_code(project):
     project.edit("src/heatproof/attribution/gradient.py", "from typing", "EDITED = True\nfrom typing")
     assert project.ran() == {"attribute": 2, **RESCORED}

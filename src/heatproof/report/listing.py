@@ -13,7 +13,7 @@ from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.catalogue import METRICS
 from heatproof.models.catalogue import ARCHITECTURES
-from heatproof.plan import Plan, make_plan
+from heatproof.plan.whole import Plan, make_plan
 from heatproof.report.stores import Stored, open_stored, stores_below
 
 

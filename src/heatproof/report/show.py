@@ -304,7 +304,8 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> No
     _draw_grid(axes, (height, width), drops.grid)
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
     logit = _number(drops.logit, ".3g")
-    note = f"baseline {drops.baseline}{unit}\nlogit of the intact image {logit}\npredicted class {drops.predicted}"
+    told = f", numbers{unit}" if unit else ""
+    note = f"baseline {drops.baseline}{told}\nlogit of the intact image {logit}\npredicted class {drops.predicted}"
     _titles(axes, "logit drop without patch", note, side)
 
 

@@ -1,0 +1,91 @@
+"""The command line: exit status, one sentence on errors, and jobs that end with their Snakemake."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from heatproof.cli import STAGES, main
+
+DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}, "key": "k"}
+SLOW = """
+import time
+from heatproof.data.digits import digits
+
+def load(*, seed):
+    time.sleep({})
+    return digits(seed=seed)
+"""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_a_function_of_its_module(stage):
+    assert callable(getattr(importlib.import_module(STAGES[stage]), stage))
+
+
+def test_a_stage_runs(tmp_path, capsys):
+    path = tmp_path / "digits.json"
+    assert main(["run", "prepare", json.dumps({**DATASET, "manifest": str(path)})]) == 0
+    assert json.loads(path.read_text())["name"] == "digits"
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
+    spec = {**DATASET, "kind": "no_such_module:load", "manifest": str(tmp_path / "x.json")}
+    assert main(["run", "prepare", json.dumps(spec)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = [line for line in printed.err.splitlines() if line.startswith("heatproof: ")]
+    assert len(lines) == 1
+    assert "no_such_module:load" in lines[0]
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["run", "no_such_stage", "{}"], ["list", "colours"], ["check"]])
+def test_wrong_use_is_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: heatproof" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_error(unbuffered):
+    """As `heatproof list methods | head -1` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "heatproof", "list", "methods"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def run_slowly(tmp_path, seconds, controller):
+    (tmp_path / "slow.py").write_text(SLOW.format(seconds))
+    spec = {**DATASET, "kind": "slow:load", "manifest": str(tmp_path / "digits.json")}
+    environment = {**os.environ, "HEATPROOF_CONTROLLER": str(controller), "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "heatproof", "run", "prepare", json.dumps(spec)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_job_ends_when_its_snakemake_is_gone(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = run_slowly(tmp_path, 100, gone.pid)
+    assert done.returncode == 143, done.stderr
+    assert not (tmp_path / "digits.json").exists()
+
+
+def test_a_job_runs_on_while_its_snakemake_lives(tmp_path):
+    done = run_slowly(tmp_path, 1.2, os.getpid())
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "digits.json").exists()
