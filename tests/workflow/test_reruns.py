@@ -108,10 +108,13 @@ def test_plot_code(project):
 
 
 def test_explainer_code(project):
-    project.edit("src/heatproof/attribution/gradient.py", "from typing", "EDITED = True\nfrom typing")
-    assert project.ran() == {"attribute": 2, **RESCORED}
+    """An edit reaches the maps of its own family, and no others."""
+    project.edit("src/heatproof/attribution/path.py", "from typing", "EDITED = True\nfrom typing")
+    project.edit("src/heatproof/attribution/reference.py", "from typing", "EDITED = True\nfrom typing")
+    assert project.ran() == {"attribute": 2, "attribute_reference": 2, **RESCORED}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "integrated_gradients: all 4 images are there already" not in log or "path" not in log
+    assert "saliency: all 4 images are there already" in log
+    assert "integrated_gradients: all 4 images are there already" not in log
 
 
 def test_comments_and_docstrings(project):
