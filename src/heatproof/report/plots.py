@@ -105,7 +105,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     for (dataset, suffix), part in table.groupby(["dataset", "suffix"], sort=False):
         models = list(dict.fromkeys(part["model"]))
         for start in range(0, len(models), PANELS_IN_A_ROW):
-            rows.append([(dataset, suffix, model) for model in models[start : start + PANELS_IN_A_ROW]])
+            rows.append([(str(dataset), str(suffix), model) for model in models[start : start + PANELS_IN_A_ROW]])
     columns = max(map(len, rows))
     names = 0.075 * max(map(len, order)) + 0.5
     # Several weights beside each other need more room than two.

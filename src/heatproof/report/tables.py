@@ -92,7 +92,9 @@ def score_table(
         for key in ("ci_low", "ci_high", "n_images", "n_undefined"):
             part[key] = summary[key]
         part["rank"] = rank_methods(summary["mean"], higher_is_better(str(case[-1])))
-        parts.append(part.assign(**dict(zip(CASE, case, strict=True))))
+        for key, name in zip(CASE, case, strict=True):
+            part[key] = name
+        parts.append(part)
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0))
     columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
