@@ -92,9 +92,7 @@ def score_table(
         for key in ("ci_low", "ci_high", "n_images", "n_undefined"):
             part[key] = summary[key]
         part["rank"] = rank_methods(summary["mean"], higher_is_better(str(case[-1])))
-        for key, name in zip(CASE, case, strict=True):
-            part[key] = name
-        parts.append(part)
+        parts.append(part.assign(**{key: str(name) for key, name in zip(CASE, case, strict=True)}))
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0))
     columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
