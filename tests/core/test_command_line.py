@@ -72,7 +72,8 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 def run_slowly(tmp_path, seconds, controller):
     (tmp_path / "slow.py").write_text(SLOW.format(seconds))
     spec = {**DATASET, "kind": "slow:load", "manifest": str(tmp_path / "digits.json")}
-    environment = {**os.environ, "HEATPROOF_CONTROLLER": str(controller), "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "HEATPROOF_CONTROLLER": str(controller), "PYTHONPATH": path}
     command = [sys.executable, "-m", "heatproof", "run", "prepare", json.dumps(spec)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 

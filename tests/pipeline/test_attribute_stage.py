@@ -49,6 +49,12 @@ def test_maps_of_a_users_own_code(project, output):
     np.testing.assert_allclose(made.maps("saliency")[:, 0], slope.sum(1).numpy(), atol=1e-5 * slope.abs().max())
 
 
+def test_what_is_explained_after_softmax_is_a_probability():
+    """The toy network is so sure that its maps could not tell a probability from its logarithm."""
+    logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(make.Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
+
+
 def test_what_a_store_says(project):
     made = project(explainers=[MINE, {"noise_input_x_gradient": {"samples": 2}}]).attribute()
     found = made.describe()
