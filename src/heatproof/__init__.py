@@ -1,3 +1,18 @@
 """heatproof: which attribution method can be trusted, on your model and data, and how sure that is."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heatproof.evaluation import evaluate
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "evaluate"]
+
+
+def __getattr__(name: str) -> object:
+    # Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
+    if name == "evaluate":
+        from heatproof.evaluation import evaluate
+
+        return evaluate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

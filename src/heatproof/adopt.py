@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heatproof.plan.entries import Record
 from heatproof.plan.whole import Plan
-from heatproof.provenance import digest
+from heatproof.provenance import digest, file_digest
 from heatproof.store import read_json, write_text
 
 LONG_AGO = 1_000_000_000.0
@@ -39,8 +39,24 @@ def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
                 # Read from no other file, a list of images cannot be older than its inputs; it is made in a second.
                 Path(record.manifest).unlink(missing_ok=True)
             else:
-                set_times(record, LONG_AGO - record.rank)
+                date_back(record)
         write_text(marker, state)
+
+
+def notice_replaced(plan: Plan) -> None:
+    """Date back what was made from a checkpoint that is another now, whatever the dates of both.
+
+    Snakemake goes by the time in a file, and a copy or an archive may bring an old one.
+    """
+    if not any(plan.checkpoint_file(model) for model in plan.models):
+        return
+    for record in plan.records():
+        if record.sources and os.path.exists(record.manifest):
+            made = os.stat(record.manifest).st_mtime
+            # The system's own time of a change spares the reading of what was not touched since.
+            touched = any(os.stat(source).st_ctime >= made for source in record.sources if os.path.exists(source))
+            if touched and not read_the_same(record):
+                date_back(record)
 
 
 def belongs(record: Record) -> bool:
@@ -50,12 +66,28 @@ def belongs(record: Record) -> bool:
         return False
     if record.images is not None and made["images"][1] < record.images:
         return False
+    if not read_the_same(record):
+        return False
     folder = Path(record.manifest).parent
     sizes_fit = all(
         (folder / facts["file"]).is_file() and (folder / facts["file"]).stat().st_size == facts["bytes"]
         for facts in made.get("files", ())
     )
     return sizes_fit and all(os.path.exists(output) for output in record.outputs)
+
+
+def read_the_same(record: Record) -> bool:
+    """Tell whether the user's own files behind a job have the bytes that it read."""
+    then = (read_json(record.manifest) or {}).get("input_sha256", {})
+    return all(
+        os.path.isfile(source) and then.get(Path(source).as_posix()) == file_digest(source) for source in record.sources
+    )
+
+
+def date_back(record: Record) -> None:
+    """Make a job's files older than all that they could be made from, so that Snakemake makes them again."""
+    oldest = [LONG_AGO, *(os.stat(source).st_mtime for source in record.sources if os.path.exists(source))]
+    set_times(record, min(oldest) - record.rank)
 
 
 def set_times(record: Record, when: float) -> None:

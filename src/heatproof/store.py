@@ -32,6 +32,8 @@ COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
 # What equals the fill value must still be a file, or its loss could not be told from it. A setting, because
 # zarr.open_array does not heed its argument `config` for an array that is there.
 WRITE_ALL = {"array.write_empty_chunks": True}
+# As a target, because Snakemake does not make again what is missing behind tables that stand.
+TARGET = "run your snakemake command with this path as its target."
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
     except Exception as error:
         raise HeatproofError(
-            f"{store} has no readable array {array!r} ({_one_line(error)}): {_remedy(store)}"
+            f"{store} has no readable array {array!r} ({_one_line(error)}): {_heal_store(store)}"
         ) from None
     size = (handle.shards or handle.chunks)[0]
     if stop > handle.shape[0]:
@@ -223,21 +225,18 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
     for shard in range(start // size, -(-stop // size)):
         low, high = max(start, shard * size), min(stop, (shard + 1) * size)
         path = shard_file(store, array, shard, handle.ndim - 1)
+        # Ids, labels and names come with the metadata, and are no target of their own.
+        remedy = f"remove it with `rm {path}` and {TARGET}" if handle.ndim > 1 else _heal_store(store)
         if not os.path.isfile(path):
-            raise HeatproofError(f"{path} is missing: make it with `snakemake --cores 1 {path}`.")
+            raise HeatproofError(f"{path} is missing: {TARGET if handle.ndim > 1 else remedy}")
         try:
             part = np.asarray(handle[low:high])
         except Exception as error:
-            raise HeatproofError(
-                f"{path} is damaged ({_one_line(error)}): heal it with `rm {path}` and then "
-                f"`snakemake --cores 1 {path}`; nothing else is made again."
-            ) from None
+            raise HeatproofError(f"{path} is damaged ({_one_line(error)}): {remedy}") from None
         holes = _unmade(part)
         if holes.any():
             image = low + int(np.flatnonzero(holes)[0])
-            raise HeatproofError(
-                f"{path} has no values for image {image}: heal it with `rm {path}` and `snakemake --cores 1 {path}`."
-            )
+            raise HeatproofError(f"{path} has no values for image {image}: {remedy}")
         parts.append(part)
     return np.concatenate(parts)
 
@@ -247,8 +246,10 @@ def _unmade(values: np.ndarray) -> np.ndarray:
     return np.isnan(rows).all(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
 
 
-def _remedy(store: Path) -> str:
-    return f"make it with `rm -r {store}` and the snakemake command that you ran."
+def _heal_store(store: Path) -> str:
+    base = str(store).removesuffix(".zarr")
+    lost = f"rm -r {store} {base}.[0-9]*.json"
+    return f"remove the store with `{lost}` and run your snakemake command with {base}.0.json as its target."
 
 
 def _one_line(error: Exception) -> str:
@@ -270,8 +271,8 @@ def describe(store: str | Path) -> dict[str, Any]:
         return _describe(Path(store))
     except Exception as error:
         raise HeatproofError(
-            f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, remove it and run "
-            "the workflow again."
+            f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, "
+            f"{_heal_store(Path(store))}"
         ) from None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from heatproof.adopt import adopt
+from heatproof.adopt import adopt, notice_replaced
 from heatproof.check import check_checkpoints, check_layers
 from heatproof.errors import HeatproofError
 from heatproof.plan.whole import Plan, make_plan
@@ -26,6 +26,7 @@ def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
         check_checkpoints(plan)
         check_layers(plan)
         adopt(plan)
+        notice_replaced(plan)
     return plan
 
 

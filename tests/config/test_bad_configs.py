@@ -63,6 +63,11 @@ BAD = {
         {"datasets": [{"d": {"dataset": "digits", "validation": 0.5, "evaluation": 0.5}}]},
         "leave nothing to train on",
     ),
+    "digest without a checkpoint": (
+        {"models": [{"m": {**VIT, "sha256": "0" * 64}}]},
+        "The model 'm' has a sha256 and no checkpoint",
+    ),
+    "checkpoint without a name": ({"models": [{"m": {**VIT, "checkpoint": ""}}]}, "'checkpoint' in models: m is not"),
     "a name twice": ({"explainers": ["saliency", "saliency"]}, "explainers names 'saliency' twice"),
     "a name twice, once with settings": ({"weights": ["f", {"f": {"epochs": 1}}]}, "weights names 'f' twice"),
     "maps that collide": (
@@ -165,7 +170,10 @@ def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
     def count(*, root):
         raise HeatproofError(f"There is no folder {root}.")
 
-    entry = DatasetEntry("folder", DATASETS["digits"].load, None, {"root": ""}, count)
+    def load(*, seed, root=""):
+        raise AssertionError("asked for images before work")
+
+    entry = DatasetEntry("folder", load, None, {"root": ""}, count)
     monkeypatch.setitem(DATASETS, "folder", entry)
     config = merge(default_config(), {"datasets": [{"mine": {"dataset": "folder", "root": "no/such"}}]})
     with pytest.raises(HeatproofError, match="There is no folder no/such"):

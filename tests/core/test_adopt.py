@@ -1,15 +1,17 @@
 """Results without Snakemake's memory: what belongs to the config gets times in order, what does not is made again."""
 
+import dataclasses
 import os
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from heatproof.adopt import LONG_AGO, adopt, belongs
+from heatproof.adopt import LONG_AGO, adopt, belongs, notice_replaced
 from heatproof.manifest import describe_file, write_manifest
 from heatproof.plan.entries import Record
-from heatproof.store import write_json
+from heatproof.provenance import file_digest
+from heatproof.store import read_json, write_json
 
 NAMES = ("weights", "maps", "scores")
 
@@ -159,3 +161,73 @@ def test_it_looks_again_while_snakemake_has_no_memory(folder):
     os.utime("results/maps.bin", (7000, 7000))
     adopt(plan_of(*records))
     assert os.stat("results/maps.bin").st_mtime > 7000
+
+
+# ---- checkpoints of one's own ----------------------------------------------------------------------------------------
+
+
+def fetched(mtime=4000):
+    """Leave fetched weights and their checkpoint."""
+    with open("mine.pt", "w") as file:
+        file.write("weights")
+    os.utime("mine.pt", (mtime, mtime))
+    record = make("weights", 1)
+    made = read_json(record.manifest)
+    write_json(record.manifest, {**made, "input_sha256": {"mine.pt": file_digest("mine.pt")}})
+    return dataclasses.replace(record, sources=("mine.pt",))
+
+
+def replace_checkpoint(mtime):
+    with open("mine.pt", "w") as file:
+        file.write("WEIGHTS")
+    os.utime("mine.pt", (mtime, mtime))
+
+
+def with_checkpoint(*records):
+    return SimpleNamespace(records=lambda: iter(records), models=["m"], checkpoint_file=lambda model: ["mine.pt"])
+
+
+def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
+    record, maps = fetched(), make("maps", 3)
+    assert belongs(record)
+    replace_checkpoint(4000)
+    assert not belongs(record)
+    adopt(plan_of(record, maps))
+    assert max(times(record)) < os.stat("mine.pt").st_mtime
+    assert min(times(maps)) > LONG_AGO
+
+
+@pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_json("results/weights.json", {})])
+def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, lose):
+    record = fetched()
+    lose()
+    assert not belongs(record)
+
+
+@pytest.mark.parametrize("mtime", [1, 4000, 2_000_000_000])
+def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of_it(folder, mtime):
+    record, maps = fetched(), make("maps", 3)
+    remember()
+    before = times(maps)
+    replace_checkpoint(mtime)
+    notice_replaced(with_checkpoint(record, maps))
+    assert max(times(record)) < mtime
+    assert times(maps) == before
+
+
+def test_the_same_checkpoint_dates_nothing_back(folder):
+    record = fetched()
+    before = times(record)
+    os.utime("mine.pt")
+    notice_replaced(with_checkpoint(record))
+    assert times(record) == before
+
+
+def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch):
+    record = fetched()
+    later = time.time() + 60
+    for output in record.outputs:
+        os.utime(output, (later, later))
+    monkeypatch.setattr("heatproof.adopt.file_digest", lambda path: pytest.fail(f"{path} was read"))
+    notice_replaced(with_checkpoint(record))
+    assert times(record) == pytest.approx([later] * 2)

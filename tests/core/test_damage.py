@@ -40,6 +40,15 @@ def damaged(store):
         file.write_bytes(content)
 
 
+def assert_whole_store_is_to_go(caught, store):
+    """Metadata are no target of Snakemake; the manifest of a first shard is."""
+    base = str(store).removesuffix(".zarr")
+    said = str(caught.value)
+    assert f"rm -r {store} {base}.[0-9]*.json`" in said
+    assert said.endswith(f"run your snakemake command with {base}.0.json as its target.")
+    assert "\n" not in said
+
+
 def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
 
@@ -56,7 +65,7 @@ def test_one_flipped_bit_anywhere_in_a_shard(store, damaged, array):
             read(store, array, 3, 6)
         said = str(caught.value)
         assert f"{file} is damaged" in said, place
-        assert f"rm {file}" in said
+        assert f"rm {file}` and run your snakemake command with this path as its target" in said
         assert "\n" not in said
     assert len(read(store, array, 0, 3)) == 3, "the other shard is whole"
 
@@ -77,8 +86,9 @@ def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
     whole = file.read_bytes()
     for place in range(len(whole)):
         damaged(file, flipped(whole, place))
-        with pytest.raises(HeatproofError, match="damaged"):
+        with pytest.raises(HeatproofError, match="damaged") as caught:
             describe(store)
+        assert_whole_store_is_to_go(caught, store)
 
 
 @pytest.mark.parametrize("name", ["image_id", "label"])
@@ -87,8 +97,12 @@ def test_lost_ids_or_labels(store, damaged, name):
     file = store / name / "c/0"
     damaged(file, file.read_bytes())
     file.unlink()
-    with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing"):
+    with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
         describe(store)
+    assert_whole_store_is_to_go(caught, store)
+    with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
+        read(store, name, 0, 1)
+    assert_whole_store_is_to_go(caught, store)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"zarr_format": 3}'])
@@ -97,4 +111,12 @@ def test_damaged_metadata(store, damaged, content):
     for look in (lambda: read(store, "logit", 0, 3), lambda: describe(store)):
         with pytest.raises(HeatproofError, match=r"s\.zarr") as caught:
             look()
-        assert "\n" not in str(caught.value)
+        assert_whole_store_is_to_go(caught, store)
+
+
+def test_a_lost_shard_is_made_as_a_target(store, damaged):
+    file = store.__class__(shard_file(store, "logit", 0, 1))
+    damaged(file, b"")
+    file.unlink()
+    with pytest.raises(HeatproofError, match=f"{file} is missing: run your snakemake command with this path as its"):
+        read(store, "logit", 0, 3)

@@ -10,7 +10,18 @@ import pytest
 import heatproof
 
 ROOT = Path(heatproof.__file__).parent
-BASE = {"errors", "randomness", "progress", "registry", "provenance", "grids", "store", "manifest"}
+BASE = {
+    "errors",
+    "randomness",
+    "progress",
+    "registry",
+    "provenance",
+    "grids",
+    "sequences",
+    "bounds",
+    "store",
+    "manifest",
+}
 WORKFLOW = {"plan", "adopt", "check", "workflow", "cli", "__main__"}
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
@@ -20,6 +31,8 @@ ALLOWED = {
     "provenance": set(),
     "registry": {"errors"},
     "grids": {"errors"},
+    "sequences": {"errors", "randomness", "grids"},
+    "bounds": set(),
     "store": {"errors"},
     "manifest": {"provenance", "store"},
     "config": {"errors", "registry"},
@@ -30,6 +43,8 @@ ALLOWED = {
     "perturbation": BASE | {"data", "models", "pieces"},
     "training": BASE | {"data", "models", "perturbation"},
     "metrics": BASE,
+    # Without the workflow: a user's model, images and maps to scores.
+    "evaluation": BASE | {"models", "metrics", "perturbation"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "metrics", "ranking", "config", "plan"},
@@ -136,6 +151,10 @@ def test_loads_without_torch(part, entries):
 @pytest.mark.parametrize("file", [f for f in FILES if f.name == "__init__.py"], ids=lambda f: f.parent.name)
 def test_packages_run_no_code(file):
     """A digest of code follows imports to modules and does not look into packages."""
+    allowed = ast.Expr | ast.Assign
+    if file.parent == ROOT:
+        # What the package offers to its users is found late, and nothing of the workflow asks for it.
+        allowed = allowed | ast.ImportFrom | ast.If | ast.FunctionDef
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    assert all(isinstance(node, ast.Expr | ast.Assign) for node in tree.body)
-    assert imports(file) == set()
+    assert all(isinstance(node, allowed) for node in tree.body)
+    assert file.parent == ROOT or imports(file) == set()

@@ -64,7 +64,10 @@ def path(tmp_path):
 def test_xarray_sees_named_dimensions_and_coordinates(path):
     made = values(0)
     write_shard(path, "attribution", 0, 0, made)
-    with xarray.open_zarr(path, consolidated=False) as data:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened = xarray.open_zarr(path, consolidated=False)
+    with opened as data:
         assert data.attribution.dims == ("image", "map", "y", "x")
         assert data.logit.dims == ("image", "variant")
         assert set(data.coords) == {"image", "image_id", "label", "map"}

@@ -68,6 +68,7 @@ def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
     assert digest in (tmp_path / "results/pretrained.history.csv").read_text()
     assert read_json(spec["manifest"])["spec_key"] == "k"
+    assert read_json(spec["manifest"])["input_sha256"] == {path.as_posix(): digest}
 
 
 def test_a_url(run, tmp_path, state):
@@ -75,6 +76,7 @@ def test_a_url(run, tmp_path, state):
     as_safetensors(state, path)
     spec = run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
     assert torch.equal(load_file(spec["output"])["classifier.bias"], state["classifier.bias"])
+    assert read_json(spec["manifest"])["input_sha256"] == {}, "the config itself has the digest"
 
 
 class Malicious:

@@ -79,6 +79,7 @@ def test_weights_that_cannot_be_read(saved, damage):
     with pytest.raises(HeatproofError, match="cannot be read") as caught:
         load_weights(network_of(), path)
     assert f"rm {path}" in str(caught.value)
+    assert str(caught.value).endswith("run your snakemake command with this path as its target.")
     assert "\n" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ def images():
 
 def test_table_names_and_options():
     assert set(BASELINES) == {"zeros", "random", "blur"}
-    assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros"}
+    assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros", "kernel": "truncated"}
     assert all(entry.summary.endswith(".") for entry in BASELINES.values())
 
 

@@ -10,7 +10,7 @@ import time
 
 import psutil
 import pytest
-from conftest import MICRO, TABLE, Project, clone
+from snakemake_project import MICRO, TABLE, Project, clone
 
 from heatproof.manifest import whole
 from heatproof.store import read_json

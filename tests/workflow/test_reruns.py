@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
-from pathlib import Path
+import subprocess
 
 import pytest
-from conftest import MICRO, TABLE, Project, clone
+from snakemake_project import MICRO, TABLE, Project, clone
 
 pytestmark = pytest.mark.workflow
 
@@ -189,7 +191,7 @@ def test_damaged_chunk_is_named_and_healed(project):
     (project.folder / TABLE).unlink()
     printed = project.run(fails=True)
     assert f"{SALIENCY} is damaged" in printed
-    assert f"rm {SALIENCY}" in printed
+    assert f"rm {SALIENCY}` and run your snakemake command with this path as its target" in printed
     assert "Traceback" not in printed
     file.unlink()
     project.run(SALIENCY)
@@ -203,7 +205,58 @@ def test_lost_shard_is_named(project):
     shown = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1")
     assert shown.returncode == 1
     assert f"{SALIENCY} is missing" in shown.stderr
-    assert Path(SALIENCY).name in shown.stderr
+    assert "run your snakemake command with this path as its target" in shown.stderr
+    assert project.ran() == {}, "behind tables that stand, the command alone makes nothing"
+    assert project.ran(SALIENCY) == {"attribute": 1}
+    assert project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").returncode == 0
+
+
+def test_damaged_metadata_are_healed_as_the_sentence_says(project):
+    store = f"{MAPS}/saliency.zarr"
+    maps = (project.folder / SALIENCY).read_bytes()
+    (project.folder / store / "attribution/zarr.json").write_bytes(b"")
+    said = project.heatproof("maps", "show", store, "--image", "1").stderr
+    command = re.search(r"`(rm [^`]+)`", said)
+    target = re.search(r"with (\S+) as its target", said)
+    assert command, said
+    assert target, said
+    subprocess.run(command[1], shell=True, check=True, cwd=project.folder)
+    assert project.ran(target[1]) == {"attribute": 1}
+    assert (project.folder / SALIENCY).read_bytes() == maps
+    assert project.heatproof("maps", "show", store, "--image", "1").returncode == 0
+
+
+def test_lost_manifest_is_healed_as_the_sentence_says(project):
+    path = f"{MAPS}/saliency.0.json"
+    scores = "results/scores/digits/vgg/finetuned/idsds.parquet"
+    (project.folder / path).write_text("{")
+    (project.folder / scores).unlink()
+    said = project.run(scores, fails=True)
+    assert f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this" in said
+    (project.folder / path).unlink()
+    assert project.ran(path) == {"attribute": 1}
+    assert project.ran(scores) == {"score": 1}
+
+
+def test_another_checkpoint_under_the_same_path(project, tmp_path):
+    """Also one of an old date, and also where Snakemake has no memory."""
+    weights = project.folder / "results/weights/digits/vgg"
+    target = "results/weights/digits/vgg/finetuned.safetensors"
+    checkpoints = {name: (weights / f"{name}.safetensors").read_bytes() for name in ("pretrained", "finetuned")}
+    mine = project.folder / "mine.safetensors"
+    mine.write_bytes(checkpoints["pretrained"])
+    project.config["models"][0]["vgg"]["checkpoint"] = mine.name
+    assert project.ran(target) == {"fetch": 1, "finetune": 1}
+    assert project.ran(target) == {}
+    copied = Project(clone(tmp_path / "copied"), project.config)
+    shutil.copytree(project.folder / "results", copied.folder / "results")
+    for each in (project, copied):
+        path = each.folder / mine.name
+        path.write_bytes(checkpoints["finetuned"])
+        os.utime(path, (1e9, 1e9))
+        assert each.ran(target) == {"fetch": 1, "finetune": 1}
+        assert (each.folder / "results/weights/digits/vgg/pretrained.safetensors").read_bytes() == path.read_bytes()
+        assert each.ran(target) == {}
 
 
 def test_conda_file(project):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._parts import draw_per_image, leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 
@@ -105,7 +106,9 @@ def layer_cam(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 @explainer("smooth_grad_cam_pp", signed=False, needs={"cam_layer"})
-def smooth_grad_cam_pp(explained: Explained, *, samples: int = 4, stdev: float = 0.3) -> dict[str, torch.Tensor]:
+def smooth_grad_cam_pp(
+    explained: Explained, *, samples: Count = 4, stdev: Annotated[float, Bounds(above=0)] = 0.3
+) -> dict[str, torch.Tensor]:
     """Smooth Grad-CAM++: Grad-CAM++ weights from noisy copies of the image (torchcam `SmoothGradCAMpp`).
 
     Omeiza et al., "Smooth Grad-CAM++", 2019, section 3. torchcam 0.5 averages over the noisy copies only in the

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._parts import draw_per_image, parts, require
 from heatproof.attribution.gradient import multiply_by_gradient
 from heatproof.attribution.path import integrate
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     },
 )
 def noise_input_x_gradient(
-    explained: Explained, *, samples: int = 20, stdev: float = 0.15, relative: bool = True
+    explained: Explained, *, samples: Count = 20, stdev: Annotated[float, Bounds(least=0)] = 0.15, relative: bool = True
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over input x gradient.
 
@@ -74,7 +75,12 @@ def noise_input_x_gradient(
     },
 )
 def noise_integrated_gradients(
-    explained: Explained, *, samples: int = 20, stdev: float = 0.15, relative: bool = True, steps: int = 10
+    explained: Explained,
+    *,
+    samples: Count = 20,
+    stdev: Annotated[float, Bounds(least=0)] = 0.15,
+    relative: bool = True,
+    steps: Count = 10,
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over integrated gradients.
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution._parts import draw_uniform_images, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Count
 
 if TYPE_CHECKING:
     import torch
 
 
 @explainer("integrated_gradients")
-def integrated_gradients(explained: Explained, *, steps: int = 50) -> dict[str, torch.Tensor]:
+def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str, torch.Tensor]:
     """Integrated gradients from the zero baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
     The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
@@ -42,7 +43,7 @@ def integrated_gradients(explained: Explained, *, steps: int = 50) -> dict[str, 
 
 @explainer("integrated_gradients_uniform")
 def integrated_gradients_uniform(
-    explained: Explained, *, steps: int = 50, low: float = -1.0, high: float = 1.0
+    explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
     """Integrated gradients from a uniform random baseline, drawn for each image.
 

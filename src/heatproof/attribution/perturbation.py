@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._parts import draw_uniform_images, never_alone, require
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
 from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:
@@ -16,10 +17,18 @@ if TYPE_CHECKING:
 # Masks enlarged at once: bounds memory; fixed, so that the order of summation does not depend on the batch size.
 BLOCK = 128
 
+Share = Annotated[float, Bounds(above=0, most=1)]
+Answer = Literal["probability", "logit"]
+
 
 @explainer("rise", signed=False)
 def rise(
-    explained: Explained, *, masks: int = 500, cells: int = 8, probability: float = 0.5, output: str = "probability"
+    explained: Explained,
+    *,
+    masks: Count = 500,
+    cells: Count = 8,
+    probability: Share = 0.5,
+    output: Answer = "probability",
 ) -> dict[str, torch.Tensor]:
     """RISE with masked pixels set to zero after normalisation.
 
@@ -59,10 +68,10 @@ def rise(
 def rise_uniform(
     explained: Explained,
     *,
-    masks: int = 500,
-    cells: int = 8,
-    probability: float = 0.5,
-    output: str = "probability",
+    masks: Count = 500,
+    cells: Count = 8,
+    probability: Share = 0.5,
+    output: Answer = "probability",
     low: float = -1.0,
     high: float = 1.0,
 ) -> dict[str, torch.Tensor]:

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-MetricFunction = Callable[..., "tuple[np.ndarray, np.ndarray]"]
+from heatproof.errors import HeatproofError
+from heatproof.registry import nearest
+from heatproof.sequences import Perturbation
+
+Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
+MetricFunction = Callable[..., Any]
+SequencesFunction = Callable[..., Mapping[str, Perturbation]]
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,8 @@ class Metric:
         The key in the config.
     function
         Takes the arrays in `inputs`, in that order, and the options by keyword; returns the score of each image (N,)
-        float64, NaN where it is undefined, and whether it is defined (N,) bool.
+        float64, NaN where it is undefined, and whether it is defined (N,) bool. A metric over response curves
+        returns a third thing: its own curves by name, (N, S) each, or (S,) where one stands for the whole dataset.
     inputs
         What the metric reads, for example ``("maps", "drops", "grid")``: the workflow fetches no more than that.
     higher_is_better
@@ -33,7 +40,15 @@ class Metric:
     source
         Paper, section and equation.
     options
-        Every option with its default.
+        Every option with its default, those of `sequences` included.
+    sequences
+        Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
+        that takes them; None for a metric that reads none.
+    reads
+        Which responses the inputs come from: ``patches`` (patch drops), ``curves``, ``pictures`` (PIC), ``subsets``
+        (random subsets of pixels), or ``explanations`` (maps of changed images).
+    order
+        The order with which the direction holds; with the other one it is reversed. None where there is no choice.
     """
 
     name: str
@@ -43,18 +58,56 @@ class Metric:
     range: tuple[float, float]
     source: str
     options: Mapping[str, Any]
+    sequences: SequencesFunction | None = None
+    order: str | None = None
+    reads: str = "patches"
 
     @property
     def summary(self) -> str:
         """First line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
+    def higher(self, options: Mapping[str, Any]) -> bool:
+        """Return whether higher is better under these options."""
+        reverse = self.order is not None and options.get("order", self.order) != self.order
+        return self.higher_is_better != reverse
+
+    def fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options, those that are given over the defaults.
+
+        Raises
+        ------
+        HeatproofError
+            If there is no such option.
+        """
+        for key in given:
+            if key not in self.options:
+                raise HeatproofError(f"The metric {self.name!r} has no option {key!r}: {nearest(key, self.options)}")
+        return {**self.options, **given}
+
+    def perturbations(self, options: Mapping[str, Any]) -> Mapping[str, Perturbation]:
+        """Return the sequences that these options ask for."""
+        return {} if self.sequences is None else self.sequences(**_part(self.sequences, options))
+
+    def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
+        """Call the function with its inputs and its own options."""
+        result = self.function(*(inputs[name] for name in self.inputs), **_part(self.function, options))
+        return result if len(result) == 3 else (*result, {})
+
 
 METRICS: dict[str, Metric] = {}
 
 
 def metric(
-    name: str, *, higher_is_better: bool, range: tuple[float, float], source: str
+    name: str,
+    *,
+    higher_is_better: bool,
+    range: tuple[float, float],
+    source: str,
+    sequences: SequencesFunction | None = None,
+    order: str | None = None,
+    reads: str = "patches",
+    settings: Mapping[str, Any] | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Enter a function in the table of metrics.
 
@@ -64,8 +117,12 @@ def metric(
     ----------
     name
         The key in the config.
-    higher_is_better, range, source
+    higher_is_better, range, source, sequences, order
         See `Metric`.
+    reads
+        See `Metric`; ``curves`` wherever there are `sequences`.
+    settings
+        Further options with their defaults: those of the responses.
     """
 
     def enter(function: MetricFunction) -> MetricFunction:
@@ -78,8 +135,26 @@ def metric(
             higher_is_better=higher_is_better,
             range=range,
             source=source,
-            options=MappingProxyType({p.name: p.default for p in keyword_only}),
+            options=MappingProxyType(
+                {
+                    **(_defaults(sequences) if sequences else {}),
+                    **(settings or {}),
+                    **{p.name: p.default for p in keyword_only},
+                }
+            ),
+            sequences=sequences,
+            order=order,
+            reads="curves" if sequences else reads,
         )
         return function
 
     return enter
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _part(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _defaults(function) if name in options}

@@ -67,7 +67,10 @@ def gap(base: str, shards: int) -> str | None:
         manifest = read_json(f"{base}.{shard}.json")
         if manifest is None:
             path = Path(f"{base}.{shard}.json")
-            raise HeatproofError(f"{path} is missing or damaged: make it with `snakemake --cores 1 {path}`.")
+            raise HeatproofError(
+                f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this "
+                "path as its target."
+            )
         if manifest["gap"]:
             return manifest["gap"]
     return None

@@ -81,7 +81,8 @@ def load_weights(network: torch.nn.Module, path: str | Path) -> None:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
         raise HeatproofError(
-            f"The weights {path} cannot be read ({error}): heal them with `rm {path}` and `snakemake --cores 1 {path}`."
+            f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
+            "your snakemake command with this path as its target."
         ) from None
     try:
         network.load_state_dict(state)

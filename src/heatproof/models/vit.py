@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from heatproof.bounds import Count
 from heatproof.models.registry import InputFacts, architecture
 
 
 @architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"))
 def small_vit(
-    num_classes: int, *, size: int = 32, patch: int = 4, dim: int = 48, depth: int = 4, heads: int = 3
+    num_classes: int, *, size: Count = 32, patch: Count = 4, dim: Count = 48, depth: Count = 4, heads: Count = 3
 ) -> Any:
     """Vision transformer (timm) with a class token; the tokens that its last block reads are tapped as a grid."""
     from heatproof.models._vit import build_vit

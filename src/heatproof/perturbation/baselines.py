@@ -130,6 +130,7 @@ def blur(
     sigma: float = 41.0,
     size: int = 51,
     padding: str = "zeros",
+    kernel: str = "truncated",
 ) -> torch.Tensor:
     """Image blurred by a truncated Gaussian kernel that sums to 1 (Hesse et al. 2024, section 4.1).
 
@@ -147,11 +148,14 @@ def blur(
         fades to the zero baseline at the border; ``edge`` repeats the border's pixels and keeps the brightness.
         Reflection is not offered: it cannot reach further than the image is wide, and 25 pixels is most of a small
         image.
+    kernel
+        ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` folds what lies beyond the kernel
+        back into it, which is flatter: RISE's published kernel, with sigma 5 and size 11.
 
     Raises
     ------
     HeatproofError
-        If `size` is even, `sigma` is not positive, or `padding` is unknown.
+        If `size` is even, `sigma` is not positive, or `padding` or `kernel` is unknown.
     """
     import torch
 
@@ -160,22 +164,27 @@ def blur(
             f"The blur baseline cannot use size {size}, sigma {sigma} and padding {padding!r}: "
             "size has to be odd, sigma positive, and padding 'zeros' or 'edge'."
         )
+    if kernel not in ("truncated", "reflected"):
+        raise HeatproofError(f"The blur baseline has no kernel {kernel!r}: take 'truncated' or 'reflected'.")
     # In float64, the rounding of a matrix product that is cut differently for other batches vanishes in the result.
-    down, across = (
-        torch.from_numpy(_blur_matrix(length, sigma, size, padding)).to(images.device) for length in images.shape[-2:]
-    )
+    matrices = (_blur_matrix(length, sigma, size, padding, kernel) for length in images.shape[-2:])
+    down, across = (torch.from_numpy(matrix).to(images.device) for matrix in matrices)
     return (down @ images.double() @ across.T).to(images)
 
 
-def _blur_matrix(length: int, sigma: float, size: int, padding: str) -> np.ndarray:
+def _blur_matrix(length: int, sigma: float, size: int, padding: str, kernel: str) -> np.ndarray:
     """Return the (length, length) matrix that blurs one axis."""
     reach = size // 2
-    offsets = np.arange(-reach, reach + 1)
-    kernel = np.exp(-(offsets**2) / (2 * sigma**2))
-    kernel /= kernel.sum()
+    if kernel == "reflected":
+        from scipy.ndimage import gaussian_filter1d
+
+        weights = gaussian_filter1d(np.eye(1, size, reach)[0], sigma)
+    else:
+        weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+        weights /= weights.sum()
     matrix = np.zeros((length, length + 2 * reach))
     for row in range(length):
-        matrix[row, row : row + size] = kernel
+        matrix[row, row : row + size] = weights
     inside = matrix[:, reach : reach + length].copy()
     if padding == "edge":
         inside[:, 0] += matrix[:, :reach].sum(1)

@@ -21,6 +21,8 @@ def run_batched(
     batches: Iterable[Batch],
     targets: torch.Tensor,
     image_ids: Sequence[str],
+    *,
+    largest: bool = False,
 ) -> dict[str, np.ndarray]:
     """Run a network over batches of perturbed images and keep what metrics need of the logits.
 
@@ -32,9 +34,11 @@ def run_batched(
         Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
         from; each pair makes one network pass.
     targets
-        (N,) int64, on the device of the batches: the class whose output is read.
+        (N,) int64, on the device of the batches: the class whose output is read; or (N, T), several of them.
     image_ids
         N strings, for messages.
+    largest
+        Give ``largest_logit`` and ``largest_log_probability`` as well: those of the predicted class.
 
     Returns
     -------
@@ -42,7 +46,7 @@ def run_batched(
         Arrays (M,), one value per perturbed image in the order of the batches: ``logit`` float32, of the target;
         ``log_probability`` float32, log-softmax at the target, at most 0; ``predicted`` int64, the class with the
         largest logit; ``target_rank`` int16, the number of classes with a strictly larger logit than the target's,
-        so that top-5 correct is ``target_rank < 5``.
+        so that top-5 correct is ``target_rank < 5``. All but ``predicted`` are (M, T) where there are T targets.
 
     Raises
     ------
@@ -60,18 +64,20 @@ def run_batched(
             logits = _checked_logits(network(images), images, rows, image_ids).float()
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
-            target = targets[rows].unsqueeze(1)
-            at_target = logits.gather(1, target)
-            parts.append(
-                {
-                    "logit": at_target.squeeze(1),
-                    "log_probability": logits.log_softmax(1).gather(1, target).squeeze(1),
-                    "predicted": logits.argmax(1),
-                    "target_rank": (logits > at_target).sum(1).to(torch.int16),
-                    "finite": logits.isfinite().all(1),
-                    "rows": rows,
-                }
-            )
+            target = targets[rows].reshape(len(rows), -1)
+            at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
+            log_probability = logits.log_softmax(1)
+            part = {
+                "logit": at_target.reshape(shape),
+                "log_probability": log_probability.gather(1, target).reshape(shape),
+                "predicted": logits.argmax(1),
+                "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(torch.int16).reshape(shape),
+                "finite": logits.isfinite().all(1),
+                "rows": rows,
+            }
+            if largest:
+                part |= {"largest_logit": logits.amax(1), "largest_log_probability": log_probability.amax(1)}
+            parts.append(part)
         # One transfer at the end: asking every batch for its values would stall an accelerator.
         read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     finite, rows_read = read.pop("finite"), read.pop("rows")
@@ -179,9 +185,10 @@ def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, im
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
     """Refuse targets that the network has no class for; on an accelerator they would end the process."""
-    outside = ((targets < 0) | (targets >= classes)).nonzero().flatten().tolist()
+    wrong = (targets < 0) | (targets >= classes)
+    outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
     if outside:
         raise HeatproofError(
-            f"The target of image {image_ids[outside[0]]!r} is class {int(targets[outside[0]])}, but the model has "
+            f"The target of image {image_ids[outside[0]]!r} is class {int(targets[wrong][0])}, but the model has "
             f"classes 0 to {classes - 1}: check the labels, and the model's number of classes."
         )

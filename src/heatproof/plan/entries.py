@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explainer, options_of
+from heatproof.attribution.registry import Explainer
 from heatproof.config import Config
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.registry import InputFacts
-from heatproof.registry import import_callable, is_reference, look_up, nearest
+from heatproof.plan.options import check_defaults, check_options, module_of
+from heatproof.registry import import_callable, is_reference, look_up
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Record:
         All files that Snakemake knows the job by.
     images
         How far a shard must reach; None for what is no shard.
+    sources
+        Files of the user's own that were read; the manifest has the digests of their bytes.
     """
 
     rank: int
@@ -76,17 +79,19 @@ class Record:
     spec_key: str
     outputs: list[str]
     images: int | None = None
+    sources: tuple[str, ...] = ()
 
 
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)
     if is_reference(kind):
-        load = import_callable(kind, "dataset")
-        return {"kind": kind, "options": given, "module": load.__module__, "size": None}
-    entry = look_up(DATASETS, kind, "dataset")
-    check_options(given, entry.options, f"dataset {name!r}")
-    return {"kind": kind, "options": given, "module": entry.load.__module__, "size": entry.size}
+        load, size = import_callable(kind, "dataset"), None
+    else:
+        entry = look_up(DATASETS, kind, "dataset")
+        load, size = entry.load, entry.size
+    check_options(load, given, f"dataset {name!r}", keywords=("seed",))
+    return {"kind": kind, "options": given, "module": module_of(load, kind), "size": size}
 
 
 def read_explainer(name: str, given: dict[str, Any]) -> ExplainerEntry:
@@ -95,18 +100,19 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerEntry:
     if is_reference(kind):
         function = import_callable(kind, "explainer")
         found = next((known for known in EXPLAINERS.values() if known.function is function), None)
-        entry = found or Explainer(name, function, {name: True}, options=options_of(function))
+        entry = found or Explainer(name, function, {name: True})
     else:
         entry = look_up(EXPLAINERS, kind, "explainer")
-    check_options(given, entry.options, f"explainer {name!r}")
+    defaults = check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
+    check_defaults(defaults, f"explainer {name!r}")
     if name == entry.name:
         maps = dict(entry.maps)
     elif len(entry.maps) == 1:
         maps = {name: next(iter(entry.maps.values()))}
     else:
         maps = {f"{name}_{label}": signed for label, signed in entry.maps.items()}
-    options = {**entry.options, **given}
-    return ExplainerEntry(name, kind, options, maps, entry.needs, entry.uses_model, entry.function.__module__)
+    module = module_of(entry.function, kind)
+    return ExplainerEntry(name, kind, {**defaults, **given}, maps, entry.needs, entry.uses_model, module)
 
 
 def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntry:
@@ -115,11 +121,11 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     options = dict(given.get("options", {}))
     if is_reference(architecture):
         build = import_callable(architecture, "architecture")
-        facts, module = InputFacts(), build.__module__
+        facts = InputFacts()
     else:
         entry = look_up(ARCHITECTURES, architecture, "architecture")
-        check_options(options, entry.options, f"model {name!r}")
-        facts, module = entry.facts, entry.build.__module__
+        build, facts = entry.build, entry.facts
+    check_options(build, options, f"model {name!r}", positional=("num_classes",))
     overrides: dict[str, Any] = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
     if "cam_layer" in given:
         overrides["cam_layer"] = given["cam_layer"]
@@ -132,6 +138,11 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
             f"The checkpoint of model {name!r} is a URL: give its sha256 beside it, so that what arrives is what "
             "you mean."
         )
+    if sha256 and not checkpoint:
+        raise HeatproofError(
+            f"The model {name!r} has a sha256 and no checkpoint that it could be of: give the checkpoint, or leave the "
+            "sha256 out."
+        )
     return ModelEntry(
         name=name,
         architecture=architecture,
@@ -142,13 +153,5 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
         sha256=sha256,
         pretraining={**config["pretraining"], **given.get("pretraining", {})},
         finetuning={**config["finetuning"], **given.get("finetuning", {})},
-        module=module,
+        module=module_of(build, architecture),
     )
-
-
-def check_options(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
-    """Refuse an option that is not known, with the nearest one that is."""
-    for key in given:
-        if key not in known:
-            hint = nearest(key, known) if known else "it takes none."
-            raise HeatproofError(f"The {what} has no option {key!r}: {hint}")

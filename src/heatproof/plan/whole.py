@@ -67,7 +67,8 @@ class Plan(Specs):
                 where = {"dataset": dataset, "model": model, "weights": weights}
                 spec = self.weights_spec(**where)
                 files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
-                yield Record(1 if weights == PRETRAINED else 2, spec["manifest"], spec["key"], files)
+                rank, sources = (1, tuple(self.checkpoint_file(model))) if weights == PRETRAINED else (2, ())
+                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources)
             for weights in self.weights:
                 yield from self._map_records(dataset, model, weights, self.model_explainers)
                 for grid, baseline in self.combinations:

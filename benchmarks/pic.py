@@ -1,0 +1,139 @@
+"""Performance information curves at 224×224 on resnet18: seconds an image, beside the procedure as published.
+
+The yardstick does what the published one does: SIC and AIC one after the other, one interpolation per channel, one
+network pass per picture. Its passes have one thread, since several for single images were slower where they had to
+share cores; ours have all. Usage: python benchmarks/pic.py [--images N] [--threads T]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from io import BytesIO
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from scipy.interpolate import griddata
+from scipy.ndimage import gaussian_filter
+from sklearn.datasets import load_sample_images
+from torchvision.models import resnet18
+
+from heatproof.perturbation import pic
+
+SIDE = 224
+MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+
+
+class Split:
+    """Seconds by part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        start = perf_counter()
+        result = function(*arguments)
+        self.seconds[part] = self.seconds.get(part, 0) + perf_counter() - start
+        return result
+
+    def line(self, images: int) -> str:
+        parts = (f"{part} {seconds / images:.2f}" for part, seconds in self.seconds.items())
+        return f"{sum(self.seconds.values()) / images:.2f} s an image: {', '.join(parts)}"
+
+
+def photographs(count: int) -> np.ndarray:
+    """Crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
+    generator = np.random.default_rng(0)
+    pictures = []
+    for place in range(count):
+        photograph = load_sample_images().images[place % 2]
+        top, left = (int(generator.integers(size - SIDE)) for size in photograph.shape[:2])
+        pictures.append(photograph[top : top + SIDE, left : left + SIDE])
+    return np.stack(pictures).astype(np.float32) / np.float32(255)
+
+
+def by_channel(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    filled, known, missing = picture.copy(), np.argwhere(kept), np.argwhere(~kept)
+    for channel in range(picture.shape[2]):
+        plane = picture[..., channel]
+        filled[..., channel][~kept] = griddata(known, plane[kept], missing, "linear", plane.mean())
+    return filled
+
+
+def encoded(picture: np.ndarray) -> int:
+    file = BytesIO()
+    Image.fromarray((picture * np.float32(255)).astype(np.uint8)).save(file, "webp", lossless=True, quality=100)
+    return file.tell()
+
+
+def yardstick(
+    network: torch.nn.Module, picture: np.ndarray, one_map: np.ndarray, random: np.ndarray, split: Split
+) -> Any:
+    """Do it as published; return entropies, which both procedures have to agree on."""
+
+    def passed(filled: np.ndarray) -> torch.Tensor:
+        with torch.inference_mode():
+            return network(torch.from_numpy((filled - MEAN) / STD).permute(2, 0, 1).unsqueeze(0))
+
+    random = random.copy()
+    random[np.ix_([0, -1], [0, -1])] = True
+    sizes: list[int] = []
+    for _ in ("SIC", "AIC"):
+        sizes = []
+        for kept in (random, *(pic.quantile_masks(one_map) | random), None):
+            filled = picture if kept is None else split.time("interpolation", by_channel, picture, kept)
+            sizes.append(split.time("WebP", encoded, filled))
+            split.time("passes", passed, filled)
+    return sizes
+
+
+def run(count: int) -> None:
+    torch.manual_seed(0)
+    network = resnet18().eval()
+    pictures = photographs(count)
+    noise = np.random.default_rng(1).normal(size=pictures.shape[:3])
+    maps = np.stack([np.abs(gaussian_filter(one, 3) * 10 + one) for one in noise])
+    images = torch.from_numpy((pictures - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+    ids = [str(place) for place in range(count)]
+    random = pic.random_mask(SIDE, SIDE, 0)
+    with torch.inference_mode():
+        network(images[:1])
+
+    def ours() -> dict[str, np.ndarray]:
+        targets = torch.zeros(count, dtype=torch.int64)
+        return pic.pic_responses(network, images, maps, targets, ids, mean=MEAN, std=STD, random_mask=random)
+
+    whole, published, parts = Split(), Split(), Split()
+    entropies = whole.time("all", ours)["entropy"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for picture, one_map, sizes in zip(pictures, maps, entropies, strict=True):
+        if yardstick(network, picture, one_map, random, published) != sizes.tolist():
+            raise SystemExit("The two procedures disagree on an entropy, so their times are of different work.")
+    torch.set_num_threads(threads)
+    for picture, one_map in zip(pictures, maps, strict=True):
+        variants = []
+        for kept in (random, *(pic.quantile_masks(one_map) | random)):
+            variants.append(parts.time("interpolation", pic.interpolate, picture, kept))
+        for variant in (*variants, picture):
+            parts.time("WebP", pic.entropy, variant)
+        batch = torch.from_numpy((np.stack([*variants, picture]) - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+        with torch.inference_mode():
+            parts.time("passes", network, batch)
+    ours_seconds, published_seconds = (sum(split.seconds.values()) for split in (whole, published))
+    print(f"{count} images, {torch.get_num_threads()} threads, {pic.encoder()}")
+    print(f"published: {published.line(count)}")
+    print(f"ours, part after part: {parts.line(count)}")
+    print(f"ours: {ours_seconds / count:.2f} s an image, {published_seconds / ours_seconds:.1f} times as fast")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", default=2, type=int)
+    parser.add_argument("--threads", default=torch.get_num_threads(), type=int)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    run(options.images)

@@ -1,0 +1,301 @@
+"""RISE and MAS: insertion and deletion curves, alone and held against the magnitude of the attributions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.curve import ResponseCurve, area
+from heatproof.metrics.incremental import cut
+from heatproof.metrics.registry import Result, metric
+from heatproof.sequences import Perturbation
+
+# RISE's published kernel, which MAS takes over.
+RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
+RISE = "Petsiuk et al., RISE, 2018, section 4.2"
+MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024, section 4"
+
+
+def sequences_of(*modes: str) -> Any:
+    """Return the function that reads RISE's options for insertion, deletion or both."""
+
+    def sequences(
+        *,
+        order: str = "morf",
+        steps: int | None = None,
+        step_size: int | None = None,
+        fractions: Sequence[float] | None = None,
+        grid: int | None = None,
+        baseline: str | None = None,
+        baseline_options: Mapping[str, Any] | None = None,
+        ties: str = "random",
+    ) -> dict[str, Perturbation]:
+        found = {}
+        for mode in modes:
+            # The papers insert into a blurred image and delete to zero; a baseline that is named serves for both.
+            fill, options = baseline, baseline_options or {}
+            if baseline is None and mode == "insertion":
+                fill, options = "blur", {**RISE_BLUR, **options}
+            found[mode] = Perturbation(
+                mode=mode,
+                order=order,
+                grid=grid,
+                baseline=fill or "zeros",
+                baseline_options=options,
+                ties=ties,
+                **cut(steps, step_size, fractions, 32),
+            )
+        return found
+
+    return sequences
+
+
+def normalised_response(
+    curve: ResponseCurve, mode: str, output: str, target: str, inverted: str = "undefined"
+) -> np.ndarray:
+    """Scale a response curve so that the baseline is 0 and the image 1, clip it, and make it monotone.
+
+    Parameters
+    ----------
+    curve
+        Its ends are the image and the whole baseline.
+    mode
+        ``insertion`` rises (running maximum), ``deletion`` falls (running minimum).
+    output, target
+        As in `ResponseCurve.read`.
+    inverted
+        What an image is worth whose response is not above its baseline's: ``undefined``, or ``scaled``, which divides
+        by the negative difference, as the published code does.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, S) in [0, 1]; NaN for an image where it is undefined.
+
+    Raises
+    ------
+    HeatproofError
+        If `inverted` is unknown, or the curve does not reach from the image to the baseline.
+    """
+    if inverted not in ("undefined", "scaled"):
+        raise HeatproofError(f"inverted is {inverted!r}: take 'undefined' or 'scaled'.")
+    ends = curve.fractions[:, [0, -1]]
+    if not (np.all(ends[:, 0] == 0) and np.all(ends[:, 1] == 1)):
+        raise HeatproofError("RISE's and MAS's curves go from the image to the whole baseline: begin at 0, end at 1.")
+    responses = curve.read(output, target)
+    first, last = responses[:, :1], responses[:, -1:]
+    baseline, image = (first, last) if mode == "insertion" else (last, first)
+    gain = image - baseline
+    undefined = (gain == 0) if inverted == "scaled" else (gain <= 0)
+    scaled = np.clip((responses - baseline) / np.where(gain == 0, np.nan, gain), 0, 1)
+    running = np.maximum if mode == "insertion" else np.minimum
+    return np.where(undefined, np.nan, running.accumulate(scaled, axis=1))
+
+
+def density(curve: ResponseCurve, mode: str) -> np.ndarray:
+    """Return the share of the map's magnitude that is in the image at each point (MAS, equation 2).
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, S) in [0, 1], rising for insertion and falling for deletion; NaN for a map of zeros.
+    """
+    total = curve.arrays["total_magnitude"][:, None].astype(np.float64)
+    share = np.clip(curve.arrays["magnitude"] / np.where(total == 0, np.nan, total), 0, 1)
+    return share if mode == "insertion" else 1 - share
+
+
+def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
+    """Take the alignment penalty off a rising curve or add it to a falling one (MAS, equations 3 to 5 and 7).
+
+    The result is clipped to [0, 1] and then stretched to it.
+
+    Parameters
+    ----------
+    normalised, dense
+        (N, S), from `normalised_response` and `density`.
+    mode
+        ``insertion`` or ``deletion``.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, S) in [0, 1]; NaN where either is undefined, or the curve is flat.
+    """
+    penalty = np.abs(normalised - dense)
+    corrected = np.clip(normalised - penalty if mode == "insertion" else normalised + penalty, 0, 1)
+    low = corrected.min(axis=1, keepdims=True)
+    spread = corrected.max(axis=1, keepdims=True) - low
+    return (corrected - low) / np.where(spread == 0, np.nan, spread)
+
+
+def _rise(curve: ResponseCurve, mode: str, output: str, target: str, monotone: bool, inverted: str) -> np.ndarray:
+    return normalised_response(curve, mode, output, target, inverted) if monotone else curve.read(output, target)
+
+
+def _area(curves: np.ndarray) -> Any:
+    scores = area(curves)
+    return scores, np.isfinite(scores)
+
+
+@metric(
+    "rise_insertion",
+    higher_is_better=True,
+    order="morf",
+    range=(0.0, 1.0),
+    source=RISE,
+    sequences=sequences_of("insertion"),
+)
+def rise_insertion(
+    insertion: ResponseCurve,
+    *,
+    output: str = "probability",
+    target: str = "predicted",
+    monotone: bool = False,
+    inverted: str = "undefined",
+) -> Result:
+    """Area under the probability while the image's pixels are put into its blur, best first: higher is better.
+
+    Normalised trapezoid. ``monotone=True`` scales the curve to its ends and takes the running maximum, which is what
+    the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,), in [0, 1].
+    curves : dict
+        ``insertion`` (N, S).
+    """
+    curve = _rise(insertion, "insertion", output, target, monotone, inverted)
+    return *_area(curve), {"insertion": curve}
+
+
+@metric(
+    "rise_deletion",
+    higher_is_better=False,
+    order="morf",
+    range=(0.0, 1.0),
+    source=RISE,
+    sequences=sequences_of("deletion"),
+)
+def rise_deletion(
+    deletion: ResponseCurve,
+    *,
+    output: str = "probability",
+    target: str = "predicted",
+    monotone: bool = False,
+    inverted: str = "undefined",
+) -> Result:
+    """Area under the probability while pixels are set to zero, most relevant first: lower is better.
+
+    Options and result as in `rise_insertion`, the running minimum in place of the maximum; the curve is ``deletion``.
+    """
+    curve = _rise(deletion, "deletion", output, target, monotone, inverted)
+    return *_area(curve), {"deletion": curve}
+
+
+@metric(
+    "rise_difference",
+    higher_is_better=True,
+    order="morf",
+    range=(-1.0, 1.0),
+    source=MAS + ".2, equation 6, for RISE",
+    sequences=sequences_of("insertion", "deletion"),
+)
+def rise_difference(
+    insertion: ResponseCurve,
+    deletion: ResponseCurve,
+    *,
+    output: str = "probability",
+    target: str = "predicted",
+    monotone: bool = False,
+    inverted: str = "undefined",
+) -> Result:
+    """RISE's insertion area minus its deletion area, in [-1, 1]: higher is better. Options as in `rise_insertion`."""
+    up = _rise(insertion, "insertion", output, target, monotone, inverted)
+    down = _rise(deletion, "deletion", output, target, monotone, inverted)
+    score = area(up) - area(down)
+    return score, np.isfinite(score), {"insertion": up, "deletion": down}
+
+
+def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: str) -> dict[str, np.ndarray]:
+    model, dense = normalised_response(curve, mode, output, target, inverted), density(curve, mode)
+    return {
+        f"{mode}_model_response": model,
+        f"{mode}_density_response": dense,
+        f"{mode}_alignment_penalty": np.abs(model - dense),
+        f"{mode}_mas": aligned(model, dense, mode),
+    }
+
+
+@metric(
+    "mas_insertion",
+    higher_is_better=True,
+    order="morf",
+    range=(0.0, 1.0),
+    source=MAS + ".2, equation 4",
+    sequences=sequences_of("insertion"),
+)
+def mas_insertion(
+    insertion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
+) -> Result:
+    """RISE's monotone insertion curve less its distance from the map's density, as an area: higher is better.
+
+    The density counts magnitudes, so a map may have any sign. Undefined for a map of zeros, and for an image whose
+    response is not above that of its baseline (``inverted``, as in `normalised_response`).
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,), in [0, 1].
+    curves : dict
+        ``insertion_model_response``, ``insertion_density_response``, ``insertion_alignment_penalty`` and
+        ``insertion_mas``, (N, S) each.
+    """
+    curves = _mas(insertion, "insertion", output, target, inverted)
+    return *_area(curves["insertion_mas"]), curves
+
+
+@metric(
+    "mas_deletion",
+    higher_is_better=False,
+    order="morf",
+    range=(0.0, 1.0),
+    source=MAS + ".2, equation 5",
+    sequences=sequences_of("deletion"),
+)
+def mas_deletion(
+    deletion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
+) -> Result:
+    """RISE's monotone deletion curve plus its distance from the map's density, as an area: lower is better.
+
+    Options and curves as in `mas_insertion`, the names beginning with ``deletion``.
+    """
+    curves = _mas(deletion, "deletion", output, target, inverted)
+    return *_area(curves["deletion_mas"]), curves
+
+
+@metric(
+    "mas_difference",
+    higher_is_better=True,
+    order="morf",
+    range=(-1.0, 1.0),
+    source=MAS + ".2, equation 6",
+    sequences=sequences_of("insertion", "deletion"),
+)
+def mas_difference(
+    insertion: ResponseCurve,
+    deletion: ResponseCurve,
+    *,
+    output: str = "probability",
+    target: str = "predicted",
+    inverted: str = "undefined",
+) -> Result:
+    """MAS insertion minus MAS deletion, in [-1, 1]: higher is better. Options and curves as in `mas_insertion`."""
+    curves = _mas(insertion, "insertion", output, target, inverted)
+    curves |= _mas(deletion, "deletion", output, target, inverted)
+    score = area(curves["insertion_mas"]) - area(curves["deletion_mas"])
+    return score, np.isfinite(score), curves

@@ -1,0 +1,180 @@
+"""Soundness and completeness: whether what is attributed is predictive, and what is predictive attributed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.curve import ResponseCurve
+from heatproof.metrics.registry import Result, metric
+from heatproof.sequences import Perturbation
+
+SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
+# Removed shares 0.03, 0.04 … 0.98, as in the published code; the paper's appendix E lists 0.01 … 0.99.
+SHARES = tuple(round(0.03 + 0.01 * step, 5) for step in range(96))
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def soundness_sequences(
+    *,
+    fractions: Sequence[float] | None = None,
+    imputation: str = "road",
+    noise: float = 0.01,
+    baseline: str = "zeros",
+    baseline_options: Mapping[str, Any] | None = None,
+    ties: str = "random",
+) -> dict[str, Perturbation]:
+    """Return the sequence of soundness: LeRF by area."""
+    return {
+        "deletion": Perturbation(
+            order="lerf",
+            fractions=SHARES if fractions is None else tuple(float(f) for f in fractions),
+            imputation=imputation,
+            noise=noise,
+            baseline=baseline,
+            baseline_options=baseline_options or {},
+            ties=ties,
+        )
+    }
+
+
+def completeness_sequences(
+    *,
+    thresholds: Sequence[float] | None = None,
+    imputation: str = "road",
+    noise: float = 0.01,
+    baseline: str = "zeros",
+    baseline_options: Mapping[str, Any] | None = None,
+) -> dict[str, Perturbation]:
+    """Return the sequence of completeness: MoRF by value."""
+    return {
+        "deletion": Perturbation(
+            thresholds=THRESHOLDS if thresholds is None else tuple(float(t) for t in thresholds),
+            imputation=imputation,
+            noise=noise,
+            baseline=baseline,
+            baseline_options=baseline_options or {},
+        )
+    }
+
+
+def false_attribution(
+    performance: np.ndarray, added: np.ndarray, threshold: float, start: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accumulate attribution that brought no performance (appendix E, algorithm 3).
+
+    Parameters
+    ----------
+    performance
+        (S,) of the whole dataset, or (N, S) of each image, from the fewest pixels shown to the most.
+    added
+        (N, S): attribution of the pixels that each step adds.
+    threshold
+        A step that adds no more than this to the performance added false attribution.
+    start
+        Count none before the performance is above this; None to count from the first step on.
+
+    Returns
+    -------
+    before, after : numpy.ndarray
+        (N, S): what had been counted before each step, and after it.
+    """
+    gains = np.diff(performance, axis=-1, prepend=0.0)
+    useless = gains <= threshold
+    if start is not None:
+        useless &= performance > start
+    after = np.cumsum(added * useless, axis=1)
+    return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
+
+
+@metric(
+    "soundness",
+    higher_is_better=True,
+    range=(0.0, 1.0),
+    source=SOURCE + "definition 4.8, section 4.2, algorithms 1 and 3",
+    sequences=soundness_sequences,
+)
+def soundness(
+    deletion: ResponseCurve,
+    *,
+    level: float = 0.5,
+    output: str = "accuracy",
+    target: str = "label",
+    threshold: float = 0.01,
+    start: float | None = None,
+    counted: str = "at_once",
+) -> Result:
+    """Share of the shown attribution that was not false when the accuracy first reaches a level: higher is better.
+
+    Pixels are shown from the most relevant on, the others imputed. A step that raises the accuracy of the whole
+    dataset by no more than `threshold` adds false attribution, for every image: the score of an image depends on which
+    images are scored together. Over a probability or a logit each image decides for itself, as in the published code.
+    Negative values of a map count as zero.
+
+    Parameters
+    ----------
+    deletion
+        LeRF by area.
+    level
+        Performance at which the score is read. If it is never reached, all images are undefined.
+    output, target
+        What the performance is: the mean over images of the accuracy, or of the probability or logit of the target.
+    threshold, start
+        As in `false_attribution`; the published code has ``start=0.04``, the paper none.
+    counted
+        ``at_once`` takes a step's false attribution off at that step, as in the paper; ``next_step`` at the one after
+        it, as in the published code.
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,) in [0, 1]; undefined for a map without positive values.
+    curves : dict
+        ``soundness`` (N, S) from the fewest pixels shown to the most, with ``performance`` and ``removed`` (S,), the
+        dataset's performance and the share of pixels removed.
+    """
+    if counted not in ("at_once", "next_step"):
+        raise HeatproofError(f"counted is {counted!r}: take 'at_once' or 'next_step'.")
+    responses = deletion.read(output, target)[:, ::-1]
+    performance = responses.mean(axis=0)
+    total = deletion.arrays["total_positive"].astype(np.float64)[:, None]
+    shown = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
+    # Sums over all pixels but the lowest can come out a rounding above zero where nothing is shown.
+    shown = np.where(shown <= 1e-12 * total, 0, shown)
+    decides = performance if output == "accuracy" else responses
+    before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
+    taken_off = after if counted == "at_once" else before
+    ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
+    reached = np.flatnonzero(performance >= level)
+    score = ratio[:, reached[0]] if len(reached) else np.full(len(ratio), np.nan)
+    removed = deletion.fractions[0, ::-1]
+    return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
+
+
+@metric(
+    "completeness",
+    higher_is_better=True,
+    range=(-1.0, 1.0),
+    source=SOURCE + "definition 4.9, section 4.3, algorithms 2 and 4",
+    sequences=completeness_sequences,
+)
+def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label") -> Result:
+    """Loss of accuracy when all pixels above a share of the map's maximum are imputed: higher is better.
+
+    The mean over the thresholds 0.9 … 0.1 of the maximum. Unlike a deletion by rank it depends on the values.
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,) in [-1, 1] for accuracy and probability; undefined for a map without positive values.
+    curves : dict
+        ``completeness`` (N, S), the loss at each threshold, from 0.9 of the maximum down to 0.1.
+    """
+    responses = deletion.read(output, target)
+    loss = responses[:, :1] - responses[:, 1:]
+    loss[deletion.arrays["total_positive"] <= 0] = np.nan
+    score = loss.mean(axis=1)
+    return score, np.isfinite(score), {"completeness": loss}

@@ -1,0 +1,186 @@
+"""Incremental deletion and insertion: the area under a response curve (IDS, MoRF and LeRF, ROAD, RISE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatproof.metrics.curve import ResponseCurve, area
+from heatproof.metrics.registry import Result, metric
+from heatproof.sequences import Perturbation
+
+ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def cut(steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int) -> dict[str, Any]:
+    """Return how a sequence is cut: the one way that is given, else `default` equal steps."""
+    if fractions is not None:
+        fractions = tuple(float(value) for value in fractions)
+    given = {"steps": steps, "step_size": step_size, "fractions": fractions}
+    return given if any(value is not None for value in given.values()) else {"steps": default}
+
+
+def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
+    return scores, np.isfinite(scores), curves
+
+
+def deletion(default_order: str, default_steps: int = 32) -> Any:
+    """Return the function that reads a deletion's options, in one order unless another is asked for."""
+
+    def sequences(
+        *,
+        order: str = default_order,
+        steps: int | None = None,
+        step_size: int | None = None,
+        fractions: Sequence[float] | None = None,
+        grid: int | None = None,
+        baseline: str = "zeros",
+        baseline_options: Mapping[str, Any] | None = None,
+        ties: str = "random",
+        update: bool = False,
+    ) -> dict[str, Perturbation]:
+        cuts = cut(steps, step_size, fractions, default_steps)
+        return {
+            "deletion": Perturbation(
+                order=order,
+                grid=grid,
+                baseline=baseline,
+                baseline_options=baseline_options or {},
+                ties=ties,
+                update=update,
+                **cuts,
+            )
+        }
+
+    return sequences
+
+
+@metric(
+    "ids",
+    higher_is_better=True,
+    order="lerf",
+    range=(0.0, 1.0),
+    source="Hesse et al. 2024, section 4.2 and appendix E, after Samek et al. 2017",
+    sequences=deletion("lerf"),
+)
+def incremental_deletion_score(
+    deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "left"
+) -> Result:
+    """Mean probability while pixels are deleted, least relevant first (IDS): higher is better.
+
+    As published: 32 steps, softmax probability of the label, zeros, single pixels, the intact image counted and the
+    wholly deleted one not (``rule="left"``). ``order="morf"`` deletes the most relevant first; lower is better then.
+    ``update=True`` makes the map anew before every step.
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,), in [0, 1] for probability and accuracy.
+    curves : dict
+        ``ids`` (N, S), the responses.
+    """
+    responses = deletion.read(output, target)
+    return _scored(area(responses, rule), {"ids": responses})
+
+
+@metric(
+    "deletion_morf",
+    higher_is_better=False,
+    order="morf",
+    range=(0.0, 1.0),
+    source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
+    sequences=deletion("morf"),
+)
+@metric(
+    "deletion_lerf",
+    higher_is_better=True,
+    order="lerf",
+    range=(0.0, 1.0),
+    source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
+    sequences=deletion("lerf"),
+)
+def deletion_area(
+    deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "trapezoid"
+) -> Result:
+    """Area under the response curve of a deletion: MoRF lower is better, LeRF higher is better.
+
+    Both ends count, the intact image and the wholly deleted one, each half (``rule="trapezoid"``).
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,), in [0, 1] for probability and accuracy.
+    curves : dict
+        ``deletion`` (N, S), the responses.
+    """
+    responses = deletion.read(output, target)
+    return _scored(area(responses, rule), {"deletion": responses})
+
+
+def road(default_order: str) -> Any:
+    """Return the function that reads ROAD's options."""
+
+    def sequences(
+        *,
+        order: str = default_order,
+        steps: int | None = None,
+        step_size: int | None = None,
+        fractions: Sequence[float] | None = None,
+        imputation: str = "road",
+        noise: float = 0.01,
+        baseline: str = "zeros",
+        baseline_options: Mapping[str, Any] | None = None,
+        ties: str = "random",
+    ) -> dict[str, Perturbation]:
+        if steps is None and step_size is None and fractions is None:
+            fractions = ROAD_FRACTIONS
+        return {
+            "deletion": Perturbation(
+                order=order,
+                imputation=imputation,
+                noise=noise,
+                baseline=baseline,
+                baseline_options=baseline_options or {},
+                ties=ties,
+                **cut(steps, step_size, fractions, 0),
+            )
+        }
+
+    return sequences
+
+
+@metric(
+    "road_morf",
+    higher_is_better=False,
+    order="morf",
+    range=(0.0, 1.0),
+    source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
+    sequences=road("morf"),
+)
+@metric(
+    "road_lerf",
+    higher_is_better=True,
+    order="lerf",
+    range=(0.0, 1.0),
+    source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
+    sequences=road("lerf"),
+)
+def road_score(
+    deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label", rule: str = "mean"
+) -> Result:
+    """Mean accuracy with 10, 20, … 90 % of the pixels imputed: MoRF lower is better, LeRF higher is better.
+
+    Removed pixels are noisy linear interpolations of their neighbours. An image's score is the share of the points at
+    which it is still classified as its label, so the mean over images is the mean accuracy.
+
+    Returns
+    -------
+    score, valid : numpy.ndarray
+        (N,), in [0, 1] for probability and accuracy.
+    curves : dict
+        ``road`` (N, S), the responses.
+    """
+    responses = deletion.read(output, target)
+    return _scored(area(responses, rule), {"road": responses})

@@ -1,0 +1,225 @@
+"""Performance information curves: what the model recovers, by how much information of the picture is back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+EXCLUDE = ("documented", "none")
+POINTS = 1000
+
+
+def information_axis(points: int = POINTS) -> np.ndarray:
+    """Return the normalised entropies at which curves are read: (points + 1,) float64, equally spaced from 0 to 1."""
+    if points < 1:
+        raise HeatproofError(f"{points} points make no curve: take at least 1.")
+    return np.append(np.linspace(0, 1, points, endpoint=False), 1.0)
+
+
+def information_curves(
+    entropy: np.ndarray, values: np.ndarray, ends: np.ndarray | None = None, *, points: int = POINTS
+) -> np.ndarray:
+    """Turn values at pictures of growing information into curves over normalised entropy.
+
+    Entropy and value are normalised to the fully blurred picture (0) and the original (1) and clipped to [0, 1]; the
+    value is the largest so far, in the order of thresholds; (0, 0) and (1, 1) are added last; between points the curve
+    is linear. Points of equal entropy keep that order.
+
+    Parameters
+    ----------
+    entropy
+        (N, V) bytes: fully blurred, thresholds, original.
+    values
+        (N, V).
+    ends
+        (N, 2): the values that count as 0 and as 1; left out, those of the fully blurred picture and the original.
+    points
+        Equal steps of the curve.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, points + 1) float64 in [0, 1]; a row is NaN where both entropies, or both ends, are equal.
+
+    Raises
+    ------
+    HeatproofError
+        If the arrays do not belong together.
+
+    Notes
+    -----
+    Kapishnikov et al., XRAI: Better Attributions Through Regions, ICCV 2019, section 4.1 (Performance Information
+    Curves).
+    """
+    entropy, values = np.asarray(entropy, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    ends = values[:, [0, -1]] if ends is None else np.asarray(ends, dtype=np.float64)
+    if entropy.ndim != 2 or entropy.shape != values.shape or entropy.shape[1] < 3 or ends.shape != (len(entropy), 2):
+        raise HeatproofError(
+            f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: they have "
+            "to be (images, thresholds + 2) twice, and (images, 2)."
+        )
+    x = _normalised(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
+    y = np.maximum.accumulate(_normalised(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)
+    x, y = (np.pad(part, ((0, 0), (0, 2)), constant_values=((0, 0), (0, 1))) for part in (x, y))
+    x[:, -2], y[:, -2] = 0, 0
+    defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+    axis = information_axis(points)
+    curves = np.full((len(x), len(axis)), np.nan)
+    for row in np.flatnonzero(defined):
+        order = np.argsort(x[row], kind="stable")
+        curves[row] = np.interp(axis, x[row, order], y[row, order])
+    curves[defined, -1] = 1
+    return curves
+
+
+def area(curves: np.ndarray) -> np.ndarray:
+    """Return the area under information curves by the trapezoidal rule: (..., points + 1) to (...), in [0, 1]."""
+    return np.trapezoid(curves, information_axis(curves.shape[-1] - 1), axis=-1)
+
+
+def aggregate_curve(curves: np.ndarray, how: str = "mean") -> tuple[np.ndarray, float]:
+    """Summarise the curves of a dataset, point by point.
+
+    Parameters
+    ----------
+    curves
+        (N, P); rows of NaN do not count.
+    how
+        ``mean`` or ``median``.
+
+    Returns
+    -------
+    curve : numpy.ndarray
+        (P,), NaN if no curve counts.
+    area : float
+        The area under it, in [0, 1], higher is better. With the mean it is the mean of the images' scores.
+
+    Raises
+    ------
+    HeatproofError
+        If `how` is neither.
+    """
+    if how not in ("mean", "median"):
+        raise HeatproofError(f"how is {how!r}: take mean or median.")
+    counted = curves[~np.isnan(curves).any(axis=1)]
+    if not len(counted):
+        return np.full(curves.shape[1], np.nan), float("nan")
+    curve = counted.mean(axis=0) if how == "mean" else np.median(counted, axis=0)
+    return curve, float(area(curve))
+
+
+def sic_scores(
+    log_probability: np.ndarray,
+    entropy: np.ndarray,
+    *,
+    exclude: str = "documented",
+    min_prediction: float = 0.0,
+    points: int = POINTS,
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Area under the softmax information curve: how early the target's probability is back.
+
+    Parameters
+    ----------
+    log_probability
+        (N, V) of the target: fully blurred, thresholds, original.
+    entropy
+        (N, V) bytes of the same pictures.
+    exclude
+        ``documented`` leaves out the images that the definition leaves out: those whose original has not a higher
+        probability, or not a higher entropy, than the fully blurred picture. ``none`` keeps them, as the authors' code
+        does; only equal entropies or probabilities, which it cannot divide by, are left out then.
+    min_prediction
+        Leave out images whose original has a lower probability than this.
+    points
+        Equal steps of the curve.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [0, 1], higher is better; NaN where an image is left out.
+    valid : numpy.ndarray
+        (N,) bool.
+    curves : dict
+        ``sic``: (N, points + 1) float64 over `information_axis`, NaN where an image is left out.
+
+    Raises
+    ------
+    HeatproofError
+        If the arrays do not belong together, or an option is unknown.
+
+    Notes
+    -----
+    Kapishnikov et al., XRAI: Better Attributions Through Regions, ICCV 2019, section 4.1.
+    """
+    probability = np.exp(np.asarray(log_probability, dtype=np.float64))
+    curves = information_curves(entropy, probability, points=points)
+    return _scores("sic", curves, probability, entropy, exclude, min_prediction)
+
+
+def aic_scores(
+    log_probability: np.ndarray,
+    correct: np.ndarray,
+    entropy: np.ndarray,
+    *,
+    exclude: str = "documented",
+    min_prediction: float = 0.0,
+    points: int = POINTS,
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Area under the accuracy information curve: how early the prediction is the target again.
+
+    As in the authors' code, 0 and 1 are normalised by the *probabilities* of the fully blurred picture and the
+    original. Clipping undoes it wherever the original's is higher: it matters under ``exclude="none"`` alone.
+
+    Parameters
+    ----------
+    log_probability
+        (N, V) of the target: fully blurred, thresholds, original.
+    correct
+        (N, V) bool: whether the target is what is predicted.
+    entropy
+        (N, V) bytes of the same pictures.
+    exclude, min_prediction, points
+        As in `sic_scores`.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [0, 1], higher is better; NaN where an image is left out.
+    valid : numpy.ndarray
+        (N,) bool.
+    curves : dict
+        ``aic``: (N, points + 1) float64 over `information_axis`, NaN where an image is left out.
+
+    Raises
+    ------
+    HeatproofError
+        If the arrays do not belong together, or an option is unknown.
+
+    Notes
+    -----
+    Kapishnikov et al., XRAI: Better Attributions Through Regions, ICCV 2019, section 4.1.
+    """
+    probability = np.exp(np.asarray(log_probability, dtype=np.float64))
+    curves = information_curves(entropy, correct, probability[:, [0, -1]], points=points)
+    return _scores("aic", curves, probability, entropy, exclude, min_prediction)
+
+
+def _normalised(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
+    span = np.where(one == zero, np.nan, one - zero)
+    return np.clip((values - zero) / span, 0, 1)
+
+
+def _scores(
+    name: str, curves: np.ndarray, probability: np.ndarray, entropy: np.ndarray, exclude: str, min_prediction: float
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    if exclude not in EXCLUDE:
+        raise HeatproofError(f"exclude is {exclude!r}: take one of {', '.join(EXCLUDE)}.")
+    entropy = np.asarray(entropy)
+    if probability.shape != entropy.shape:
+        raise HeatproofError(f"Probabilities {probability.shape} do not belong to entropies {entropy.shape}.")
+    valid = ~np.isnan(curves).any(axis=1) & ~(probability[:, -1] < min_prediction)
+    if exclude == "documented":
+        valid &= (probability[:, -1] > probability[:, 0]) & (entropy[:, -1] > entropy[:, 0])
+    curves = np.where(valid[:, None], curves, np.nan)
+    return area(curves), valid, {name: curves}

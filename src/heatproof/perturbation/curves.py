@@ -1,0 +1,390 @@
+"""Response curves: what a network says along perturbation sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.perturbation.road import impute_sequence
+from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
+
+Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
+
+
+def intact_responses(
+    network: Network,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    image_ids: Sequence[str],
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run a network once on every image as it is.
+
+    Returns
+    -------
+    dict
+        As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
+    """
+    device = images.device if device is None else torch.device(device)
+
+    def batches() -> Iterator[Batch]:
+        for rows in torch.arange(len(images), device=device).split(batch_size):
+            yield images[rows.to(images.device)].to(device).contiguous(memory_format=_layout(images)), rows
+
+    read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
+    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
+    rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
+    return {**both, "predicted": read["predicted"], "target_rank": rank}
+
+
+def response_curves(
+    network: Network,
+    images: torch.Tensor,
+    maps: np.ndarray,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    perturbations: Mapping[str, Perturbation],
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+    intact: Mapping[str, np.ndarray] | None = None,
+    ranking: np.ndarray | None = None,
+    explain: Explain | None = None,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Run a network along several perturbation sequences of the same images and maps.
+
+    An image that several sequences share, the intact one and the whole baseline image, goes through the network once:
+    RISE's two curves of 32 steps take 65 passes an image, of which the intact one can be handed in.
+
+    Parameters
+    ----------
+    network
+        As in `run_batched`.
+    images
+        (N, C, H, W), normalised; a channels_last layout is kept.
+    maps
+        (N, H, W), higher is more relevant.
+    targets
+        (N, T) int64: the classes whose responses are read.
+    image_ids
+        N strings, which seed what is drawn.
+    perturbations
+        Name to sequence.
+    seed
+        The workflow's seed.
+    batch_size
+        The largest number of images in one network pass.
+    device
+        Where the network is; left out, where the images are.
+    intact
+        Responses to the intact images from `intact_responses`; left out, they are made here.
+    ranking
+        (N, H × W), or (N, grid × grid): pixels or patches, most relevant first, instead of the maps' own order.
+    explain
+        Images (B, C, H, W) and targets (B,), the first of T, to maps (B, H, W), for a sequence with `update`.
+
+    Returns
+    -------
+    dict
+        Name to arrays: those of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S) int64, pixels
+        that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums of |map| and of max(map, 0) over
+        them, and ``total_magnitude`` and ``total_positive`` (N,) over the whole map.
+
+    Raises
+    ------
+    HeatproofError
+        If a map has the wrong size or a value that is not finite, or as `run_batched`.
+    """
+    device = images.device if device is None else torch.device(device)
+    check_maps(maps, images, image_ids)
+    targets = targets.to(device)
+    read: dict[str, dict[str, np.ndarray]] = {}
+    firsts: dict[str, np.ndarray] = {}
+    together: dict[str, Perturbation] = {}
+    for name, perturbation in perturbations.items():
+        if perturbation.update:
+            if explain is None:
+                raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
+            read[name], firsts[name] = _updated(
+                network, images, maps, targets, image_ids, perturbation, seed, batch_size, device, explain, ranking
+            )
+            continue
+        firsts[name] = first_changed(perturbation, maps, image_ids, seed, ranking)
+        if perturbation.imputation == "road":
+            read[name] = _imputed(
+                network, images, firsts[name], targets, image_ids, perturbation, seed, batch_size, device, intact
+            )
+        else:
+            together[name] = perturbation
+    if together:
+        read |= _filled(network, images, firsts, targets, image_ids, together, seed, batch_size, device, intact)
+    for name, first in firsts.items():
+        points = perturbations[name].points(*maps.shape[1:])
+        for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
+            read[name][key] = changed_sums(first, values, points)
+            read[name]["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
+        read[name]["changed"] = changed_sums(first, np.ones(maps.shape), points).astype(np.int64)
+    return {name: read[name] for name in perturbations}
+
+
+def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:
+    """Refuse maps that do not belong to the images, and values that are not finite.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence with the image's id.
+    """
+    expected = (len(images), *images.shape[-2:])
+    if maps.shape != expected:
+        raise HeatproofError(
+            f"The maps are {maps.shape}, and the images ask for {expected}, (images, height, width): sum over "
+            "channels, and bring the maps to the size of the images."
+        )
+    if not np.issubdtype(maps.dtype, np.floating) and not np.issubdtype(maps.dtype, np.integer):
+        raise HeatproofError(f"The maps are of type {maps.dtype}: give numbers, for example float32.")
+    bad = np.flatnonzero(~np.isfinite(maps.reshape(len(maps), -1)).all(1))
+    if len(bad):
+        raise HeatproofError(
+            f"The map of image {image_ids[int(bad[0])]!r} has a value that is not finite: make it again, or leave the "
+            "image out."
+        )
+
+
+def _filled(
+    network: Network,
+    images: torch.Tensor,
+    firsts: Mapping[str, np.ndarray],
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    perturbations: Mapping[str, Perturbation],
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    intact: Mapping[str, np.ndarray] | None,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Run all sequences that fill with a baseline, in batches over images and points."""
+    count, height, width = len(images), *images.shape[-2:]
+    baselines: list[tuple[str, str]] = []
+    variants: dict[tuple[int, int, int], int] = {}
+    where: dict[str, list[int]] = {}
+    for number, (name, perturbation) in enumerate(perturbations.items()):
+        fill = (perturbation.baseline, repr(sorted(perturbation.baseline_options.items())))
+        if fill not in baselines:
+            baselines.append(fill)
+        points = perturbation.points(height, width)
+        units = height * width if perturbation.grid is None else perturbation.grid**2
+        counts = perturbation.counts(height, width) if perturbation.thresholds is None else None
+        places = []
+        for point in range(points):
+            ends = None if counts is None else {0: "start", units: "end"}.get(int(counts[point]))
+            if counts is None and point == 0:
+                ends = "start"
+            if ends is None:
+                key = (number, point, baselines.index(fill))
+            else:
+                whole = (ends == "end") == (perturbation.mode == "deletion")
+                key = (-2, 0, baselines.index(fill)) if whole else (-1, 0, 0)
+            places.append(variants.setdefault(key, len(variants)))
+        where[name] = places
+    given = variants.get((-1, 0, 0)) if intact is not None else None
+    keys = [key for key, place in variants.items() if place != given]
+    column = {place: number for number, (_, place) in enumerate((k, variants[k]) for k in keys)}
+    options = {b: next(p for p in perturbations.values() if _fill_of(p) == b) for b in baselines}
+    names = list(perturbations)
+    runs = _runs(keys)
+
+    def batches() -> Iterator[Batch]:
+        memory = _layout(images)
+        for start in range(0, count, batch_size):
+            chunk = images[start : start + batch_size].to(device)
+            ids = image_ids[start : start + batch_size]
+            fills = [
+                baseline_images(b[0], chunk, ids, seed, dict(options[b].baseline_options)).contiguous()
+                for b in baselines
+            ]
+            first = [torch.from_numpy(firsts[name][start : start + batch_size]).to(device) for name in names]
+            for low in range(0, len(chunk) * len(keys), batch_size):
+                high = min(low + batch_size, len(chunk) * len(keys))
+                made = torch.empty((high - low, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
+                made = made.contiguous(memory_format=memory)
+                for begin, stop, row, run in _pieces(runs, len(keys), low, high):
+                    into = made[begin - low : stop - low]
+                    if run.number == -1:
+                        into[:] = chunk[row]
+                    elif run.number == -2:
+                        into[:] = fills[run.fill][row]
+                    else:
+                        ahead = begin - row * len(keys) - run.begin
+                        points = run.points[ahead : ahead + stop - begin].to(device)
+                        changed = (first[run.number][row] <= points.reshape(-1, 1, 1)).unsqueeze(1)
+                        kept, put = chunk[row], fills[run.fill][row]
+                        if perturbations[names[run.number]].mode == "insertion":
+                            kept, put = put, kept
+                        into[:] = torch.where(changed, put, kept)
+                yield made, torch.arange(low, high, device=device) // len(keys) + start
+
+    read = run_batched(network, batches(), targets, image_ids) if keys else {}
+    shaped = {key: values.reshape(count, len(keys), *values.shape[1:]) for key, values in read.items()}
+    if intact is not None and given is not None:
+        shaped = {
+            key: np.concatenate([shaped[key], intact[key][:, None]], axis=1) if shaped else intact[key][:, None]
+            for key in RESPONSES
+        }
+        column[given] = len(keys)
+    return {
+        name: {key: shaped[key][:, [column[place] for place in places]] for key in RESPONSES}
+        for name, places in where.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive points of one sequence, among the variants of one image."""
+
+    begin: int
+    number: int
+    fill: int
+    points: torch.Tensor
+
+
+def _runs(keys: Sequence[tuple[int, int, int]]) -> list[_Run]:
+    """Join variants of one sequence, so that they are made by one operation."""
+    runs = []
+    begin = 0
+    for (number, fill), group in groupby(keys, key=lambda key: (key[0], key[2])):
+        points = torch.tensor([point for _, point, _ in group], dtype=torch.int32)
+        runs.append(_Run(begin, number, fill, points))
+        begin += len(points)
+    return runs
+
+
+def _pieces(runs: Sequence[_Run], variants: int, low: int, high: int) -> Iterator[tuple[int, int, int, _Run]]:
+    """Yield where each run of each image lies within a batch: begin, stop, image and run."""
+    for row in range(low // variants, -(-high // variants)):
+        for run in runs:
+            begin = row * variants + run.begin
+            stop = begin + len(run.points)
+            if stop > low and begin < high:
+                yield max(begin, low), min(stop, high), row, run
+
+
+def _fill_of(perturbation: Perturbation) -> tuple[str, str]:
+    return perturbation.baseline, repr(sorted(perturbation.baseline_options.items()))
+
+
+def _imputed(
+    network: Network,
+    images: torch.Tensor,
+    first: np.ndarray,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    perturbation: Perturbation,
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    intact: Mapping[str, np.ndarray] | None,
+) -> dict[str, np.ndarray]:
+    """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
+    count, points = len(images), perturbation.points(*images.shape[-2:])
+    skip = int(intact is not None and not (first == 0).any())
+
+    def pieces() -> Iterator[Batch]:
+        for start in range(0, count, batch_size):
+            chunk = images[start : start + batch_size].to(device)
+            removed = torch.from_numpy(first[start : start + batch_size]).to(device)
+            ids = image_ids[start : start + batch_size]
+            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=seed, image_ids=ids)
+            for point, imputed in enumerate(sequence):
+                if point >= skip:
+                    yield imputed, torch.arange(start, start + len(chunk), device=device)
+
+    order: list[int] = []
+
+    def batches() -> Iterator[Batch]:
+        for made, rows in _rebatched(pieces(), batch_size):
+            order.extend(rows.tolist())
+            yield made.contiguous(memory_format=_layout(images)), rows
+
+    read = run_batched(network, batches(), targets, image_ids)
+    # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
+    by_image = np.argsort(order, kind="stable")
+    shaped = {key: values[by_image].reshape(count, points - skip, *values.shape[1:]) for key, values in read.items()}
+    if skip and intact is not None:
+        shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
+    return shaped
+
+
+def _rebatched(pieces: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Cut and join pieces to batches of one size; the last may be smaller."""
+    waiting: list[Batch] = []
+    have = 0
+    for piece in pieces:
+        waiting.append(piece)
+        have += len(piece[1])
+        while have >= size:
+            made, rows = (torch.cat([part[side] for part in waiting]) for side in (0, 1))
+            yield made[:size], rows[:size]
+            waiting = [(made[size:], rows[size:])]
+            have -= size
+    if have:
+        yield torch.cat([part[0] for part in waiting]), torch.cat([part[1] for part in waiting])
+
+
+def _updated(
+    network: Network,
+    images: torch.Tensor,
+    maps: np.ndarray,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    perturbation: Perturbation,
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    explain: Explain,
+    ranking: np.ndarray | None,
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Delete along maps that are made anew before every step; pixels that are gone stay gone."""
+    counts = perturbation.counts(*images.shape[-2:])
+    shape = images.shape[-2:]
+    first = np.full(maps.shape, len(counts), dtype=np.int32)
+    parts: list[dict[str, np.ndarray]] = []
+    for start in range(0, len(images), batch_size):
+        rows = slice(start, min(start + batch_size, len(images)))
+        chunk, ids = images[rows].to(device), image_ids[rows]
+        fill = baseline_images(perturbation.baseline, chunk, ids, seed, dict(perturbation.baseline_options))
+        gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
+        current, now = chunk, maps[rows]
+        for point, wanted in enumerate(counts):
+            if point:
+                made = explain(current, targets[rows, 0])
+                now = made.detach().float().cpu().numpy()
+                check_maps(now, chunk, ids)
+            order = pixel_ranking(now, ids, seed, ties=perturbation.ties)
+            if ranking is not None and not point:
+                order = ranking[rows]
+            order = order[:, ::-1] if perturbation.order == "lerf" else order
+            ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
+            leaving = np.take_along_axis(order, ahead, axis=1)[:, :wanted]
+            flat = first[rows].reshape(len(chunk), -1)
+            for row, pixels in enumerate(leaving):
+                new = pixels[~gone[row, pixels]]
+                flat[row, new] = point
+                gone[row, new] = True
+            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(device)
+            current = torch.where(mask, fill, chunk).contiguous(memory_format=_layout(images))
+            batch = [(current, torch.arange(len(chunk), device=device))]
+            parts.append({"rows": np.arange(rows.start, rows.stop)} | run_batched(network, batch, targets[rows], ids))
+    by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")
+    read = {key: np.concatenate([part[key] for part in parts])[by_image] for key in RESPONSES}
+    return {key: v.reshape(len(images), len(counts), *v.shape[1:]) for key, v in read.items()}, first

@@ -1,0 +1,395 @@
+"""Pictures for the performance information curves, what the network says of them, and how large they are as files."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BytesIO
+from itertools import islice
+from math import ceil
+
+import numpy as np
+import torch
+from PIL import Image, features
+from scipy.interpolate import LinearNDInterpolator
+from scipy.spatial import Delaunay
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.randomness import numpy_generator
+from heatproof.sequences import pixel_ranking
+
+THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
+MASKS = ("rank", "quantile")
+# Far above what normalising in float32 rounds, far below a grey level.
+NEAR_LEVEL = 1e-3
+OUTSIDE = 0.05
+
+Variant = tuple[np.ndarray, int]
+
+
+def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndarray:
+    """Draw the pixels that are kept in every picture, the same for all images.
+
+    Parameters
+    ----------
+    height, width
+        Size of the images.
+    seed
+        The workflow's seed.
+    pixels
+        How many, all different.
+
+    Returns
+    -------
+    numpy.ndarray
+        (H, W) bool. The four corners, which are always kept, are not drawn: `interpolate` adds them.
+
+    Raises
+    ------
+    HeatproofError
+        If there are fewer pixels than that.
+    """
+    if not 0 <= pixels <= height * width:
+        raise HeatproofError(f"{pixels} random pixels cannot be kept of {height}×{width}: take fewer.")
+    generator = numpy_generator(seed, "PIC random mask", f"{height}x{width}")
+    mask = np.zeros(height * width, dtype=bool)
+    mask[generator.choice(height * width, size=pixels, replace=False)] = True
+    return mask.reshape(height, width)
+
+
+def kept_counts(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+    """Return how many pixels of a map without ties are at or above its quantile ``1 - t``.
+
+    Parameters
+    ----------
+    pixels
+        Pixels of the map.
+    thresholds
+        K values in (0, 1].
+
+    Returns
+    -------
+    numpy.ndarray
+        (K,) int64, at least 1.
+
+    Raises
+    ------
+    HeatproofError
+        If the thresholds are not increasing within (0, 1].
+    """
+    values = [float(t) for t in thresholds]
+    if not values or values != sorted(set(values)) or not 0 < values[0] <= values[-1] <= 1:
+        raise HeatproofError(f"Thresholds have to be increasing, above 0 and at most 1: {values} are not.")
+    # The expression of numpy.quantile, so that rounding falls to the same side.
+    return np.array([pixels - ceil((pixels - 1) * (1 - t)) for t in values], dtype=np.int64)
+
+
+def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+    """Keep the first pixels of a ranking: as many as the quantile rule keeps without ties, however many tie.
+
+    Parameters
+    ----------
+    ranking
+        (H × W,) int64, most salient first.
+    height, width
+        Size of the image.
+    thresholds
+        K shares, as in `kept_counts`.
+
+    Returns
+    -------
+    numpy.ndarray
+        (K, H, W) bool, nested.
+    """
+    place = np.empty(height * width, dtype=np.int64)
+    place[ranking] = np.arange(height * width)
+    return (place < kept_counts(height * width, thresholds)[:, None]).reshape(-1, height, width)
+
+
+def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+    """Keep the pixels at or above a quantile of the map: the published rule, which keeps all pixels that tie with it.
+
+    Parameters
+    ----------
+    one_map
+        (H, W).
+    thresholds
+        K shares, as in `kept_counts`.
+
+    Returns
+    -------
+    numpy.ndarray
+        (K, H, W) bool. On a constant map everything is kept at every threshold.
+    """
+    kept_counts(one_map.size, thresholds)
+    return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
+
+
+def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Fill pixels from those that are kept, linearly within the triangles of their Delaunay triangulation.
+
+    The same values as ``scipy.interpolate.griddata(..., method="linear")`` on each channel, from one triangulation.
+
+    Parameters
+    ----------
+    picture
+        (H, W, C) float32.
+    kept
+        (H, W) bool; the four corners are kept in any case.
+
+    Returns
+    -------
+    numpy.ndarray
+        (H, W, C) float32. A pixel in no triangle gets the channel's mean.
+    """
+    kept = kept.copy()
+    kept[np.ix_([0, -1], [0, -1])] = True
+    filled = picture.copy()
+    missing = ~kept
+    if not missing.any():
+        return filled
+    # Row by row: the triangulation of a grid is not unique, and which one comes out depends on the points' order.
+    triangles = Delaunay(np.argwhere(kept).astype(np.float64))
+    values = LinearNDInterpolator(triangles, picture[kept])(np.argwhere(missing).astype(np.float64))
+    filled[missing] = np.where(np.isnan(values), picture.mean(axis=(0, 1)), values)
+    return filled
+
+
+def entropy(picture: np.ndarray) -> int:
+    """Return the bytes of a picture as a lossless WebP file, the measure of information of Kapishnikov et al.
+
+    Parameters
+    ----------
+    picture
+        (H, W, C) in [0, 1], one or three channels; grey levels are rounded down, as published.
+
+    Returns
+    -------
+    int
+        Bytes. They depend on the version of libwebp: see `encoder`.
+
+    Raises
+    ------
+    HeatproofError
+        If there are neither one nor three channels, or Pillow has no WebP.
+    """
+    if picture.shape[-1] not in (1, 3):
+        raise HeatproofError(f"A picture of {picture.shape[-1]} channels is no WebP: SIC and AIC need one or three.")
+    encoder()
+    levels = (picture * np.float32(255)).astype(np.uint8)
+    file = BytesIO()
+    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(
+        file, format="webp", lossless=True, quality=100
+    )
+    return file.tell()
+
+
+def encoder() -> str:
+    """Name the encoder that entropies depend on, for provenance.
+
+    Raises
+    ------
+    HeatproofError
+        If Pillow was built without WebP.
+    """
+    version = features.version("webp")
+    if version is None:
+        raise HeatproofError("Pillow was built without WebP, which SIC and AIC need: install Pillow from PyPI.")
+    return f"libwebp {version}"
+
+
+def pictures(images: torch.Tensor, image_ids: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """Undo the normalisation of images.
+
+    Values next to a grey level of 8 bits are set to it: entropies round down, and a level that normalisation has moved
+    by one part in ten million would otherwise be the level below.
+
+    Parameters
+    ----------
+    images
+        (N, C, H, W), normalised.
+    image_ids
+        N strings, for messages.
+    mean, std
+        C values each: those that the images were normalised with.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, H, W, C) float32 in [0, 1].
+
+    Raises
+    ------
+    HeatproofError
+        If mean and std do not fit: a wrong number of them, or a picture far outside [0, 1].
+    """
+    channels = images.shape[1]
+    if len(mean) != channels or len(std) != channels:
+        raise HeatproofError(
+            f"Images of {channels} channels were normalised with {channels} values of mean and of std."
+        )
+    back = images.detach().cpu().float().permute(0, 2, 3, 1).numpy() * np.asarray(std, dtype=np.float32)
+    back += np.asarray(mean, dtype=np.float32)
+    wrong = ~((back >= -OUTSIDE) & (back <= 1 + OUTSIDE)).all(axis=(1, 2, 3))
+    if wrong.any():
+        at = np.flatnonzero(wrong)[0]
+        raise HeatproofError(
+            f"Image {image_ids[at]!r} times std plus mean runs from {back[at].min():.2f} to {back[at].max():.2f}, far "
+            "outside 0 to 1: give the mean and std that the images were normalised with."
+        )
+    back = np.clip(back, 0, 1)
+    level = np.rint(back * np.float32(255))
+    return np.where(np.abs(back * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), back)
+
+
+def pic_responses(
+    network: Network,
+    images: torch.Tensor,
+    maps: np.ndarray,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    thresholds: Sequence[float] = THRESHOLDS,
+    seed: int = 0,
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+    ranking: np.ndarray | None = None,
+    random_mask: np.ndarray | None = None,
+    masks: str = "rank",
+) -> dict[str, np.ndarray]:
+    """Run a network on pictures of which only the most salient pixels are known (Kapishnikov et al. 2019, section 4).
+
+    Both curves, SIC and AIC, come from these arrays: exactly N × (K + 2) images go through the network, and as many
+    are encoded. Pictures are made in as many threads as PyTorch has; the numbers do not depend on how many.
+
+    Parameters
+    ----------
+    network
+        As in `heatproof.perturbation.responses.run_batched`.
+    images
+        (N, C, H, W), normalised, C = 1 or 3; a channels_last layout is kept.
+    maps
+        (N, H, W), higher is more salient; the published metric is meant for maps of absolute values.
+    targets
+        (N,) or (N, T) int64: the classes whose responses are read.
+    image_ids
+        N strings, which order equal values and are named in messages.
+    mean, std
+        C values each: those that the images were normalised with.
+    thresholds
+        K shares of the pixels that are known, increasing.
+    seed
+        The workflow's seed.
+    batch_size
+        The largest number of images in one network pass.
+    device
+        Where the network is; left out, where the images are.
+    ranking
+        (N, H × W) int64: pixels, most salient first, instead of the maps' own order.
+    random_mask
+        (H, W) bool, known in every picture; left out, ten random pixels.
+    masks
+        ``rank`` keeps exactly the wanted number of pixels, ``quantile`` all that tie with the last, as published.
+
+    Returns
+    -------
+    dict
+        The arrays of `run_batched`, (N, V, T) or (N, V) where `targets` is (N,) and for ``predicted``, over the
+        V = K + 2 variants: fully blurred, thresholds, original; and ``entropy`` (N, V) int64, in bytes.
+
+    Raises
+    ------
+    HeatproofError
+        If maps, thresholds, masks, mean or std do not fit the images, or as `run_batched`.
+    """
+    device = images.device if device is None else torch.device(device)
+    known = _checked_masks(images, maps, image_ids, thresholds, seed, ranking, random_mask, masks)
+    made = pictures(images, image_ids, mean, std)
+    variants = len(thresholds) + 2
+    sizes: list[int] = []
+    layout = _layout(images)
+
+    def batches() -> Iterator[Batch]:
+        stream = _variants(made, known)
+        while batch := list(islice(stream, batch_size)):
+            stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
+            variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
+            sizes.extend(size for _, size in batch)
+            row = variant // variants
+            scale = [torch.as_tensor(v, dtype=torch.float32, device=device).reshape(-1, 1, 1) for v in (mean, std)]
+            perturbed = ((stacked - scale[0]) / scale[1]).to(images.dtype)
+            # The original goes in as it is, not as what the way to the picture and back has made of it.
+            intact = variant % variants == variants - 1
+            perturbed[intact] = images[row[intact].to(images.device)].to(device)
+            yield perturbed.contiguous(memory_format=layout), row
+
+    read = run_batched(network, batches(), targets.to(device), image_ids)
+    shaped = {name: values.reshape(len(images), variants, *values.shape[1:]) for name, values in read.items()}
+    return {**shaped, "entropy": np.array(sizes, dtype=np.int64).reshape(len(images), variants)}
+
+
+def _checked_masks(
+    images: torch.Tensor,
+    maps: np.ndarray,
+    image_ids: Sequence[str],
+    thresholds: Sequence[float],
+    seed: int,
+    ranking: np.ndarray | None,
+    always: np.ndarray | None,
+    masks: str,
+) -> Iterator[np.ndarray]:
+    """Return, image by image, the masks (K + 1, H, W) of what is known: the random pixels alone, then by threshold."""
+    height, width = images.shape[-2:]
+    if masks not in MASKS:
+        raise HeatproofError(f"masks is {masks!r}: take one of {', '.join(MASKS)}.")
+    if masks == "quantile" and ranking is not None:
+        raise HeatproofError("Quantile masks go by the maps' values and take no ranking: leave one of the two out.")
+    if maps.shape != (len(images), height, width):
+        raise HeatproofError(f"Maps {maps.shape} do not belong to {len(images)} images of {height}×{width}.")
+    finite = np.isfinite(maps).all(axis=(1, 2))
+    if not finite.all():
+        raise HeatproofError(
+            f"The map of image {image_ids[np.flatnonzero(~finite)[0]]!r} has a value that is not finite: leave it out."
+        )
+    if ranking is not None and ranking.shape != (len(images), height * width):
+        raise HeatproofError(f"A ranking {ranking.shape} is not one of {len(images)} images' {height * width} pixels.")
+    if always is None:
+        always = random_mask(height, width, seed)
+    elif always.shape != (height, width):
+        raise HeatproofError(f"A random mask {always.shape} does not fit images of {height}×{width}.")
+    always = always.astype(bool)
+    kept_counts(height * width, thresholds)
+
+    def one_by_one() -> Iterator[np.ndarray]:
+        for at in range(len(images)):
+            if masks == "quantile":
+                kept = quantile_masks(maps[at], thresholds)
+            else:
+                own = slice(at, at + 1)
+                order = pixel_ranking(maps[own], image_ids[own], seed) if ranking is None else ranking[own]
+                kept = rank_masks(order[0], height, width, thresholds)
+            yield np.concatenate([always[None], kept | always])
+
+    return one_by_one()
+
+
+def _variants(made: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
+    """Yield every picture with its entropy, image by image, in the order of variants."""
+
+    def variant(picture: np.ndarray, kept: np.ndarray | None) -> Variant:
+        filled = picture if kept is None else interpolate(picture, kept)
+        return filled, entropy(filled)
+
+    ready: deque[list[Future[Variant]]] = deque()
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for picture, kept in zip(made, known, strict=True):
+            ready.append([pool.submit(variant, picture, one) for one in (*kept, None)])
+            # One image ahead: the threads have work during network passes, and memory does not grow with N.
+            if len(ready) > 1:
+                yield from (future.result() for future in ready.popleft())
+        while ready:
+            yield from (future.result() for future in ready.popleft())

@@ -1,0 +1,132 @@
+"""Max-sensitivity: how far a map moves when the image moves a little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from captum.metrics import sensitivity_max
+
+from heatproof.errors import HeatproofError
+from heatproof.randomness import torch_generator
+
+Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def max_sensitivity(
+    explain: Explain,
+    images: torch.Tensor,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    seed: int,
+    radius: float = 0.02,
+    samples: int = 10,
+    norm: float = 2.0,
+    *,
+    batch_size: int = 64,
+    intact: torch.Tensor | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Largest relative change of a map among small random changes of its image (captum `sensitivity_max`).
+
+    max over samples of ‖Φ(x + δ) − Φ(x)‖ ÷ ‖Φ(x)‖, with every value of δ drawn uniformly from [-radius, radius). Yeh et
+    al., "On the (in)fidelity and sensitivity of explanations", 2019 (SENS_MAX), which captum divides by the norm of the
+    map, so that maps of any unit can be compared. The draws depend on the seed and the image's id alone, and the target
+    stays that of the intact image. More samples can only raise the score: compare scores of equal `samples`.
+
+    Parameters
+    ----------
+    explain
+        Images (M, C, H, W) and targets (M,) to maps (M, H, W), free to take gradients. It is called with all N images
+        in order, each k times in a row, M = N × k: an explainer that draws by image id finds the ids as
+        ``numpy.repeat(image_ids, M // N)``, and then draws the same for an image and its changed copies.
+    images
+        (N, C, H, W), normalised.
+    targets
+        (N,) int64, the class that is explained.
+    image_ids
+        N strings, which seed the changes.
+    seed
+        The workflow's seed.
+    radius
+        In units of the normalised image, at least 0.
+    samples
+        Changed copies of each image, each to be explained.
+    norm
+        Order of the norm of a map as a vector of its pixels, at least 1; 2 is captum's default, Frobenius.
+    batch_size
+        The largest number of images that `explain` is given at once; N where that is more.
+    intact
+        (N, H, W), the maps of the images as they are, where they are made already; left out, `explain` makes them.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [0, ∞), lower is better; NaN where it is undefined.
+    valid : numpy.ndarray
+        (N,) bool: false where the map of the intact image is zero everywhere.
+
+    Raises
+    ------
+    HeatproofError
+        If a map has a value that is not finite or not the expected shape, or an option is out of its range.
+    """
+    if radius < 0 or samples < 1 or norm < 1:
+        raise HeatproofError(
+            f"Max-sensitivity cannot use radius {radius}, {samples} samples and norm {norm}: the radius has to be at "
+            "least 0, the samples and the norm at least 1."
+        )
+    count = len(images)
+    if count == 0:
+        return np.empty(0), np.empty(0, dtype=bool)
+    generators = [torch_generator(seed, "max sensitivity", image_id) for image_id in image_ids]
+
+    def perturb(repeated: torch.Tensor) -> torch.Tensor:
+        # One draw for each copy: a draw of several at once would depend on how captum cuts the samples.
+        each = len(repeated) // count
+        drawn = [torch.rand(images.shape[1:], generator=own) for own in generators for _ in range(each)]
+        return repeated + ((torch.stack(drawn) * 2 - 1) * radius).to(repeated)
+
+    def maps_of(changed: torch.Tensor) -> torch.Tensor:
+        # captum leaves the targets of a single image as they are, so they are repeated here.
+        repeated = targets.repeat_interleave(len(changed) // count)
+        # captum turns gradients off, which explainers of one's own may rely on.
+        with torch.enable_grad():
+            return _checked(explain(changed, repeated), changed, image_ids)
+
+    maps = maps_of(images) if intact is None else _checked(intact, images, image_ids)
+
+    def explanation(given: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        # captum asks for the intact images in a tuple; their maps are there already.
+        return (maps if isinstance(given, tuple) else maps_of(given),)
+
+    score = sensitivity_max(
+        explanation,
+        images,
+        perturb_func=perturb,
+        n_perturb_samples=samples,
+        norm_ord=norm,
+        max_examples_per_batch=min(max(batch_size, count), count * samples),
+    ).numpy()
+    # captum divides by 1 where the norm is 0.
+    valid = (torch.linalg.vector_norm(maps.flatten(1), norm, dim=1) > 0).numpy()
+    return np.where(valid, score, np.nan), valid
+
+
+def _checked(maps: torch.Tensor, images: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
+    """Return maps on the CPU in float64, in which the norm of a map of tiny values is not zero."""
+    expected = (len(images), *images.shape[-2:])
+    if tuple(maps.shape) != expected:
+        raise HeatproofError(
+            f"The explainer returned maps {tuple(maps.shape)}, and {expected} was expected: one value a pixel, "
+            "channels summed."
+        )
+    maps = maps.detach().cpu().double().contiguous()
+    finite = maps.isfinite().flatten(1).all(1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0]) * len(image_ids) // len(images)
+        raise HeatproofError(
+            f"The attribution map of image {image_ids[row]!r}, or of a slightly changed copy, has a value that is not "
+            "finite: look into the explainer that made it."
+        )
+    return maps

@@ -1,0 +1,234 @@
+"""Options that a config gives to explainers, datasets and architectures, held against the functions that take them.
+
+What an option takes is said by its annotation, or else by the type of its default. An annotation that cannot be
+evaluated, as one of a name that is imported for type checking alone, or that is of a class of the user's own, leaves
+the value to the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import types
+from collections import abc
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from heatproof.bounds import Bounds
+from heatproof.errors import HeatproofError
+from heatproof.registry import nearest
+
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
+MAPPINGS = (dict, abc.Mapping)
+
+
+def check_options(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    what: str,
+    *,
+    positional: tuple[str, ...] = (),
+    keywords: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Refuse options that a function does not take, and values that do not fit; return the defaults of the others.
+
+    Parameters
+    ----------
+    function
+        What is called, one of ours or a user's own.
+    given
+        The options in the config.
+    what
+        What the config names, such as ``explainer 'rise'``.
+    positional, keywords
+        What the workflow itself passes to the function.
+
+    Returns
+    -------
+    dict
+        Every option that was not given, with its default.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    signature = _signature(function, what)
+    parameters = list(signature.parameters.values())
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {
+        p.name: p
+        for place, p in enumerate(parameters)
+        if p.kind in by_name
+        and p.name not in keywords
+        and (place >= len(positional) or p.kind is inspect.Parameter.KEYWORD_ONLY)
+    }
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    for key in given:
+        if key in keywords or not (key in known or (takes_any and isinstance(key, str))):
+            hint = nearest(str(key), known) if known else "it takes none."
+            raise HeatproofError(f"The {what} has no option {key!r}: {hint}")
+    for key, parameter in known.items():
+        if key not in given and parameter.default is parameter.empty:
+            raise HeatproofError(f"The {what} needs the option {key!r}: give it a value in the config.")
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords), **given)
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{key}=…" for key in [*keywords, *given])])
+        raise HeatproofError(f"The {what} names a function that cannot be called with ({call}): {error}.") from None
+    for key, value in given.items():
+        _check_value(value, known.get(key), function, f"The option {key!r} of {what}")
+    return {key: parameter.default for key, parameter in known.items() if key not in given}
+
+
+def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
+    """Refuse a default that cannot stand in a job's spec, as JSON.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence that names the option.
+    """
+    for key, default in defaults.items():
+        try:
+            json.dumps(default, sort_keys=True)
+        except (TypeError, ValueError):
+            raise HeatproofError(
+                f"The option {key!r} of {what} has a default of type {type(default).__name__}, which cannot be written "
+                "down with the results: take None, a number, a text, a list or a mapping."
+            ) from None
+
+
+def module_of(function: Callable[..., Any], reference: str) -> str:
+    """Return the module whose code a reference stands for.
+
+    That of a function or class is where it was written, and that of any other object, as a `functools.partial`, is
+    where it was made.
+    """
+    is_code = inspect.isroutine(function) or inspect.isclass(function)
+    return (is_code and function.__module__) or reference.partition(":")[0]
+
+
+def _signature(function: Callable[..., Any], what: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except Exception as error:  # the code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
+        raise HeatproofError(
+            f"The {what} names something whose arguments cannot be read ({reason}): wrap it in a function of your own."
+        ) from None
+
+
+def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], which: str) -> None:
+    for part in _parts(value):
+        if isinstance(part, float) and not math.isfinite(part):
+            raise HeatproofError(f"{which} must be finite, not {part}.")
+        if not isinstance(part, str | int | float | list | tuple | dict | None):
+            raise HeatproofError(
+                f"{which} cannot hold {_short(part)}, a {type(part).__name__}: write it as a text or a number."
+            )
+        # JSON, in which jobs get their options, has texts alone for keys.
+        for key in part if isinstance(part, dict) else ():
+            if not isinstance(key, str):
+                raise HeatproofError(f"{which} has the key {_short(key)}, which is no text: put it in quotes.")
+    if parameter is None:
+        return
+    default, expected = parameter.default, _expected(parameter, function)
+    if _fits(value, expected) or (type(value) is type(default) and value == default):
+        return
+    number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
+    hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
+    raise HeatproofError(f"{which} must be {_said(expected)}, not {_short(value)}{hint}.")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield a value and everything in it."""
+    yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _parts(item)
+
+
+def _as_numbers(text: str) -> Iterator[float]:
+    for kind in (int, float):
+        try:
+            yield kind(text)
+        except ValueError:
+            continue
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _expected(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, _namespace(function))
+        except Exception:  # see the module's docstring
+            annotation = Any
+    if annotation is not parameter.empty:
+        return annotation
+    kinds = (bool, int, float, str, list, tuple, dict)
+    return next((kind for kind in kinds if isinstance(parameter.default, kind)), Any)
+
+
+def _namespace(function: Any) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isclass(function):
+        function = function.__init__
+    elif not inspect.isroutine(function):
+        function = type(function).__call__
+    return getattr(inspect.unwrap(function), "__globals__", {})
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        bounds = [limit for limit in inner[1:] if isinstance(limit, Bounds)] if isinstance(value, int | float) else []
+        return _fits(value, inner[0]) and all(limit.hold(value) for limit in bounds)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin in (None, type(None)):
+        return value is None
+    if origin in (bool, str):
+        return isinstance(value, origin)
+    if origin in (int, float):
+        return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
+    if origin in LISTS:
+        return isinstance(value, list | tuple) and _each_fits(value, inner)
+    if origin in MAPPINGS:
+        return isinstance(value, dict) and (len(inner) < 2 or all(_fits(item, inner[1]) for item in value.values()))
+    return True
+
+
+def _each_fits(values: list[Any] | tuple[Any, ...], inner: tuple[Any, ...]) -> bool:
+    if len(inner) > 1 and inner[1] is not Ellipsis:
+        return len(values) == len(inner) and all(map(_fits, values, inner))
+    return not inner or all(_fits(value, inner[0]) for value in values)
+
+
+def _said(expected: Any) -> str:
+    """Say in words what fits."""
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        bounds = " and ".join(str(limit) for limit in inner[1:] if isinstance(limit, Bounds))
+        return f"{_said(inner[0])} {bounds}".strip()
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(_said, inner)))
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in LISTS:
+        if len(inner) > 1 and inner[1] is not Ellipsis:
+            return f"a list of {len(inner)} ({', '.join(map(_said, inner))})"
+        return f"a list (each {_said(inner[0])})" if inner and inner[0] is not Any else "a list"
+    if origin in MAPPINGS:
+        return "a mapping"
+    return PLAIN.get(type(None) if origin is None else origin, getattr(origin, "__name__", str(origin)))

@@ -1,0 +1,277 @@
+"""Options of explainers, datasets and architectures are held against what the functions take."""
+
+import json
+
+import pytest
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan.whole import make_plan
+
+MINE = """
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional, Sequence
+
+import torch
+from heatproof.bounds import Bounds
+from heatproof.data.digits import digits
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+def bare(explained, *, flag=False, count=3, share=0.5, name="a", several=(1, 2), table={}, free=None): ...
+def said(
+    explained,
+    *,
+    maybe: "float | None" = None,
+    optional: Optional[int] = 3,
+    implicit: int = None,
+    numbers: "list[float]" = (),
+    pair: tuple[int, int] = (1, 2),
+    words: Sequence[str] = (),
+    how: "Literal['a', 'b']" = "a",
+    odds: Annotated[float, Bounds(least=0, below=1)] = 0.5,
+    limits: Annotated[Optional[int], Bounds(above=-5, most=5)] = None,
+    other: "Unknown" = 3,
+    own: Path = "x",
+): ...
+def by_position(explained, strength=1.0): ...
+def anything(explained, **options): ...
+def needs(explained, *, strength): ...
+def shows_a_path(explained, *, where=Path("x")): ...
+def no_argument(): ...
+
+class Explain:
+    def __init__(self, size): self.size = size
+    def __call__(self, explained, *, scale: float = 2.0): ...
+
+class Unreadable:
+    __signature__ = 3
+    def __call__(self, explained): ...
+
+explain = Explain(3)
+unreadable = Unreadable()
+partial = functools.partial(bare, count=7)
+
+def load(*, seed, root: str = "x", where=Path("x")): return digits(seed=seed)
+def load_from(seed, root): return digits(seed=seed)
+def load_any(**options): return digits(**options)
+def load_unseeded(*, root="x"): ...
+load_partial = functools.partial(load_from, root="y")
+
+def build(num_classes, width: int = 4, *, deep=False): return torch.nn.Linear(width, num_classes)
+def build_any(num_classes, **options): return torch.nn.Linear(3, num_classes)
+class Net(torch.nn.Module):
+    def __init__(self, num_classes: int, width: int = 4): super().__init__()
+build_partial = functools.partial(Net, width=8)
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    (tmp_path / "mine_options.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def plan_of(**change):
+    return make_plan(merge(default_config(), change))
+
+
+def explained(kind, **options):
+    kind = kind if kind in EXPLAINERS else f"mine_options:{kind}"
+    return plan_of(explainers=[{"e": {"explainer": kind, **options}}]).explainers["e"]
+
+
+def loaded(function, **options):
+    models = [{"m": {"architecture": "small_vit"}}]
+    return plan_of(datasets=[{"d": {"dataset": f"mine_options:{function}", **options}}], models=models).datasets["d"]
+
+
+def built(function, **options):
+    architecture = function if function in ("small_vit", "cifar_resnet20") else f"mine_options:{function}"
+    return plan_of(models=[{"m": {"architecture": architecture, "options": options}}]).models["m"]
+
+
+def said(make, *arguments, **options):
+    with pytest.raises(HeatproofError) as caught:
+        make(*arguments, **options)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 300
+    return sentence
+
+
+NAN, INFINITE = float("nan"), float("inf")
+BAD_OF_OURS = [
+    (
+        "integrated_gradients",
+        {"steps": "many"},
+        "'steps' of explainer 'e' must be a whole number of at least 1, not 'many'",
+    ),
+    ("integrated_gradients", {"steps": 0}, "of at least 1, not 0."),
+    ("integrated_gradients", {"steps": 2.0}, "must be a whole number of at least 1, not 2.0"),
+    ("integrated_gradients", {"steps": True}, "not True"),
+    ("integrated_gradients", {"steps": None}, "not None"),
+    ("integrated_gradients", {"steps": [5]}, "not [5]"),
+    ("integrated_gradients", {"steps": "5"}, "not '5' (a text: leave out quotes"),
+    ("integrated_gradients_uniform", {"low": NAN}, "'low' of explainer 'e' must be finite, not nan"),
+    ("integrated_gradients_uniform", {"high": INFINITE}, "must be finite, not inf"),
+    ("noise_input_x_gradient", {"samples": -4}, "of at least 1, not -4"),
+    ("noise_input_x_gradient", {"stdev": -0.1}, "must be a number of at least 0, not -0.1"),
+    ("noise_input_x_gradient", {"stdev": False}, "must be a number of at least 0, not False"),
+    ("noise_input_x_gradient", {"relative": 1}, "must be true or false, not 1"),
+    (
+        "noise_integrated_gradients",
+        {"stdev": "1e-3"},
+        "not '1e-3' (a text: leave out quotes, and write 1e-3 as 1.0e-3)",
+    ),
+    ("smooth_grad_cam_pp", {"stdev": 0}, "must be a number above 0, not 0"),
+    ("rise", {"probability": 1.5}, "must be a number above 0 and of at most 1, not 1.5"),
+    ("rise", {"output": "logits"}, "must be 'probability' or 'logit', not 'logits'"),
+    ("rise_uniform", {"masks": 0}, "of at least 1, not 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "expected"), BAD_OF_OURS)
+def test_a_bad_value_for_an_explainer_of_ours(kind, options, expected):
+    assert expected in said(explained, kind, **options)
+
+
+def test_bad_values_for_datasets_and_architectures_of_ours():
+    dataset = {"datasets": [{"d": {"dataset": "digits", "validation": "half"}}]}
+    assert "The option 'validation' of dataset 'd' must be a number, not 'half'." in said(plan_of, **dataset)
+    assert "The option 'width' of model 'm' must be a whole number of at least 1" in said(
+        built, "cifar_resnet20", width=0
+    )
+    assert "'heads' of model 'm'" in said(built, "small_vit", heads=1.5)
+
+
+def test_good_values_reach_the_spec():
+    assert explained("noise_input_x_gradient", stdev=1, samples=1, relative=False).options == {
+        "stdev": 1,
+        "samples": 1,
+        "relative": False,
+    }
+    assert explained("rise", output="logit", probability=1).options["output"] == "logit"
+
+
+@pytest.mark.parametrize("name", EXPLAINERS)
+def test_defaults_of_ours_fit_what_is_said_of_them(name):
+    """Or a config that writes a default down would be refused."""
+    assert explained(name, **EXPLAINERS[name].options).options == EXPLAINERS[name].options
+
+
+# ---- by defaults, and by annotations ---------------------------------------------------------------------------------
+
+BARE = {
+    "flag": ([True], [0, "yes", None], "true or false"),
+    "count": ([-3, 0], [2.5, True, "3", None], "a whole number"),
+    "share": ([2, -0.5], [True, "x", [1.0]], "a number"),
+    "name": (["b", ""], [3, True, None], "a text"),
+    "several": ([[], [1, "x"]], [3, "ab", {"a": 1}], "a list"),
+    "table": ([{}, {"a": [1, None]}], [[], "a"], "a mapping"),
+    "free": ([None, 3, "x", [1], {"a": 1}, True, 0.5], [], ""),
+}
+SAID = {
+    "maybe": ([None, 2, 0.5], ["x", True], "a number or null"),
+    "optional": ([None, 4], [4.0], "a whole number or null"),
+    "implicit": ([None, 4], ["x"], "a whole number"),
+    "numbers": ([[], [1, 0.5]], [["x"], 3], "a list (each a number)"),
+    "pair": ([[3, 4]], [[3], [3, 4.5], 3], "a list of 2 (a whole number, a whole number)"),
+    "words": ([["a"]], ["a", [1]], "a list (each a text)"),
+    "how": (["b"], ["c", 1], "'a' or 'b'"),
+    "odds": ([0, 0.99], [1, -0.1], "a number of at least 0 and below 1"),
+    "limits": ([None, -4, 5], [-5, 6, 0.5], "a whole number or null above -5 and of at most 5"),
+    "other": ([3, "x", None], [], ""),
+    "own": (["a/b"], [], ""),
+}
+
+
+@pytest.mark.parametrize(("kind", "option"), [*(("bare", key) for key in BARE), *(("said", key) for key in SAID)])
+def test_values_for_a_function_of_the_users(kind, option):
+    good, bad, words = (BARE if kind == "bare" else SAID)[option]
+    for value in good:
+        assert explained(kind, **{option: value}).options[option] == value
+    for value in bad:
+        assert f"The option {option!r} of explainer 'e' must be {words}, not {value!r}" in said(
+            explained, kind, **{option: value}
+        )
+
+
+@pytest.mark.parametrize("value", [NAN, [1.0, INFINITE], {"a": [NAN]}])
+def test_what_is_not_finite_is_refused_wherever_it_stands(value):
+    assert "must be finite" in said(explained, "anything", free=value)
+
+
+def test_what_json_cannot_hold_is_refused():
+    import datetime
+
+    day = datetime.date(2020, 1, 2)
+    assert "'free' of explainer 'e' cannot hold datetime.date(2020, 1, 2), a date" in said(
+        explained, "bare", free=[day]
+    )
+    assert "'free' of explainer 'e' has the key 3, which is no text" in said(explained, "bare", free={3: 1})
+
+
+# ---- whatever a reference names --------------------------------------------------------------------------------------
+
+
+def test_options_by_position_and_of_any_name():
+    assert explained("by_position").options == {"strength": 1.0}
+    assert explained("by_position", strength=3).options == {"strength": 3}
+    assert explained("anything", whatever=[1]).options == {"whatever": [1]}
+    assert "has no option 'strenght': did you mean 'strength'?" in said(explained, "by_position", strenght=3)
+
+
+def test_an_option_without_a_default_has_to_be_given():
+    assert explained("needs", strength="x").options == {"strength": "x"}
+    assert "The explainer 'e' needs the option 'strength': give it a value" in said(explained, "needs")
+    assert "The dataset 'd' needs the option 'root'" in said(loaded, "load_from")
+
+
+def test_a_default_that_cannot_be_written_down():
+    sentence = said(explained, "shows_a_path")
+    assert "The option 'where' of explainer 'e' has a default of type PosixPath" in sentence
+    assert explained("shows_a_path", where="y").options == {"where": "y"}
+    # Of a dataset, the config's own options alone are written down.
+    assert loaded("load")["options"] == {}
+
+
+def test_objects_that_can_be_called():
+    plan = plan_of(
+        explainers=[{"p": {"explainer": "mine_options:partial"}}, {"c": {"explainer": "mine_options:explain"}}]
+    )
+    assert plan.explainers["p"].options["count"] == 7
+    assert plan.explainers["c"].options == {"scale": 2.0}
+    assert {entry.module for entry in plan.explainers.values()} == {"mine_options"}, "whose code the maps depend on"
+    assert "'count' of explainer 'e' must be a whole number, not 'x'" in said(explained, "partial", count="x")
+    assert "must be a number, not 'x'" in said(explained, "explain", scale="x")
+    assert (loaded("load_partial")["module"], built("build_partial").module) == ("mine_options", "mine_options")
+    json.dumps(plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0))
+
+
+def test_datasets_of_the_users():
+    assert loaded("load", root="y")["options"] == {"root": "y"}
+    assert loaded("load_any", colour="red")["options"] == {"colour": "red"}
+    assert "The dataset 'd' has no option 'rot': did you mean 'root'?" in said(loaded, "load", rot="y")
+    assert "The option 'root' of dataset 'd' must be a text, not 3" in said(loaded, "load", root=3)
+    for function in ("load", "load_any"):
+        assert "has no option 'seed'" in said(loaded, function, seed=3)
+    assert "cannot be called with (seed=…): got an unexpected keyword argument 'seed'" in said(loaded, "load_unseeded")
+
+
+def test_architectures_of_the_users():
+    assert built("build", width=8, deep=True).options == {"width": 8, "deep": True}
+    assert built("Net", width=8).options == {"width": 8}
+    assert built("build_any", colour="red").options == {"colour": "red"}
+    assert "The model 'm' has no option 'widht': did you mean 'width'?" in said(built, "build", widht=3)
+    assert "The option 'width' of model 'm' must be a whole number, not 'wide'" in said(built, "Net", width="wide")
+    assert "has no option 'num_classes'" in said(built, "build", num_classes=3)
+    assert "cannot be called with (num_classes, num_classes=…)" in said(built, "build_any", num_classes=3)
+    assert "too many positional arguments" in said(built, "no_argument")
+
+
+def test_what_does_not_say_its_arguments():
+    assert "The explainer 'e' names something whose arguments cannot be read" in said(explained, "unreadable")

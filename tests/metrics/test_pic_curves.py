@@ -1,0 +1,266 @@
+import numpy as np
+import pytest
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, information_curves, sic_scores
+
+SIZES = np.array([[100.0, 150, 200, 250, 300]])
+
+
+def logs(*probability):
+    return np.log(np.array([probability]))
+
+
+def test_points_on_the_diagonal_score_one_half():
+    score, valid, curves = sic_scores(logs(0.1, 0.3, 0.5, 0.7, 0.9), SIZES)
+    np.testing.assert_allclose(curves["sic"][0], information_axis(), atol=1e-12)
+    assert score[0] == pytest.approx(0.5)
+    assert valid[0]
+
+
+def test_a_curve_worked_out_by_hand():
+    curve = information_curves(SIZES, np.array([[0.0, 0.8, 0.4, 1.0, 1.0]]), points=4)
+    np.testing.assert_allclose(curve, [[0, 0.8, 0.8, 1, 1]])
+    assert area(curve)[0] == pytest.approx((0.4 + 0.8 + 0.9 + 1) / 4)
+
+
+@pytest.mark.parametrize("early", [0.2, 0.6, 0.9])
+def test_earlier_recovery_scores_higher(early):
+    late = sic_scores(logs(0.1, 0.1, 0.1, 0.2, 0.9), SIZES)[0]
+    assert sic_scores(logs(0.1, early, 0.7, 0.8, 0.9), SIZES)[0] > late
+
+
+def test_scores_stay_within_zero_and_one():
+    generator = np.random.default_rng(0)
+    log_probability = np.log(generator.uniform(0.01, 1, (200, 15)))
+    correct = generator.random((200, 15)) < 0.5
+    sizes = generator.integers(50, 90, (200, 15))
+    for exclude in ("documented", "none"):
+        for score, valid, curves in (
+            sic_scores(log_probability, sizes, exclude=exclude),
+            aic_scores(log_probability, correct, sizes, exclude=exclude),
+        ):
+            (drawn,) = curves.values()
+            assert 0 < valid.sum() < 200
+            np.testing.assert_array_equal(valid, ~np.isnan(score))
+            np.testing.assert_array_equal(np.isnan(drawn), np.repeat(~valid[:, None], drawn.shape[1], axis=1))
+            assert np.all((drawn[valid] >= 0) & (drawn[valid] <= 1))
+            assert np.all((score[valid] >= 0) & (score[valid] <= 1))
+
+
+def test_the_running_maximum_follows_thresholds_not_entropies():
+    # The second threshold has fewer bytes than the first: what the first has reached counts there as well.
+    sizes = np.array([[0.0, 50, 25, 100]])
+    curve = information_curves(sizes, np.array([[0.0, 0.6, 0.1, 1.0]]), points=4)
+    np.testing.assert_allclose(curve, [[0, 0.6, 0.6, 0.8, 1]])
+
+
+def test_equal_entropies_of_original_and_blurred_are_undefined():
+    sizes = np.array([[100, 90, 110, 105, 100], [100, 150, 200, 250, 300]])
+    log_probability = np.repeat(logs(0.1, 0.2, 0.3, 0.4, 0.5), 2, axis=0)
+    for exclude in ("documented", "none"):
+        for score, valid, _ in (
+            sic_scores(log_probability, sizes, exclude=exclude),
+            aic_scores(log_probability, np.ones((2, 5), dtype=bool), sizes, exclude=exclude),
+        ):
+            np.testing.assert_array_equal(valid, [False, True])
+            np.testing.assert_array_equal(np.isnan(score), [True, False])
+
+
+def test_thresholds_of_one_entropy():
+    score, valid, _ = sic_scores(logs(0.1, 0.3, 0.5, 0.7, 0.9), np.array([[100, 200, 200, 200, 300]]))
+    assert valid[0]
+    assert 0 < score[0] < 1
+
+
+def test_images_left_out_by_either_rule():
+    sizes = np.array([[100, 150, 200], [100, 150, 200], [200, 150, 100], [100, 150, 200]])
+    probability = np.array([[0.1, 0.2, 0.9], [0.9, 0.5, 0.1], [0.1, 0.2, 0.9], [0.5, 0.2, 0.5]])
+    np.testing.assert_array_equal(sic_scores(np.log(probability), sizes)[1], [True, False, False, False])
+    # Equal probabilities leave nothing to divide by, whatever is asked for.
+    np.testing.assert_array_equal(sic_scores(np.log(probability), sizes, exclude="none")[1], [True, True, True, False])
+    np.testing.assert_array_equal(
+        sic_scores(np.log(probability), sizes, exclude="none", min_prediction=0.3)[1], [True, False, True, False]
+    )
+
+
+def test_aic_of_counted_images_is_the_running_share_of_correct_ones():
+    log_probability = np.repeat(logs(0.2, 0.3, 0.3, 0.3, 0.9), 2, axis=0)
+    correct = np.array([[0, 0, 1, 0, 1], [0, 0, 0, 0, 1]], dtype=bool)
+    _, valid, curves = aic_scores(log_probability, correct, np.repeat(SIZES, 2, axis=0), points=4)
+    assert valid.all()
+    np.testing.assert_allclose(curves["aic"], [[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
+
+
+def test_a_probability_that_underflows_is_zero():
+    score, valid, _ = sic_scores(np.array([[-np.inf, -800.0, -1.0]]), np.array([[100, 150, 200]]))
+    assert valid[0]
+    assert np.isfinite(score[0])
+
+
+def test_aggregates_count_defined_curves_only():
+    curves = np.array([[0, 0.2, 1], [0, 0.4, 1], [0, 0.9, 1], [np.nan] * 3])
+    curve, under = aggregate_curve(curves, "mean")
+    np.testing.assert_allclose(curve, [0, 0.5, 1])
+    assert under == pytest.approx(0.5)
+    np.testing.assert_allclose(aggregate_curve(curves, "median")[0], [0, 0.4, 1])
+    assert np.isnan(aggregate_curve(curves[3:])[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sic_scores(logs(0.1, 0.2, 0.3), SIZES), "do not belong together"),
+        (lambda: information_curves(SIZES, SIZES, np.zeros((1, 3))), "do not belong together"),
+        (lambda: aic_scores(logs(0.1, 0.2, 0.3), np.ones((1, 5), dtype=bool), SIZES), "Probabilities"),
+        (lambda: sic_scores(logs(0.1, 0.2, 0.3, 0.4, 0.5), SIZES, exclude="some"), "documented, none"),
+        (lambda: aggregate_curve(np.zeros((2, 3)), "mode"), "mean or median"),
+        (lambda: information_axis(0), "at least 1"),
+    ],
+)
+def test_errors_name_the_remedy(call, message):
+    with pytest.raises(HeatproofError, match=message):
+        call()
+
+
+@pytest.fixture
+def scene():
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 5, 3)).eval()
+    levels = np.random.default_rng(1).integers(0, 256, (5, 3, 12, 12))
+    images = torch.from_numpy(((levels / 255 - 0.5) / 0.25).astype(np.float32))
+    maps = np.random.default_rng(2).integers(0, 4, (5, 12, 12)).astype(np.float32)
+    return network, images, maps, torch.zeros(5, dtype=torch.int64), list("abcde")
+
+
+def respond(scene, take=slice(None), **options):
+    from heatproof.perturbation.pic import pic_responses
+
+    network, images, maps, targets, ids = scene
+    given = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
+    return pic_responses(network, images[take], maps[take], targets[take], ids[take], **given)
+
+
+def test_responses_do_not_depend_on_batches_threads_or_neighbours(scene):
+    import torch
+
+    whole = respond(scene)
+    assert set(whole) == {"logit", "log_probability", "predicted", "target_rank", "entropy"}
+    assert {values.shape for values in whole.values()} == {(5, 5)}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        small = respond(scene, batch_size=3)
+    finally:
+        torch.set_num_threads(threads)
+    alone = respond(scene, slice(3, 5))
+    for name, values in whole.items():
+        np.testing.assert_allclose(small[name], values, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(alone[name], values[3:], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(small["entropy"], whole["entropy"])
+
+
+def test_the_last_variant_is_the_image_itself(scene):
+    import torch
+
+    network, images, *_ = scene
+    with torch.inference_mode():
+        expected = network(images)[:, 0].numpy()
+    np.testing.assert_allclose(respond(scene)["logit"][:, -1], expected, rtol=0, atol=1e-5)
+
+
+def test_several_targets(scene):
+    network, images, maps, targets, ids = scene
+    both = (network, images, maps, targets[:, None] + targets.new_tensor([0, 2]), ids)
+    read = respond(both)
+    assert read["logit"].shape == (5, 5, 2)
+    np.testing.assert_array_equal(read["logit"][..., 0], respond(scene)["logit"])
+
+
+def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
+    from heatproof.perturbation.pic import kept_counts, quantile_masks, rank_masks
+    from heatproof.sequences import pixel_ranking
+
+    tied = scene[2][0]
+    counts = kept_counts(144, (0.05, 0.3, 0.75))
+    by_rank = rank_masks(pixel_ranking(tied[None], ["a"], 0)[0], 12, 12, (0.05, 0.3, 0.75))
+    np.testing.assert_array_equal(by_rank.sum(axis=(1, 2)), counts)
+    by_value = quantile_masks(tied, (0.05, 0.3, 0.75)).sum(axis=(1, 2))
+    assert np.all(by_value >= counts)
+    assert by_value[0] > counts[0]
+
+
+def test_a_given_ranking_decides(scene):
+    from heatproof.sequences import pixel_ranking
+
+    _, _, maps, _, ids = scene
+    own = pixel_ranking(maps, ids, 0)
+    for name, values in respond(scene).items():
+        np.testing.assert_array_equal(respond(scene, ranking=own)[name], values)
+    assert np.any(respond(scene, ranking=own[:, ::-1])["entropy"] != respond(scene)["entropy"])
+
+
+def test_interpolation_has_the_bits_of_griddata():
+    from scipy.interpolate import griddata
+
+    from heatproof.perturbation.pic import interpolate
+
+    generator = np.random.default_rng(4)
+    picture = generator.random((20, 17, 3), dtype=np.float32)
+    for share in (0.02, 0.3, 0.8):
+        kept = generator.random((20, 17)) < share
+        kept[[0, 0, -1, -1], [0, -1, 0, -1]] = True
+        filled = interpolate(picture, kept)
+        for channel in range(3):
+            plane = picture[..., channel]
+            expected = griddata(np.argwhere(kept), plane[kept], np.argwhere(~kept), "linear", plane.mean())
+            np.testing.assert_array_equal(filled[..., channel][~kept], expected.astype(np.float32))
+            np.testing.assert_array_equal(filled[..., channel][kept], plane[kept])
+    np.testing.assert_array_equal(interpolate(picture, np.ones((20, 17), dtype=bool)), picture)
+
+
+def test_random_mask_is_drawn_from_the_seed_and_the_size():
+    from heatproof.perturbation.pic import random_mask
+
+    assert random_mask(9, 7, 0).sum() == 10
+    np.testing.assert_array_equal(random_mask(9, 7, 0), random_mask(9, 7, 0))
+    assert np.any(random_mask(9, 7, 0) != random_mask(9, 7, 1))
+
+
+def test_one_channel_and_no_other_number(scene):
+    from heatproof.perturbation.pic import entropy
+
+    assert entropy(np.zeros((12, 12, 1), dtype=np.float32)) > 0
+    with pytest.raises(HeatproofError, match="one or three"):
+        entropy(np.zeros((12, 12, 4), dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": [0.0] * 3, "std": [1.0] * 3}, "'a' .* mean and std"),
+        ({"mean": [0.5]}, "3 channels"),
+        ({"masks": "percentile"}, "rank, quantile"),
+        ({"thresholds": (0.5, 0.1)}, "increasing"),
+        ({"thresholds": (0.0, 0.1)}, "above 0"),
+        ({"ranking": np.zeros((5, 3), dtype=np.int64)}, "ranking"),
+        ({"random_mask": np.zeros((3, 3), dtype=bool)}, "random mask"),
+        ({"masks": "quantile", "ranking": np.zeros((5, 144), dtype=np.int64)}, "no ranking"),
+    ],
+)
+def test_responses_refuse_what_does_not_fit(scene, options, message):
+    with pytest.raises(HeatproofError, match=message):
+        respond(scene, **options)
+
+
+def test_maps_have_to_fit_and_be_finite(scene):
+    network, images, maps, targets, ids = scene
+    holed = maps.copy()
+    holed[2, 3, 3] = np.nan
+    with pytest.raises(HeatproofError, match=r"'c' .* not finite"):
+        respond((network, images, holed, targets, ids))
+    with pytest.raises(HeatproofError, match="do not belong"):
+        respond((network, images, maps[:, :5], targets, ids))

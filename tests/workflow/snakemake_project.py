@@ -1,0 +1,106 @@
+"""A copy of the repository that a test may edit, and real Snakemake in it over a micro config."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+TABLE = "results/idsds_table.csv"
+MICRO = {
+    "evaluation": {"images": 6, "accuracy_images": 0},
+    "weights": ["finetuned"],
+    "models": [{"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}}}],
+    "pretraining": {"epochs": 1},
+    "finetuning": {"epochs": 1},
+    "explainers": ["saliency", {"integrated_gradients": {"steps": 2}}, "random"],
+    "scores": {"bootstrap": 20},
+    "shard_size": 4,
+    "batch_size": 3,
+}
+
+
+class Project:
+    """A working copy with a config of its own."""
+
+    def __init__(self, folder: Path, config: dict) -> None:
+        self.folder = folder
+        self.config = config
+
+    def write_config(self) -> None:
+        (self.folder / "micro.yaml").write_text(yaml.safe_dump(self.config))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", "micro.yaml"]
+
+    def environment(self) -> dict[str, str]:
+        # Before the installed package, so that a test can edit the code.
+        return {**os.environ, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
+
+    def run(self, *arguments: str, fails: bool = False) -> str:
+        """Run Snakemake to its end and return what it printed."""
+        self.write_config()
+        done = subprocess.run(
+            self.command(*(arguments or (TABLE,))),
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        printed = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, printed
+        return printed
+
+    def ran(self, *arguments: str) -> dict[str, int]:
+        """Run Snakemake and return how many jobs of each rule it executed."""
+        return jobs(self.run(*arguments))
+
+    def heatproof(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        self.write_config()
+        return subprocess.run(
+            [sys.executable, "-m", "heatproof", *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        file = self.folder / path
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    def tables(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted((self.folder / "results").glob("*.csv"))}
+
+    def copy(self, folder: Path) -> Project:
+        """Copy everything, Snakemake's memory included."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Project(folder, yaml.safe_load(yaml.safe_dump(self.config)))
+
+
+def jobs(printed: str) -> dict[str, int]:
+    """Count the jobs that a run of Snakemake finished, by rule."""
+    return dict(Counter(re.findall(r"^Finished jobid: \d+ \(Rule: (\w+)\)", printed, flags=re.MULTILINE)))
+
+
+def clone(folder: Path) -> Path:
+    """Copy what a fresh clone has of the repository to run the workflow."""
+    for name in ("Snakefile", "workflow", "config", "profiles", "src", "envs"):
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, folder / name)
+    return folder
