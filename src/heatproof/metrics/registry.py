@@ -6,17 +6,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
-from heatproof.sequences import Perturbation
+
+if TYPE_CHECKING:
+    from heatproof.sequences import Perturbation
 
 Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
 MetricFunction = Callable[..., Any]
-SequencesFunction = Callable[..., Mapping[str, Perturbation]]
+SequencesFunction = Callable[..., "Mapping[str, Perturbation]"]
 
 
 @dataclass(frozen=True)
