@@ -1,0 +1,30 @@
+"""ROAD's imputation against the values of its users' code, noise 0."""
+
+import numpy as np
+import pytest
+import torch
+
+from heatproof.perturbation.road import impute, impute_sequence
+from heatproof.sequences import Perturbation, first_changed
+
+
+@pytest.mark.parametrize("order", ["morf", "lerf"])
+@pytest.mark.parametrize("area", [0.3, 0.7])
+def test_imputed_images(golden, order, area):
+    stored = golden("road")
+    images = torch.from_numpy(golden("data")["x"][:12])
+    removed = torch.from_numpy(stored[f"area{area}__{order}__mask_kept"] == 0)
+    expected = stored[f"area{area}__{order}__imputed"]
+    np.testing.assert_allclose(impute(images, removed), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("order", ["morf", "lerf"])
+def test_masks_and_images_of_a_sequence(golden, order):
+    stored = golden("road")
+    images, ids = torch.from_numpy(golden("data")["x"][:12]), [str(number) for number in range(12)]
+    perturbation = Perturbation(order=order, fractions=(0.3, 0.7), imputation="road")
+    first = first_changed(perturbation, stored["smap"], ids, seed=0)
+    sequence = impute_sequence(images, torch.from_numpy(first), 2, noise=0.0, seed=0, image_ids=ids)
+    for point, (area, imputed) in enumerate(zip((0.3, 0.7), sequence, strict=True)):
+        assert np.array_equal(first > point, stored[f"area{area}__{order}__mask_kept"] == 1)
+        np.testing.assert_allclose(imputed, stored[f"area{area}__{order}__imputed"], rtol=0, atol=2e-6)
