@@ -10,6 +10,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
 
 from heatproof.errors import HeatproofError
+from heatproof.perturbation import _multigrid, road
 from heatproof.perturbation.road import impute, impute_sequence
 
 WEIGHTS = {(0, 1): 1 / 6, (1, 0): 1 / 6, (1, 1): 1 / 12, (1, -1): 1 / 12}
@@ -96,19 +97,82 @@ def test_a_sequence_equals_its_steps_one_by_one(kind):
         assert torch.equal(imputed[kept], images[kept])
 
 
-def test_results_depend_on_no_other_image_and_repeat_bit_for_bit():
-    images, first = pictures(4, 3, 32, 32), removal(scores("blob", 4, 32, 32), [0.2, 0.6, 0.95])
-    first[1] = 0
-    with torch.inference_mode():
-        together = list(impute_sequence(images, first, 3, seed=5, image_ids="abcd"))
-        again = list(impute_sequence(images, first, 3, seed=5, image_ids="abcd"))
-        for n, name in enumerate("abcd"):
-            one = slice(n, n + 1)
-            for all_of_them, alone in zip(
-                together, impute_sequence(images[one], first[one], 3, seed=5, image_ids=name), strict=True
-            ):
-                torch.testing.assert_close(all_of_them[one], alone, atol=1e-6, rtol=0)
-    assert all(torch.equal(a, b) for a, b in zip(together, again, strict=True))
+@pytest.fixture
+def threads():
+    """Set the number of threads; put back afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["blob", "scattered"])
+@pytest.mark.parametrize(("size", "steps", "values"), [(32, 7, 10_000), (33, 5, None), (64, 5, 40_000), (224, 7, None)])
+def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, threads, monkeypatch):
+    monkeypatch.setattr(road, "VALUES_ON_CPU", values or road.VALUES_ON_CPU)
+    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    names = "abc" if size < 224 else "ab"
+    images = pictures(len(names), 3, size, size)
+    first = removal(scores(kind, len(names), size, size), np.linspace(0.1, 0.95, steps))
+    first[1, size // 2 :] = steps
+
+    def run(order, count):
+        threads(count)
+        chosen = [names.index(name) for name in order]
+        sequence = impute_sequence(images[chosen], first[chosen], steps, seed=5, image_ids=order)
+        return torch.stack(list(sequence), 1), impute(images[chosen], first[chosen] <= steps // 2)
+
+    expected = run(names, 1)
+    for order, count in ((names, 2), (names[::-1], 1), (names[::-1], 2), *((name, 1 + (name > "a")) for name in names)):
+        places = [names.index(name) for name in order]
+        for ours, all_of_them in zip(run(order, count), expected, strict=True):
+            assert torch.equal(ours, all_of_them[places]), (order, count)
+
+
+def test_images_with_nothing_or_all_removed_beside_others():
+    images, first = pictures(3, 3, 32, 32), removal(scores("blob", 3, 32, 32), [0.2, 0.6, 0.95])
+    first[0], first[1] = 3, torch.arange(32)[:, None] // 30
+    steps = list(impute_sequence(images, first, 3, noise=0, seed=0, image_ids="abc"))
+    alone = list(impute_sequence(images[2:], first[2:], 3, noise=0, seed=0, image_ids="c"))
+    for step, imputed in enumerate(steps):
+        assert torch.equal(imputed[0], images[0])
+        assert torch.equal(imputed[2], alone[step][0])
+        if step:
+            torch.testing.assert_close(imputed[1], images[1].mean((1, 2), keepdim=True).expand(3, 32, 32))
+
+
+def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
+    monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
+    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 7))
+    for count in (2, 1):
+        threads(count)
+        sequence = impute_sequence(images, first, 7, seed=0, image_ids="ab")
+        for _ in range(5):
+            next(sequence)
+            assert torch.get_num_threads() == count
+            # What the caller sets between two steps counts from there on.
+            count = 3 - count
+            threads(count)
+        sequence.close()
+        assert torch.get_num_threads() == count
+    monkeypatch.setattr(_multigrid, "CYCLES", 1)
+    threads(2)
+    with pytest.raises(HeatproofError, match="not solved"):
+        next(impute_sequence(images, first, 7, seed=0, image_ids="ab"))
+    assert torch.get_num_threads() == 2
+
+
+def test_gradients_and_inference_mode_change_nothing(monkeypatch):
+    monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
+    images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 6))
+    expected = list(impute_sequence(images, first, 6, seed=0, image_ids="ab"))
+    sequence = impute_sequence(images.clone().requires_grad_(), first, 6, seed=0, image_ids="ab")
+    for step, plain in enumerate(expected):
+        with torch.inference_mode(step // 2 != 1):
+            imputed = next(sequence)
+        assert not imputed.requires_grad
+        assert torch.equal(imputed, plain)
+    assert not impute(images.clone().requires_grad_(), first <= 2).requires_grad
 
 
 def test_noise_is_drawn_once_for_each_image_on_removed_pixels():
@@ -143,13 +207,34 @@ def test_a_constant_image_stays_constant():
     torch.testing.assert_close(impute(images, removed), images, atol=1e-6, rtol=0)
 
 
+def test_a_ramp_is_continued_through_a_hole():
+    ramp = torch.linspace(-1, 1, 37)[:, None] + torch.linspace(0, 3, 50)
+    removed = torch.zeros(1, 37, 50, dtype=torch.bool)
+    removed[0, 6:30, 9:41] = True
+    spoilt = torch.where(removed[:, None], 2.0, ramp[None, None])
+    torch.testing.assert_close(impute(spoilt, removed)[0, 0], ramp, atol=5e-6, rtol=0)
+
+
+def test_what_is_not_solved_is_not_returned(monkeypatch):
+    images, removed = pictures(1, 3, 37, 50), removal(scores("blob", 1, 37, 50), [0.9]) <= 0
+    with pytest.raises(HeatproofError, match="finer than single precision"):
+        impute(images, removed, tolerance=1e-8)
+    monkeypatch.setattr(_multigrid, "CYCLES", 1)
+    with pytest.raises(HeatproofError, match=r"after 6 cycles the error is bounded by .* raise the tolerance"):
+        impute(images, removed, tolerance=1e-6)
+
+
 def test_nothing_removed_returns_the_image():
     images = pictures(1, 3, 8, 8)
+    assert list(impute_sequence(images, torch.zeros(1, 8, 8, dtype=torch.int64), 0, seed=0, image_ids="a")) == []
     assert torch.equal(impute(images, torch.zeros(1, 8, 8, dtype=torch.bool)), images)
 
 
-def test_values_that_are_not_finite_are_refused():
-    images = pictures(1, 1, 8, 8)
-    images[0, 0, 0, 0] = torch.nan
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_values_that_are_not_finite_are_refused(value):
+    images = pictures(2, 1, 8, 8)
+    images[1, 0, 0, 0] = value
     with pytest.raises(HeatproofError, match="finite"):
-        impute(images, torch.ones(1, 8, 8, dtype=torch.bool))
+        impute(images, torch.ones(2, 8, 8, dtype=torch.bool))
+    with pytest.raises(HeatproofError, match="finite"):
+        next(impute_sequence(images, torch.zeros(2, 8, 8, dtype=torch.int64), 1, seed=0, image_ids="ab"))
