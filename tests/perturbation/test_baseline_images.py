@@ -7,6 +7,7 @@ from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, baseline_images
 
 IDS = ("a", "b", "c", "d")
+NEEDED = {"mean": {"value": [0.1, -0.2, 1 / 3]}}
 
 
 @pytest.fixture
@@ -15,16 +16,17 @@ def images():
 
 
 def test_table_names_and_options():
-    assert set(BASELINES) == {"zeros", "random", "blur"}
+    assert set(BASELINES) == {"zeros", "random", "blur", "mean"}
     assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros", "kernel": "truncated"}
     assert all(entry.summary.endswith(".") for entry in BASELINES.values())
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
 def test_does_not_depend_on_the_batch(name, images):
-    together = baseline_images(name, images, IDS, seed=3)
-    backwards = baseline_images(name, images.flip(0), IDS[::-1], seed=3).flip(0)
-    alone = torch.cat([baseline_images(name, images[k : k + 1], IDS[k : k + 1], seed=3) for k in range(4)])
+    options = NEEDED.get(name)
+    together = baseline_images(name, images, IDS, 3, options)
+    backwards = baseline_images(name, images.flip(0), IDS[::-1], 3, options).flip(0)
+    alone = torch.cat([baseline_images(name, images[k : k + 1], IDS[k : k + 1], 3, options) for k in range(4)])
     assert together.shape == images.shape
     assert together.dtype == images.dtype
     assert torch.equal(together, alone)
@@ -65,6 +67,43 @@ def test_blur_with_repeated_edges_keeps_a_flat_image():
 def test_blur_refuses_what_it_cannot_do(options, images):
     with pytest.raises(HeatproofError, match="blur baseline cannot use"):
         baseline_images("blur", images, IDS, 0, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [[0.1, -0.2, 1 / 3], (0, 1, 2), list(np.float32([0.1, 0.2, 0.3]))])
+def test_mean_is_one_colour(value, dtype, images):
+    images = images.to(dtype, memory_format=torch.channels_last)
+    made = baseline_images("mean", images, IDS, 0, {"value": value})
+    assert (made.dtype, made.shape, made.stride()) == (dtype, images.shape, images.stride())
+    for channel, number in enumerate(value):
+        assert torch.equal(made[:, channel], torch.full((4, 16, 20), float(number), dtype=dtype))
+
+
+@pytest.mark.parametrize("options", [None, {}, {"value": None}])
+def test_mean_without_a_value_says_what_to_give(options, images):
+    with pytest.raises(HeatproofError, match=r"no dataset .* give baseline_options=\{'value': \[\.\.\.\]\}"):
+        baseline_images("mean", images, IDS, 0, options)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([0.1, 0.2], r"has length 2: give one number for each channel of the images, 3 in all"),
+        ([0.1] * 4, r"has length 4: give one number"),
+        ([], r"has length 0: give one number"),
+        (0.5, r"is a float: give a list of numbers"),
+        ("abc", r"is a str: give a list of numbers"),
+        (torch.zeros(3), r"is a Tensor: give a list of numbers, as tolist\(\) makes it"),
+        ([0.1, float("nan"), 0.2], r"has nan in it: give finite numbers"),
+        ([0.1, float("inf"), 0.2], r"has inf in it"),
+        ([0.1, "0.2", 0.3], r"has '0.2' in it"),
+        ([True, 0.2, 0.3], r"has True in it"),
+        ([[0.1, 0.2, 0.3]], r"has \[0.1, 0.2, 0.3\] in it"),
+    ],
+)
+def test_mean_refuses_what_is_no_colour(value, message, images):
+    with pytest.raises(HeatproofError, match=message):
+        baseline_images("mean", images, IDS, 0, {"value": value})
 
 
 def test_unknown_names_are_refused_with_the_nearest(images):

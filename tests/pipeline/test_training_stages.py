@@ -109,7 +109,7 @@ def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
     return caught
 
 
-@pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
+@pytest.mark.parametrize("baseline", ["zeros", "random", "blur", "mean"])
 def test_validation_holds_every_image_intact_and_with_one_patch_deleted(project, monkeypatch, baseline):
     caught = captured_fit(project, monkeypatch, baseline)
     images, labels = caught["validation"].images, caught["validation"].labels

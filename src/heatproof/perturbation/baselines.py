@@ -7,6 +7,8 @@ Importable without torch, as the workflow reads the table while it builds its pl
 from __future__ import annotations
 
 import inspect
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -119,6 +121,49 @@ def random(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.T
         for image_id in image_ids
     ]
     return (torch.stack(drawn) * 2 - 1).to(images)
+
+
+@baseline("mean")
+def mean(
+    images: torch.Tensor, image_ids: Sequence[str], seed: int, *, value: Sequence[float] | None = None
+) -> torch.Tensor:
+    """One colour everywhere, the mean of a dataset's training images (Walker et al. 2024, MAS, section 5.3).
+
+    Parameters
+    ----------
+    images, image_ids, seed
+        As in `Baseline`; nothing is drawn.
+    value
+        C numbers, one for each channel, in the units of the network's input, that is after normalisation. The
+        workflow's stages fill it in (`heatproof.perturbation.dataset_mean.dataset_options`).
+
+    Raises
+    ------
+    HeatproofError
+        If `value` is left out, is no list of finite numbers, or has not one number for each channel.
+    """
+    import torch
+
+    if value is None:
+        raise HeatproofError(
+            "The mean baseline has no dataset to take a mean of here: give baseline_options={'value': [...]}, the mean "
+            "of each channel as normalised for the network."
+        )
+    # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
+    if not isinstance(value, list | tuple):
+        raise HeatproofError(
+            f"The value of the mean baseline is a {type(value).__name__}: give a list of numbers, as tolist() makes it."
+        )
+    for number in value:
+        if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
+            raise HeatproofError(f"The value of the mean baseline has {number!r} in it: give finite numbers.")
+    if len(value) != images.shape[1]:
+        raise HeatproofError(
+            f"The value of the mean baseline has length {len(value)}: give one number for each channel of the images, "
+            f"{images.shape[1]} in all."
+        )
+    colour = torch.tensor([float(number) for number in value], dtype=torch.float64).to(images)
+    return torch.zeros_like(images) + colour[:, None, None]
 
 
 @baseline("blur")

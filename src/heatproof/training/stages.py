@@ -15,6 +15,7 @@ from heatproof.data.registry import Dataset
 from heatproof.manifest import publish_tables, touch, whole, whole_key
 from heatproof.models.network import build_network, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.store import write_text
 from heatproof.training.augmentation import delete_random_patches
@@ -54,11 +55,12 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     load_weights(network, spec["pretrained"])
     network.to(device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
+    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"])
 
     def delete(images: torch.Tensor, generator: torch.Generator, share: float = settings["share"]) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
         ids = [f"training {draw} {row}" for row in range(len(images))]
-        baselines = baseline_images(settings["baseline"], images, ids, seed)
+        baselines = baseline_images(settings["baseline"], images, ids, seed, options)
         return delete_random_patches(images, baselines, settings["grid"], share, generator)
 
     deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)

@@ -1,0 +1,77 @@
+"""The mean colour of a dataset, for the baseline of that name."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heatproof.data.registry import Dataset
+from heatproof.progress import track
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64
+
+
+def dataset_options(
+    baseline: str, options: Mapping[str, Any] | None, dataset: Dataset, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a baseline with what only the dataset can tell filled in.
+
+    Training images are read for the ``mean`` baseline alone, and only where its `value` is not given.
+
+    Parameters
+    ----------
+    baseline
+        Key in `heatproof.perturbation.baselines.BASELINES`.
+    options
+        Options that are given; None for none.
+    dataset
+        An open dataset.
+    facts
+        The model's facts, of which ``mean`` and ``std`` are read.
+
+    Returns
+    -------
+    dict
+        For `heatproof.perturbation.baselines.baseline_images`, plain values.
+    """
+    filled = dict(options or {})
+    if baseline == "mean" and filled.get("value") is None:
+        filled["value"] = mean_value(dataset, facts)
+    return filled
+
+
+def mean_value(dataset: Dataset, facts: Mapping[str, Any]) -> list[float]:
+    """Return the mean colour of the training images, as normalised for a network.
+
+    It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums
+    are added without rounding.
+
+    Parameters
+    ----------
+    dataset
+        An open dataset; its training images are all read once.
+    facts
+        The model's facts: ``mean`` and ``std``, one number for each channel.
+
+    Returns
+    -------
+    list of float
+        One number for each channel, in the units of the network's input.
+    """
+    count = len(dataset.splits["train"])
+    sums, pixels = [], 1
+    for low in track(range(0, count, CHUNK), "mean of the training images", unit="batch"):
+        for image in dataset.images("train", low, min(low + CHUNK, count)):
+            # A sum follows the layout in memory, so the layout is made the same for all.
+            flat = np.ascontiguousarray(image).reshape(len(image), -1)
+            sums.append(flat.sum(axis=1, dtype=np.float64))
+            pixels = flat.shape[1]
+    colour = np.array([math.fsum(channel) / (count * pixels) for channel in np.transpose(sums)])
+    log.info("mean of %d training images: %s", count, ", ".join(f"{value:.4f}" for value in colour))
+    return ((colour - np.asarray(facts["mean"])) / np.asarray(facts["std"])).tolist()
