@@ -19,6 +19,7 @@ wildcard_constraints:
     weights=NAME,
     explainer=NAME,
     metric=NAME,
+    response=NAME,
     baseline="[a-z]+",
     grid=r"\d+",
     shard=r"\d+",
@@ -41,6 +42,7 @@ include: "workflow/rules/prepare.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/drops.smk"
 include: "workflow/rules/attribute.smk"
+include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/report.smk"
 

@@ -69,7 +69,8 @@ def normalise(config: Mapping[str, Any]) -> Config:
     Returns
     -------
     dict
-        With ``datasets``, ``models``, ``weights`` and ``explainers`` as {name: settings}, in the config's order.
+        With ``datasets``, ``models``, ``weights``, ``explainers`` and ``metrics`` as {name: settings}, in the config's
+        order.
 
     Raises
     ------
@@ -79,9 +80,9 @@ def normalise(config: Mapping[str, Any]) -> Config:
     filled = copy.deepcopy(dict(config))
     _validate(filled, schema(), "the config")
     _fill(filled, schema())
-    for key in ("datasets", "models", "weights", "explainers"):
+    for key in ("datasets", "models", "weights", "explainers", "metrics"):
         filled[key] = _entries(filled[key], key)
-    for key, kind in (("datasets", "dataset"), ("explainers", "explainer")):
+    for key, kind in (("datasets", "dataset"), ("explainers", "explainer"), ("metrics", "metric")):
         for name, settings in filled[key].items():
             if not isinstance(settings.get(kind, ""), str):
                 raise HeatproofError(f"{kind!r} in {key}: {name} must be a name, not {settings[kind]!r}.")

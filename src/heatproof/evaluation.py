@@ -155,7 +155,7 @@ class _Case:
         """Return the responses to the intact images, and the label and the predicted class of each (N, 2)."""
         import torch
 
-        from heatproof.perturbation.curves import intact_responses
+        from heatproof.perturbation.responses import intact_responses
 
         read = intact_responses(self.model, self.images, self.labels, self.ids, self.batch_size, self.device)
         return read, torch.stack([self.labels.cpu(), torch.from_numpy(read["predicted"])], dim=1)
@@ -174,7 +174,7 @@ def _patches(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, A
         case.seed,
         case.batch_size,
         baseline_options=options["baseline_options"],
-        truncate=options["truncate"],
+        truncate=options.get("truncate", False),
         device=case.device,
     )
     return {"maps": case.maps, "drops": _drops(read, options["output"]), "grid": options["grid"]}
@@ -236,8 +236,8 @@ def _pictures(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, 
 
 
 def _subsets(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    from heatproof.metrics.subsets import subset_masks
     from heatproof.perturbation.subsets import subset_responses
+    from heatproof.subsets import subset_masks
 
     masks = subset_masks(
         case.ids, case.maps.shape[1], case.maps.shape[2], options["sizes"], options["samples"], case.seed

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heatproof.errors import HeatproofError
 from heatproof.provenance import digest, file_digest, library_versions
 from heatproof.store import read_json, write_json
 
@@ -45,6 +46,24 @@ def whole(path: str | Path, key: str) -> dict[str, Any] | None:
         file = Path(path).parent / facts["file"]
         if not file.is_file() or file_digest(file) != facts["sha256"]:
             return None
+    return made
+
+
+def read_piece(base: str, shard: int) -> dict[str, Any]:
+    """Return the manifest of a shard of a store, which has its ``key`` and, where nothing was made, the ``gap``.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing or damaged.
+    """
+    path = Path(f"{base}.{shard}.json")
+    made = read_json(path)
+    if made is None:
+        raise HeatproofError(
+            f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this "
+            "path as its target."
+        )
     return made
 
 

@@ -165,6 +165,7 @@ def open_piece(
     made_by: Mapping[str, Any],
     inputs: Sequence[str] = (),
     coordinates: Mapping[str, Sequence[str]] | None = None,
+    upstream: Sequence[str] = (),
 ) -> Piece:
     """Open a piece and take what an earlier job left of it.
 
@@ -186,6 +187,8 @@ def open_piece(
         Files that were read; their bytes are part of the key.
     coordinates
         Names along other dimensions.
+    upstream
+        Keys of pieces that were read, as their manifests say them: a part of the key too.
 
     Raises
     ------
@@ -197,7 +200,7 @@ def open_piece(
             f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    whole, digests = manifest.whole_key(key, inputs, spec["shard_size"], list(split.ids))
+    whole, digests = manifest.whole_key(key, inputs, spec["shard_size"], list(split.ids), *upstream)
     provenance = {"made_by": dict(made_by), "input_sha256": digests, "versions": library_versions()}
     layout = Layout(
         image_ids=split.ids,

@@ -106,6 +106,14 @@ class Perturbation:
             del values["order"], values["ties"]
         return values
 
+    @classmethod
+    def from_described(cls, values: Mapping[str, Any]) -> Perturbation:
+        """Return the sequence that `described` stands for."""
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**given)
+
     def counts(self, height: int, width: int) -> np.ndarray:
         """Return how many pixels, or patches, have changed at each point: (S,) int64, never falling.
 

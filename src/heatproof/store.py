@@ -257,7 +257,7 @@ def _one_line(error: Exception) -> str:
 
 
 def describe(store: str | Path) -> dict[str, Any]:
-    """Return a store's attributes, ids, labels, and the shape and dtype of each array over images.
+    """Return a store's attributes, ids, labels, names along other dimensions, and each array's shape and dtype.
 
     Raises
     ------
@@ -279,7 +279,10 @@ def describe(store: str | Path) -> dict[str, Any]:
 def _describe(store: Path) -> dict[str, Any]:
     group = zarr.open_group(store, mode="r", zarr_format=3)
     arrays: dict[str, Any] = {}
+    coordinates: dict[str, list[str]] = {}
     for name, item in group.members():
+        if isinstance(item, zarr.Array) and item.ndim == 1 and name not in ("image", "image_id", "label"):
+            coordinates[name] = [str(value) for value in _coordinate(store, group, name)]
         if isinstance(item, zarr.Array) and item.ndim > 1:
             size = (item.shards or item.chunks)[0]
             shards = sorted(int(p.name) for p in (store / name / "c").glob("*") if p.name.isdigit())
@@ -288,6 +291,7 @@ def _describe(store: Path) -> dict[str, Any]:
         "attributes": dict(group.attrs),
         "image_ids": [str(image) for image in _coordinate(store, group, "image_id")],
         "labels": _coordinate(store, group, "label"),
+        "coordinates": coordinates,
         "arrays": arrays,
     }
 

@@ -12,7 +12,7 @@ import heatproof
 
 HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.provenance import code_digest\n"
 STAGES = {
-    "score": ["heatproof.metrics.score"],
+    "score": ["heatproof.metrics.score", "heatproof.metrics.single_deletion"],
     "attribute": ["heatproof.attribution.make", "heatproof.attribution.gradient"],
     "resnet": ["heatproof.models.resnet"],
     "user": ["userland.explain"],
@@ -91,7 +91,7 @@ EDITS = {
         "digest_size=8",
         "digest_size=16",
         # The ResNet draws nothing itself.
-        {"attribute", "user"},
+        {"attribute", "score", "user"},
     ),
     "of an unrelated family": (
         "src/heatproof/attribution/cam.py",

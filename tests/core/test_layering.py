@@ -18,6 +18,7 @@ BASE = {
     "provenance",
     "grids",
     "sequences",
+    "subsets",
     "bounds",
     "store",
     "manifest",
@@ -32,9 +33,10 @@ ALLOWED = {
     "registry": {"errors"},
     "grids": {"errors"},
     "sequences": {"errors", "randomness", "grids"},
+    "subsets": {"errors", "randomness"},
     "bounds": set(),
     "store": {"errors"},
-    "manifest": {"provenance", "store"},
+    "manifest": {"errors", "provenance", "store"},
     "config": {"errors", "registry"},
     "data": BASE,
     "pieces": BASE | {"data"},
@@ -42,6 +44,8 @@ ALLOWED = {
     "attribution": BASE | {"data", "models", "pieces"},
     "perturbation": BASE | {"data", "models", "pieces"},
     "training": BASE | {"data", "models", "perturbation"},
+    # Stages that need both sides: maps from explainers, and responses to perturbed images.
+    "stages": BASE | {"data", "models", "pieces", "attribution", "perturbation"},
     "metrics": BASE,
     # Without the workflow: a user's model, images and maps to scores.
     "evaluation": BASE | {"models", "metrics", "perturbation"},

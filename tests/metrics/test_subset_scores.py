@@ -6,15 +6,13 @@ from scipy.stats import pearsonr
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import (
-    SAMPLES,
-    SIZES,
     infidelity_of_sums,
     infidelity_scores,
     sensitivity_n_of_sums,
     sensitivity_n_scores,
-    subset_masks,
     subset_sums,
 )
+from heatproof.subsets import SAMPLES, SIZES, subset_masks
 
 IDS = ("image-0", "image-1", "image-2")
 FEW = (0.1, 0.3, 0.6)

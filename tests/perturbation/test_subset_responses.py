@@ -5,10 +5,11 @@ from captum.metrics import infidelity, infidelity_perturb_func_decorator
 from torch import nn
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores, subset_masks
+from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.responses import patch_responses
 from heatproof.perturbation.subsets import subset_responses
+from heatproof.subsets import subset_masks
 
 IDS = tuple(f"image-{place}" for place in range(4))
 TARGETS = torch.tensor([0, 3, 1, 2])

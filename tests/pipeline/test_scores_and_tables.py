@@ -50,7 +50,7 @@ def test_drops_are_what_the_network_says(project):
 
 
 @pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 5), (64, 4)])
-@pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
+@pytest.mark.parametrize("baseline", ["zeros", "random", "blur", "mean"])
 def test_neither_batches_nor_shards_change_a_drop(project, batch_size, shard_size, baseline):
     change = {"drops": {"baselines": [baseline]}}
     whole = project(**change).drop()

@@ -6,6 +6,7 @@ from torch import nn
 
 from heatproof.data.registry import Split
 from heatproof.errors import NotApplicable
+from heatproof.metrics.registry import metric
 from heatproof.randomness import torch_generator
 
 SIZE = 12
@@ -119,3 +120,11 @@ def bare_tensor(explained):
 
 def of_numpy(explained):
     return {"map": noisy(explained)["noisy"].numpy()}
+
+
+@metric("toy_smallest_drop", higher_is_better=False, range=(-np.inf, np.inf), source="here")
+def smallest_drop(maps, drops, grid):
+    """Logit drop of the patch with the largest sum."""
+    cut = maps.reshape(len(maps), grid, SIZE // grid, grid, SIZE // grid).sum((2, 4)).reshape(len(maps), -1)
+    found = np.take_along_axis(drops, cut.argmax(1)[:, None], axis=1)[:, 0]
+    return found, np.isfinite(found)

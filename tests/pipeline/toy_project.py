@@ -3,13 +3,18 @@
 import os
 from pathlib import Path
 
+import pandas as pd
+
 from heatproof.attribution.make import attribute
 from heatproof.config import merge
 from heatproof.data.prepare import prepare
 from heatproof.metrics.score import score
 from heatproof.perturbation.drops import drops
 from heatproof.plan.whole import make_plan
+from heatproof.report.scores import all_scores
 from heatproof.report.tables import tables
+from heatproof.stages.curves import curves
+from heatproof.stages.subsets import subsets
 from heatproof.store import describe, read
 from heatproof.training.stages import finetune, pretrain
 
@@ -21,6 +26,7 @@ BASE = {
     "pretraining": {"epochs": 6, "batch_size": 8, "lr": 0.05},
     "finetuning": {"epochs": 3, "batch_size": 8, "lr": 0.01},
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random"],
+    "metrics": [],
     "scores": {"bootstrap": 20},
     "shard_size": 16,
 }
@@ -65,6 +71,24 @@ class Project:
             for shard in self.plan.shards(self.plan.drop_images):
                 self.inside(drops, self.plan.drops_spec(*WHERE, grid, baseline, shard), batch_size)
         return self
+
+    def respond(self, batch_size=64, explainers=None):
+        for shard in self.plan.shards(self.plan.images):
+            for response in self.plan.method_responses:
+                spec = self.plan.curves_spec(*WHERE, explainers or list(self.plan.explainers), response, shard)
+                self.inside(curves, spec, batch_size)
+            for response in self.plan.model_responses:
+                self.inside(subsets, self.plan.subsets_spec(*WHERE, response, shard), batch_size)
+        return self
+
+    def score_all(self):
+        for case in self.plan.all_cases():
+            self.inside(score, self.plan.score_spec(*case))
+        self.inside(all_scores, self.plan.scores_table_spec())
+        return self
+
+    def scores(self, metric):
+        return pd.read_parquet(self.folder / f"results/scores/toy/net/finetuned/{metric}.parquet")
 
     def score(self):
         for case in self.plan.test_cases():

@@ -21,6 +21,7 @@ MICRO = {
     "pretraining": {"epochs": 1},
     "finetuning": {"epochs": 1},
     "explainers": ["saliency", {"integrated_gradients": {"steps": 2}}, "random"],
+    "metrics": [{"rise_deletion": {"steps": 4}}, {"road_morf": {"fractions": [0.2, 0.6]}}],
     "scores": {"bootstrap": 20},
     "shard_size": 4,
     "batch_size": 3,

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.workflow
 
 MAPS = "results/maps/digits/vgg/finetuned"
 SALIENCY = f"{MAPS}/saliency.zarr/attribution/c/0/0/0/0"
+SCORES = "results/scores.csv"
 RESCORED = {"score": 1, "tables": 1}
 
 
@@ -62,6 +63,37 @@ def test_baseline(project):
     project.config["drops"] = {"baselines": ["zeros", "random"]}
     assert project.ran() == {"drops": 2, "score": 1, "tables": 1}
     assert project.ran() == {}
+
+
+def test_metrics_added_and_changed(project):
+    """A job for each of two shards of a response; what is cached is asked no more, whoever reads it."""
+    assert project.ran(SCORES) == {"curves": 4, "score": 2, "all_scores": 1}
+    assert project.ran(SCORES) == {}
+    project.config["metrics"].append({"mas_deletion": {"steps": 4}})
+    assert project.ran(SCORES) == {"score": 1, "all_scores": 1}
+    project.config["metrics"][0]["rise_deletion"]["output"] = "logit"
+    assert project.ran(SCORES) == {"score": 1, "all_scores": 1}
+    project.config["metrics"].append({"ids": {"steps": 3}})
+    assert project.ran(SCORES) == {"curves": 2, "score": 1, "all_scores": 1}
+    assert project.ran(SCORES) == {}
+
+
+def test_code_and_maps_behind_metrics(project):
+    assert project.ran(SCORES)["curves"] == 4
+    project.edit("src/heatproof/perturbation/road.py", "from collections", "EDITED = True\nfrom collections")
+    assert project.ran(SCORES) == {"curves": 2, "score": 1, "all_scores": 1}
+    project.config["explainers"][1] = {"integrated_gradients": {"steps": 3}}
+    assert project.ran(SCORES) == {"attribute": 2, "curves": 4, "score": 3, "all_scores": 1}
+    logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
+    for log in logs:
+        assert log.read_text().count("all images are there already") == 2, "two explainers are as they were"
+    assert len(logs) == 2
+    project.config["attribution_jobs"] = "apart"
+    before = project.tables()
+    ran = project.ran(SCORES)
+    assert ran["curves"] == 12
+    assert project.tables() == before
+    assert project.ran(SCORES) == {}
 
 
 def test_seed(project):

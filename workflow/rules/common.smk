@@ -66,6 +66,18 @@ def map_outputs(pattern, explainers):
     ]
 
 
+def curve_outputs(explainers):
+    # With a wildcard for the explainer where jobs are apart, else every explainer by name.
+    pattern = paths.at(paths.CURVES, response=list(plan.method_responses))
+    return [
+        f
+        for name in ([explainers] if APART else explainers)
+        for f in updates(
+            paths.curve_files(paths.at(pattern, explainer=name), "{shard}")
+        )
+    ]
+
+
 def attribute_spec(wildcards, explainers):
     w = {"model": None, "weights": None, **dict(wildcards)}
     chosen = [w["explainer"]] if APART else explainers

@@ -59,3 +59,30 @@ rule tables:
         "Tables: scores, Meta-Rank, accuracy"
     shell:
         stage("tables")
+
+
+rule all_scores:
+    input:
+        plan.score_files(plan.all_cases()),
+    output:
+        report(
+            paths.SCORES_TABLE,
+            caption="../report/scores.rst",
+            category="Scores",
+            labels={"what": "every metric, every method, every model", "kind": "table"},
+        ),
+        paths.SCORES_TABLE_MANIFEST,
+    log:
+        "results/logs/scores.log",
+    conda:
+        ENVIRONMENT
+    threads: THREADS
+    resources:
+        mem_mb=lambda w, attempt: 4000 * attempt,
+        runtime=lambda w, attempt: 60 * attempt,
+    params:
+        spec=spec(plan.scores_table_spec()),
+    message:
+        "Table of all metrics"
+    shell:
+        stage("all_scores")

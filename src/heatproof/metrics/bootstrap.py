@@ -76,7 +76,8 @@ def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.nda
     low, high = np.full((2, len(means)), np.nan)
     known = ~np.isnan(means).all(axis=1)
     tail = (1 - level) / 2
-    low[known], high[known] = np.nanquantile(means[known], [tail, 1 - tail], axis=1)
+    if known.any():
+        low[known], high[known] = np.nanquantile(means[known], [tail, 1 - tail], axis=1)
     return low, high
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from heatproof.metrics.curve import TARGETS
 from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
-from heatproof.metrics.subsets import SAMPLES, SIZES, infidelity_scores, sensitivity_n_scores
+from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
+from heatproof.subsets import SAMPLES, SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 PICTURES = {"mean": None, "std": None, "thresholds": None, "masks": "rank", "random_mask": None}

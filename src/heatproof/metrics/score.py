@@ -1,46 +1,63 @@
-"""The stage that scores: one metric, all methods of one model, from maps and drops alone."""
+"""The stage that scores: one metric, all methods of one model, from what is cached alone."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.errors import HeatproofError
-from heatproof.manifest import describe_file, write_manifest
-from heatproof.metrics.single_deletion import single_deletion_scores
+from heatproof.manifest import describe_file, read_piece, write_manifest
+from heatproof.metrics.curve import ResponseCurve
+from heatproof.metrics.registry import METRICS, Metric
 from heatproof.provenance import library_versions
-from heatproof.store import describe, read, read_json, write_table
+from heatproof.store import describe, read, write_table
+from heatproof.subsets import subset_masks
 
 log = logging.getLogger(__name__)
 
 COLUMNS = ["dataset", "model", "weights", "method", "metric", "image", "score", "valid"]
+# Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
+SUBSETS_AT_ONCE = 8
+
+Spec = Mapping[str, Any]
+Methods = list[Mapping[str, Any]]
 
 
-def score(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     """Write the scores of every image and method as tidy Parquet; the manifest has the gaps and their reasons."""
-    ids = np.array(describe(spec["drops"] + ".zarr")["image_ids"][: spec["images"]], dtype=object)
-    by_maps: dict[str, list[Mapping[str, Any]]] = {}
+    # A metric enters the table when its module is imported; the others' code is no matter of this job.
+    import_module(spec["module"])
+    metric = METRICS[spec["kind"]]
+    explainers: dict[str, Methods] = {}
     for method in spec["methods"]:
-        by_maps.setdefault(method["maps"], []).append(method)
-    parts = {}
-    gaps = {}
-    for base, methods in by_maps.items():
-        reason = gap(base, len(list(_shards(spec))))
-        if reason is not None:
-            gaps.update({method["method"]: reason for method in methods})
-            continue
-        for method, values in _scores(base, methods, spec).items():
-            parts[method] = pd.DataFrame({"image": ids, "score": values, "valid": np.isfinite(values)})
-            undefined = int((~np.isfinite(values)).sum())
-            if undefined:
-                log.info("%s: undefined on %d of %d images", method, undefined, len(values))
-    order = [method["method"] for method in spec["methods"]]
-    frames = [parts[method].assign(method=method) for method in order if method in parts]
+        explainers.setdefault(method["explainer"], []).append(method)
+    gaps: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    for explainer, methods in list(explainers.items()):
+        for made in _read_by(spec, explainer, methods[0]["maps"]):
+            keys |= {path: piece["key"] for path, piece in made.items()}
+            reason = next((piece["gap"] for piece in made.values() if piece["gap"]), None)
+            if reason:
+                gaps.update({method["method"]: reason for method in methods})
+                explainers.pop(explainer, None)
+    # Every explainer may have a gap, and then there is no store to look into but one of holes.
+    ids = np.array(describe(_store_of_ids(spec))["image_ids"][: spec["images"]], dtype=object)
+    scores = _READERS[spec["reads"]](spec, metric, explainers) if explainers else {}
+    frames = []
+    for method in spec["methods"]:
+        if method["method"] in scores:
+            values = scores[method["method"]]
+            defined = np.isfinite(values)
+            frames.append(
+                pd.DataFrame({"image": ids, "score": values, "valid": defined}).assign(method=method["method"])
+            )
+            if not defined.all():
+                log.info("%s: undefined on %d of %d images", method["method"], int((~defined).sum()), len(values))
     table = pd.concat(frames) if frames else pd.DataFrame(columns=["image", "score", "valid", "method"])
     for key in ("dataset", "model", "weights", "metric"):
         table[key] = spec[key]
@@ -51,45 +68,141 @@ def score(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         key=spec["key"],
         files=[describe_file(spec["output"], spec["manifest"])],
         gaps=gaps,
+        options=spec["options"],
+        higher_is_better=spec["higher_is_better"],
+        read=keys,
         versions=library_versions(),
     )
 
 
-def gap(base: str, shards: int) -> str | None:
-    """Return why an explainer has no maps here; None where it has them.
-
-    Raises
-    ------
-    HeatproofError
-        If a manifest is missing.
-    """
-    for shard in range(shards):
-        manifest = read_json(f"{base}.{shard}.json")
-        if manifest is None:
-            path = Path(f"{base}.{shard}.json")
-            raise HeatproofError(
-                f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this "
-                "path as its target."
-            )
-        if manifest["gap"]:
-            return manifest["gap"]
-    return None
+def _read_by(spec: Spec, explainer: str, maps: str) -> Iterator[dict[str, Mapping[str, Any]]]:
+    """Yield the manifests of all that is read for one explainer, store by store."""
+    shards = range(len(list(_shards(spec))))
+    if "curves" in spec:
+        names = dict.fromkeys(asked["response"] for asked in spec["curves"].values())
+        bases = [spec["store"].format(explainer=explainer, response=name) for name in names]
+    else:
+        bases = [maps, spec["drops"]]
+    for base in bases:
+        yield {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
 
 
-def _shards(spec: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    for start in range(0, spec["images"], spec["shard_size"]):
-        yield start, min(start + spec["shard_size"], spec["images"])
+def _store_of_ids(spec: Spec) -> str:
+    if "drops" in spec:
+        return spec["drops"] + ".zarr"
+    first = next(iter(spec["curves"].values()))["response"]
+    return spec["store"].format(explainer=spec["methods"][0]["explainer"], response=first) + ".zarr"
 
 
-def _scores(base: str, methods: list[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _shards(spec: Spec, size: int | None = None) -> Iterator[tuple[int, int]]:
     # Shard by shard, so that memory does not grow with the number of images.
-    parts: dict[str, list[np.ndarray]] = {method["method"]: [] for method in methods}
-    for start, stop in _shards(spec):
-        logits = read(spec["drops"] + ".zarr", "logit", start, stop).astype(np.float64)
-        maps = read(base + ".zarr", "attribution", start, stop)
-        for method in methods:
-            chosen = maps[:, method["index"]]
-            chosen = np.abs(chosen) if method["transform"] == "abs" else chosen
-            values, _ = single_deletion_scores(chosen, logits[:, :1] - logits[:, 1:], spec["grid"])
-            parts[method["method"]].append(values)
+    size = size or spec["shard_size"]
+    for start in range(0, spec["images"], size):
+        yield start, min(start + size, spec["images"])
+
+
+def _maps(method: Mapping[str, Any], maps: np.ndarray) -> np.ndarray:
+    chosen = maps[:, method["index"]]
+    return np.abs(chosen) if method["transform"] == "abs" else chosen
+
+
+def _drops(spec: Spec, start: int, stop: int) -> np.ndarray:
+    """Return drops (N, V) float64 of what the spec asks for: logits or probabilities."""
+    array = "logit" if spec["of"] == "logit" else "log_probability"
+    values = read(spec["drops"] + ".zarr", array, start, stop).astype(np.float64)
+    values = values if spec["of"] == "logit" else np.exp(values)
+    return values[:, :1] - values[:, 1:]
+
+
+def _patches(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dict[str, np.ndarray]:
+    parts: dict[str, list[np.ndarray]] = {}
+    for methods in explainers.values():
+        for start, stop in _shards(spec):
+            maps = read(methods[0]["maps"] + ".zarr", "attribution", start, stop)
+            inputs = {"drops": _drops(spec, start, stop), "grid": spec["grid"]}
+            for method in methods:
+                values, *_ = metric.score({**inputs, "maps": _maps(method, maps)}, spec["options"])
+                parts.setdefault(method["method"], []).append(values)
     return {method: np.concatenate(values) for method, values in parts.items()}
+
+
+def _subsets(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dict[str, np.ndarray]:
+    facts = describe(spec["drops"] + ".zarr")
+    options = spec["options"]
+    parts: dict[str, list[np.ndarray]] = {}
+    for start, stop in _shards(spec, SUBSETS_AT_ONCE):
+        ids = facts["image_ids"][start:stop]
+        drops = _drops(spec, start, stop)
+        masks: list[np.ndarray] = []
+        for methods in explainers.values():
+            maps = read(methods[0]["maps"] + ".zarr", "attribution", start, stop)
+            if not masks:
+                height, width = maps.shape[-2:]
+                masks = list(subset_masks(ids, height, width, options["sizes"], options["samples"], spec["seed"]))
+            for method in methods:
+                inputs = {"maps": _maps(method, maps), "drops": drops, "masks": masks, "image_ids": ids}
+                parts.setdefault(method["method"], []).append(metric.score(inputs, options)[0])
+    return {method: np.concatenate(values) for method, values in parts.items()}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The responses of one explainer: values (N, methods, quantities, points), what they are, and the labels."""
+
+    values: np.ndarray
+    quantities: list[str]
+    labels: np.ndarray
+
+    @classmethod
+    def read(cls, store: str, images: int) -> _Stored:
+        facts = describe(store)
+        return cls(read(store, "response", 0, images), facts["coordinates"]["quantity"], facts["labels"][:images])
+
+    def of(self, place: int, points: list[int] | None) -> dict[str, np.ndarray]:
+        """Return the quantities of one method, (N, points) each."""
+        chosen = slice(None) if points is None else points
+        return {name: self.values[:, place, number][:, chosen] for number, name in enumerate(self.quantities)}
+
+    def argument(self, reads: str, place: int, points: list[int] | None) -> Any:
+        """Return what a metric takes."""
+        of = self.of(place, points)
+        if reads == "explanations":
+            return np.where(of["change"][:, 0] < 0, np.nan, of["change"][:, 0])
+        classes = np.stack([self.labels, of["intact"][:, 0].astype(np.int64)], axis=1)
+        arrays = {
+            output: np.stack([of[f"{output}_label"], of[f"{output}_predicted"]], axis=2)
+            for output in ("logit", "log_probability")
+        }
+        arrays["predicted"] = of["predicted"].astype(np.int64)
+        if reads == "pictures":
+            return {**arrays, "entropy": of["entropy"].astype(np.int64), "classes": classes}
+        arrays["changed"] = of["changed"].astype(np.int64)
+        arrays |= {name: of[name] for name in ("magnitude", "positive")}
+        arrays |= {name: of[name][:, 0] for name in ("total_magnitude", "total_positive")}
+        return ResponseCurve(arrays, classes, int(of["pixels"][0, 0]))
+
+
+def _along_maps(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dict[str, np.ndarray]:
+    """Score response curves, pictures and changes; of all images together, as soundness asks for."""
+    found = {}
+    for explainer, methods in explainers.items():
+        stored = {
+            name: _Stored.read(spec["store"].format(explainer=explainer, response=name) + ".zarr", spec["images"])
+            for name in {asked["response"] for asked in spec["curves"].values()}
+        }
+        for method in methods:
+            inputs = {
+                argument: stored[asked["response"]].argument(spec["reads"], method["place"], asked["points"])
+                for argument, asked in spec["curves"].items()
+            }
+            found[method["method"]] = metric.score(inputs, spec["options"])[0]
+    return found
+
+
+_READERS = {
+    "patches": _patches,
+    "subsets": _subsets,
+    "curves": _along_maps,
+    "pictures": _along_maps,
+    "explanations": _along_maps,
+}

@@ -67,7 +67,9 @@ def single_deletion_scores(
     return score, ~np.isnan(score)
 
 
-def metric_name(in_domain_for: Combination | None, grid: int, baseline: str, reference: Combination) -> str:
+def metric_name(
+    in_domain_for: Combination | None, grid: int, baseline: str, reference: Combination, output: str = "logit"
+) -> str:
     """Name the single-deletion score of one model on one grid and baseline.
 
     A score is called ``idsds`` only for weights finetuned with exactly the grid and baseline that it is measured
@@ -81,11 +83,14 @@ def metric_name(in_domain_for: Combination | None, grid: int, baseline: str, ref
         Those of the logit drops.
     reference
         Grid and baseline that carry the plain name; all others are named by a suffix, as in ``sds_g8_blur``.
+    output
+        What the drops are of: ``logit``, or ``probability`` (softmax), which is a suffix too.
     """
     family = "idsds" if in_domain_for == (grid, baseline) else "sds"
-    return family if (grid, baseline) == reference else f"{family}_g{grid}_{baseline}"
+    name = family if (grid, baseline) == reference else f"{family}_g{grid}_{baseline}"
+    return name if output == "logit" else f"{name}_{output}"
 
 
 def base_name(name: str) -> str:
     """Return the key in the table of metrics for a name made by `metric_name`; any other name as it is."""
-    return re.sub(r"^(idsds|sds)_g\d+_.+$", r"\1", name)
+    return re.sub(r"^(idsds|sds)(_g\d+_[a-z]+)?(_probability)?$", r"\1", name)

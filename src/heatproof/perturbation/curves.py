@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
 
 import numpy as np
@@ -12,38 +13,10 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
-from heatproof.perturbation.road import impute_sequence
 from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
-
-
-def intact_responses(
-    network: Network,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    image_ids: Sequence[str],
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
-) -> dict[str, np.ndarray]:
-    """Run a network once on every image as it is.
-
-    Returns
-    -------
-    dict
-        As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
-    """
-    device = images.device if device is None else torch.device(device)
-
-    def batches() -> Iterator[Batch]:
-        for rows in torch.arange(len(images), device=device).split(batch_size):
-            yield images[rows.to(images.device)].to(device).contiguous(memory_format=_layout(images)), rows
-
-    read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
-    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
-    rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
-    return {**both, "predicted": read["predicted"], "target_rank": rank}
 
 
 def response_curves(
@@ -296,6 +269,8 @@ def _imputed(
     intact: Mapping[str, np.ndarray] | None,
 ) -> dict[str, np.ndarray]:
     """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
+    # Found by name, so that the code of ROAD is no part of what other sequences depend on.
+    impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
     count, points = len(images), perturbation.points(*images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 

@@ -10,7 +10,8 @@ import torch
 
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise, use_machine
-from heatproof.perturbation.responses import patch_responses
+from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.perturbation.responses import WholeBatches, patch_responses
 from heatproof.pieces import open_piece
 from heatproof.progress import track
 from heatproof.store import ArraySpec
@@ -36,8 +37,9 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     )
     start, stop = piece.missing()
     if start < stop:
-        network = load_network(spec["model"], dataset.num_classes, spec["weights"], device)
+        options = dataset_options(spec["baseline"], None, dataset, spec["model"]["facts"])
         size = machine["batch_size"]
+        network = WholeBatches(load_network(spec["model"], dataset.num_classes, spec["weights"], device), size)
         for low in track(range(start, stop, size), "patch drops", unit="batch"):
             high = min(low + size, stop)
             began = time.monotonic()
@@ -50,6 +52,7 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
                 spec["baseline"],
                 spec["seed"],
                 size,
+                baseline_options=options,
                 device=device,
             )
             piece.add(low, read, time.monotonic() - began, (high - low) * variants)

@@ -16,6 +16,37 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
+class WholeBatches(torch.nn.Module):
+    """A network that always sees batches of one size, and counts the images that go through it.
+
+    How a library adds up floats can depend on the size of a batch. With the last batch of a shard filled up by copies,
+    a number depends neither on how images are cut in shards nor on what else lies in its batch.
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits (B, K), in eval mode.
+    size
+        Images in a batch; a larger one goes through as it is.
+    """
+
+    def __init__(self, network: torch.nn.Module, size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+        self.images = 0
+        self.eval()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (B, K)."""
+        count = len(images)
+        self.images += max(count, self.size)
+        if count >= self.size:
+            return self.network(images)
+        filled = torch.cat([images, images[-1:].expand(self.size - count, *images.shape[1:])])
+        return self.network(filled.contiguous(memory_format=_layout(images)))[:count]
+
+
 def run_batched(
     network: Network,
     batches: Iterable[Batch],
@@ -88,6 +119,33 @@ def run_batched(
             "normalisation of the images."
         )
     return read
+
+
+def intact_responses(
+    network: Network,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    image_ids: Sequence[str],
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run a network once on every image as it is.
+
+    Returns
+    -------
+    dict
+        As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
+    """
+    device = images.device if device is None else torch.device(device)
+
+    def batches() -> Iterator[Batch]:
+        for rows in torch.arange(len(images), device=device).split(batch_size):
+            yield images[rows.to(images.device)].to(device).contiguous(memory_format=_layout(images)), rows
+
+    read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
+    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
+    rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
+    return {**both, "predicted": read["predicted"], "target_rank": rank}
 
 
 def patch_responses(

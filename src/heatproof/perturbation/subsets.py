@@ -44,7 +44,7 @@ def subset_responses(
         N strings, which seed a random baseline.
     masks
         N arrays (V, H, W) bool, true where the image is replaced by its baseline, in all channels. A sequence that
-        draws them when asked, as that of `heatproof.metrics.subsets.subset_masks`, is asked once for each image.
+        draws them when asked, as that of `heatproof.subsets.subset_masks`, is asked once for each image.
     baseline
         Key in `heatproof.perturbation.baselines.BASELINES`.
     seed

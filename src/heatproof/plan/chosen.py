@@ -8,8 +8,9 @@ from typing import Any
 
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
-from heatproof.metrics.single_deletion import metric_name
+from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model
+from heatproof.plan.metrics import MetricEntry, Response, read_metric, serving
 from heatproof.plan.paths import PRETRAINED
 
 
@@ -96,12 +97,64 @@ class Chosen:
         """Return the models for a dataset."""
         return [name for name, model in self.models.items() if dataset in model.datasets]
 
-    def metrics_of(self, weights: str, model: str) -> dict[str, tuple[int, str]]:
-        """Return metric name to (grid, baseline) for some weights; IDSDS where and only where they are in-domain."""
+    def metrics_of(self, weights: str, model: str) -> dict[str, tuple[int, str, str]]:
+        """Return what is scored on patch drops: metric name to (grid, baseline, output) for some weights.
+
+        IDSDS where and only where they are in-domain.
+        """
         finetuning = self.finetuning(model, weights)
         domain = None if finetuning is None else (finetuning["grid"], finetuning["baseline"])
-        reference = (self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"])
-        return {metric_name(domain, *pair, reference): pair for pair in self.combinations}
+        return {
+            metric_name(domain, *pair, self.reference, output): (*pair, output)
+            for pair in self.combinations
+            for output in self.config["drops"]["outputs"]
+        }
+
+    @property
+    def reference(self) -> tuple[int, str]:
+        """Grid and baseline of the finetuning, whose scores carry the plain name."""
+        return self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"]
+
+    @cached_property
+    def metrics(self) -> dict[str, MetricEntry]:
+        """Metric name to its entry: what is scored beside the patch drops."""
+        sizes = [self.models[model].facts.size or self.datasets[dataset]["size"] for dataset, model in self.pairs()]
+        size = min((size for size in sizes if size), key=lambda size: size[0] * size[1], default=None)
+        entries = {name: read_metric(name, dict(given), size) for name, given in self.config["metrics"].items()}
+        for name, entry in entries.items():
+            if base_name(name) in ("idsds", "sds"):
+                raise HeatproofError(f"The metric {name!r} has a name that `drops` gives: take another one.")
+            if entry.metric.reads == "patches":
+                pair = self.drops_of(entry)[:2]
+                if pair not in self.combinations:
+                    raise HeatproofError(
+                        f"The metric {name!r} reads patch drops of grid {pair[0]} and baseline {pair[1]!r}, and there "
+                        "are none: name both in `drops`."
+                    )
+        return entries
+
+    def drops_of(self, entry: MetricEntry) -> tuple[int, str, str]:
+        """Return grid, baseline and output of the patch drops that a metric reads."""
+        grid, baseline = self.reference
+        options = entry.options
+        return options["grid"] or grid, options["baseline"] or baseline, options["output"]
+
+    @cached_property
+    def serving(self) -> dict[str, tuple[Response, list[int] | None]]:
+        """Name of every response that a metric reads to the one that serves it, and the points to read."""
+        return serving(response for entry in self.metrics.values() for response in entry.responses.values())
+
+    @cached_property
+    def method_responses(self) -> dict[str, Response]:
+        """Responses that are made for every method, by name."""
+        found = {response.name: response for response, _ in self.serving.values()}
+        return {name: response for name, response in found.items() if response.kind != "subsets"}
+
+    @cached_property
+    def model_responses(self) -> dict[str, Response]:
+        """Responses that are made once for a model, by name."""
+        found = {response.name: response for response, _ in self.serving.values()}
+        return {name: response for name, response in found.items() if response.kind == "subsets"}
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
         """Return how these weights were finetuned; None for `pretrained`."""

@@ -17,7 +17,8 @@ from heatproof.plan.paths import (
     SCORES,
     map_files,
 )
-from heatproof.plan.specs import Specs, keyed
+from heatproof.plan.scoring import Scoring
+from heatproof.plan.specs import keyed
 from heatproof.provenance import digest
 
 FIGURES = RESULTS + "/figures"
@@ -32,18 +33,18 @@ GALLERY = FIGURES + "/maps.html"
 GALLERY_MANIFEST = FIGURES + "/maps.json"
 
 
-def figures(plan: Specs) -> list[str]:
+def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE]
     return [*files, GALLERY] if gallery_images(plan) else files
 
 
-def gallery_images(plan: Specs) -> int:
+def gallery_images(plan: Scoring) -> int:
     """Return how many images the page of maps shows; 0 for no page."""
     return min(plan.config["report"]["images"], plan.images)
 
 
-def plot_spec(plan: Specs) -> dict[str, Any]:
+def plot_spec(plan: Scoring) -> dict[str, Any]:
     """Return what makes the figure of scores."""
     spec = {
         "idsds_table": IDSDS_TABLE,
@@ -58,7 +59,7 @@ def plot_spec(plan: Specs) -> dict[str, Any]:
     return keyed(spec, ["heatproof.report.plots"])
 
 
-def pages_spec(plan: Specs) -> dict[str, Any]:
+def pages_spec(plan: Scoring) -> dict[str, Any]:
     """Return what makes the pages of the tables."""
     spec = {
         "tables": {
@@ -73,7 +74,7 @@ def pages_spec(plan: Specs) -> dict[str, Any]:
     return keyed(spec, ["heatproof.report.pages"])
 
 
-def gallery_spec(plan: Specs) -> dict[str, Any]:
+def gallery_spec(plan: Scoring) -> dict[str, Any]:
     """Return what makes the page of maps; paths are patterns, so that the spec stays short with many methods."""
     methods = [
         {
@@ -111,7 +112,7 @@ def gallery_spec(plan: Specs) -> dict[str, Any]:
     return keyed(spec, ["heatproof.report.gallery"])
 
 
-def gallery_inputs(plan: Specs) -> list[str]:
+def gallery_inputs(plan: Scoring) -> list[str]:
     """Return the shards of maps and the scores that the page of maps reads."""
     files = [DATASET.format(dataset=dataset) for dataset in plan.datasets]
     for shard in plan.shards(gallery_images(plan)):
@@ -126,10 +127,10 @@ def gallery_inputs(plan: Specs) -> list[str]:
     return [*files, *plan.score_files()]
 
 
-def records(plan: Specs) -> Iterator[Record]:
+def records(plan: Scoring) -> Iterator[Record]:
     """Yield what the jobs of figures and pages leave."""
-    yield Record(6, PLOT_MANIFEST, plot_spec(plan)["key"], [PLOT_SVG, PLOT_PNG, PLOT_MANIFEST])
+    yield Record(7, PLOT_MANIFEST, plot_spec(plan)["key"], [PLOT_SVG, PLOT_PNG, PLOT_MANIFEST])
     outputs = [SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, PAGES_MANIFEST]
-    yield Record(6, PAGES_MANIFEST, pages_spec(plan)["key"], outputs)
+    yield Record(7, PAGES_MANIFEST, pages_spec(plan)["key"], outputs)
     if gallery_images(plan):
-        yield Record(6, GALLERY_MANIFEST, gallery_spec(plan)["key"], [GALLERY, GALLERY_MANIFEST])
+        yield Record(7, GALLERY_MANIFEST, gallery_spec(plan)["key"], [GALLERY, GALLERY_MANIFEST])

@@ -17,14 +17,19 @@ DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
+CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
+SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
+SCORES_TABLE = RESULTS + "/scores.csv"
+SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 IDSDS_TABLE = RESULTS + "/idsds_table.csv"
 META_RANK = RESULTS + "/meta_rank.csv"
 ACCURACY = RESULTS + "/accuracy.csv"
 TABLES_MANIFEST = RESULTS + "/tables.json"
 
 DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")
+SUBSET_ARRAYS = ("logit", "log_probability")
 
 
 def drop_files(drops: str, shard: int | str) -> list[str]:
@@ -35,6 +40,16 @@ def drop_files(drops: str, shard: int | str) -> list[str]:
 def drop_file(drops: str, array: str, shard: int | str) -> str:
     """Return the shard of one array of patch drops."""
     return f"{drops}.zarr/{array}/c/{shard}/0"
+
+
+def curve_files(curves: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of an explainer's responses consists of, its manifest first."""
+    return [f"{curves}.{shard}.json", f"{curves}.zarr/response/c/{shard}/0/0/0"]
+
+
+def subset_files(subsets: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of the responses to random subsets consists of, its manifest first."""
+    return [f"{subsets}.{shard}.json", *(drop_file(subsets, array, shard) for array in SUBSET_ARRAYS)]
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:

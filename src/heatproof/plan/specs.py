@@ -7,38 +7,53 @@ code that it can run (as a digest), is another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 from heatproof.plan.chosen import Chosen
 from heatproof.plan.entries import ExplainerEntry
 from heatproof.plan.paths import (
-    ACCURACY,
+    CURVES,
     DATASET,
     DROPS,
     HISTORY,
-    IDSDS_TABLE,
     MAPS,
-    META_RANK,
     NO_MODEL,
     PRETRAINED,
-    SCORES,
-    SCORES_MANIFEST,
-    TABLES_MANIFEST,
+    SUBSETS,
     WEIGHTS,
     WEIGHTS_MANIFEST,
 )
 from heatproof.provenance import code_digest, digest
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def remembered(method: F) -> F:
+    """Keep what a method of a plan returns: a large plan asks for the same few specs thousands of times."""
+
+    @wraps(method)
+    def once(self: Any, *arguments: Any) -> Any:
+        known = self.__dict__.setdefault("_remembered", {})
+        key = (method.__name__, arguments)
+        if key not in known:
+            known[key] = method(self, *arguments)
+        return known[key]
+
+    return once  # type: ignore[return-value]
+
 
 class Specs(Chosen):
     """The specs of all stages but the figures."""
 
+    @remembered
     def dataset_spec(self, dataset: str) -> dict[str, Any]:
         """Return what makes a dataset; its key stands in all that follows from it."""
         entry = self.datasets[dataset]
         made = {"kind": entry["kind"], "options": entry["options"], "seed": self.config["seed"]}
-        code = code_digest(["heatproof.data.prepare", entry["module"]])
+        code = _code(("heatproof.data.prepare", entry["module"]))
         made["module"] = entry["module"]
         return {
             "name": dataset,
@@ -58,6 +73,7 @@ class Specs(Chosen):
             "facts": asdict(entry.facts),
         }
 
+    @remembered
     def pretrain_spec(self, dataset: str, model: str) -> dict[str, Any]:
         """Return what makes `pretrained` weights: a training from scratch, or a checkpoint to fetch."""
         entry = self.models[model]
@@ -82,6 +98,7 @@ class Specs(Chosen):
         # Which layer a CAM reads is no matter of training.
         return {**spec, "facts": {key: spec["facts"][key] for key in ("mean", "std", "size")}}
 
+    @remembered
     def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what makes finetuned weights."""
         where = {"dataset": dataset, "model": model, "weights": weights}
@@ -108,16 +125,7 @@ class Specs(Chosen):
         self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of patch drops."""
-        upstream = self.weights_spec(dataset, model, weights)
-        made = {
-            "dataset": self.dataset_spec(dataset),
-            "model": self._network_of(model),
-            "weights": upstream["output"],
-            "upstream": upstream["key"],
-            "grid": grid,
-            "baseline": baseline,
-            "seed": self.config["seed"],
-        }
+        made = {**self._passes(dataset, model, weights), "grid": grid, "baseline": baseline}
         base = DROPS.format(dataset=dataset, model=model, weights=weights, grid=grid, baseline=baseline)
         spec = keyed(made, ["heatproof.perturbation.drops", self.models[model].module])
         return {**spec, "output": base, **self._piece(shard, self.drop_images)}
@@ -171,86 +179,69 @@ class Specs(Chosen):
             return MAPS.format(dataset=dataset, model=model, weights=weights, explainer=explainer)
         return MAPS.format(dataset=dataset, model=NO_MODEL, weights=NO_MODEL, explainer=explainer)
 
-    def score_spec(self, dataset: str, model: str, weights: str, metric: str) -> dict[str, Any]:
-        """Return what makes one metric's scores of all methods on one model."""
-        grid, baseline = self.metrics_of(weights, model)[metric]
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        methods = [
-            {
-                "method": method,
-                "index": list(entry.maps).index(name),
-                "transform": transform,
-                "maps": self.maps_of(**where, explainer=entry.name),
-            }
-            for entry in self.explainers.values()
-            for method, (name, transform) in entry.methods.items()
-        ]
-        spec = {
-            **where,
-            "metric": metric,
-            "grid": grid,
-            "drops": DROPS.format(**where, grid=grid, baseline=baseline),
-            "methods": methods,
-            "images": self.images,
-            "shard_size": self.config["shard_size"],
-            "output": SCORES.format(**where, metric=metric),
-            "manifest": SCORES_MANIFEST.format(**where, metric=metric),
-            "upstream": self._score_upstream(dataset, model, weights, metric),
+    def curves_spec(
+        self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
+    ) -> dict[str, Any]:
+        """Return what makes one shard of a response along the maps of some explainers."""
+        asked = self.method_responses[response]
+        told = {"kind": asked.kind, "settings": dict(asked.settings)}
+        made = {**self._passes(dataset, model, weights), "response": told}
+        entries = []
+        for name in explainers:
+            entry = self.explainers[name]
+            whose = (model, weights) if entry.uses_model else (None, None)
+            maps = self.attribute_spec(dataset, whose[0], whose[1], [name], shard)["explainers"][0]
+            methods = [
+                {"method": method, "index": list(entry.maps).index(of), "transform": transform}
+                for method, (of, transform) in entry.methods.items()
+            ]
+            given = {**made, "maps": maps["key"], "methods": [[m["index"], m["transform"]] for m in methods]}
+            modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
+            if asked.explains:
+                modules += ["heatproof.stages.explaining", entry.module]
+            described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
+            described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
+            entries.append({**described, "key": keyed(given, modules)["key"]})
+        where = {"dataset": dataset, "model": model, "weights": weights, "response": response}
+        return {
+            **made,
+            "output": self.config["attribution"]["output"],
+            "facts": self.model_spec(model)["facts"],
+            "explainers": entries,
+            # One pattern for all: a spec is one argument of a command, and may not be long.
+            "store": CURVES.format(**where, explainer="{explainer}"),
+            **self._piece(shard, self.images),
         }
-        return keyed(spec, ["heatproof.metrics.score"])
 
-    def _score_upstream(self, dataset: str, model: str, weights: str, metric: str) -> str:
-        """Return a digest of the keys of all maps and drops behind one metric's scores."""
-        drops = self.drops_spec(dataset, model, weights, *self.metrics_of(weights, model)[metric], shard=0)
-        maps = self.attribute_spec(dataset, model, weights, self.model_explainers, 0)["explainers"]
-        reference = self.attribute_spec(dataset, None, None, self.reference_explainers, 0)["explainers"]
-        return digest([drops["key"], *(entry["key"] for entry in [*maps, *reference])])
-
-    def test_cases(self) -> list[tuple[str, str, str, str]]:
-        """Return every (dataset, model, weights, metric) in which methods are ranked."""
-        return [
-            (dataset, model, weights, metric)
-            for dataset, model in self.pairs()
-            for weights in self.weights
-            for metric in self.metrics_of(weights, model)
-        ]
-
-    def score_files(self) -> list[str]:
-        """Return the scores of all test cases."""
-        keys = ("dataset", "model", "weights", "metric")
-        wheres = [dict(zip(keys, case, strict=True)) for case in self.test_cases()]
-        return [SCORES.format(**where) for where in wheres]
-
-    def table_spec(self) -> dict[str, Any]:
-        """Return what makes the tables."""
-        drops = []
-        for dataset, model in self.pairs():
-            for weights in self.weights:
-                for metric, (grid, baseline) in self.metrics_of(weights, model).items():
-                    where = {"dataset": dataset, "model": model, "weights": weights}
-                    path = DROPS.format(**where, grid=grid, baseline=baseline)
-                    drops.append({**where, "metric": metric, "grid": grid, "baseline": baseline, "drops": path})
-        spec = {
-            "scores": self.score_files(),
-            "upstream": digest([self.score_spec(*case)["key"] for case in self.test_cases()]),
-            "drops": drops,
-            "images": self.drop_images,
+    def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Return what any run of a network depends on."""
+        upstream = self.weights_spec(dataset, model, weights)
+        return {
+            "dataset": self.dataset_spec(dataset),
+            "model": self._network_of(model),
+            "weights": upstream["output"],
+            "upstream": upstream["key"],
             "seed": self.config["seed"],
-            "bootstrap": self.config["scores"]["bootstrap"],
-            "level": self.config["scores"]["level"],
-            "idsds_table": IDSDS_TABLE,
-            "meta_rank": META_RANK,
-            "accuracy": ACCURACY,
-            "manifest": TABLES_MANIFEST,
         }
-        return keyed(spec, ["heatproof.report.tables"])
+
+    def subsets_spec(self, dataset: str, model: str, weights: str, response: str, shard: int) -> dict[str, Any]:
+        """Return what makes one shard of the responses to images without random subsets of their pixels."""
+        made = {**self._passes(dataset, model, weights), "settings": dict(self.model_responses[response].settings)}
+        spec = keyed(made, ["heatproof.stages.subsets", self.models[model].module])
+        store = SUBSETS.format(dataset=dataset, model=model, weights=weights, response=response)
+        return {**spec, "store": store, **self._piece(shard, self.images)}
 
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
         return {key: self.config[key] for key in ("batch_size", "threads", "device")}
 
 
+@cache
+def _code(modules: tuple[str, ...]) -> str:
+    return code_digest(modules)
+
+
 def keyed(spec: dict[str, Any], modules: list[str]) -> dict[str, Any]:
     """Add to a spec the digest of the code that its stage can run, and the key of both together."""
-    code = code_digest(modules)
+    code = _code(tuple(modules))
     return {**spec, "code": code, "key": digest({**spec, "code": code})}

@@ -12,20 +12,20 @@ from heatproof.plan import figures
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
-    DROPS,
     IDSDS_TABLE,
     META_RANK,
     PRETRAINED,
     WEIGHTS_FILES,
+    curve_files,
     drop_file,
     drop_files,
-    map_file,
     map_files,
+    subset_files,
 )
-from heatproof.plan.specs import Specs
+from heatproof.plan.scoring import Scoring
 
 
-class Plan(Specs):
+class Plan(Scoring):
     """Everything that follows from a config. Build it with `make_plan`."""
 
     def fetched(self) -> list[str]:
@@ -44,16 +44,6 @@ class Plan(Specs):
         """Return the checkpoint of a model where it is a file."""
         checkpoint = self.models[model].checkpoint
         return [checkpoint] if checkpoint and "://" not in checkpoint else []
-
-    def score_inputs(self, dataset: str, model: str, weights: str, metric: str) -> list[str]:
-        """Return the shards of maps and logits that one metric reads."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        grid, baseline = self.metrics_of(weights, model)[metric]
-        files = []
-        for shard in self.shards(self.images):
-            files.append(drop_file(DROPS.format(**where, grid=grid, baseline=baseline), "logit", shard))
-            files += [map_file(self.maps_of(**where, explainer=explainer), shard) for explainer in self.explainers]
-        return files
 
     def records(self) -> Iterator[Record]:
         """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
@@ -76,11 +66,14 @@ class Plan(Specs):
                         spec = self.drops_spec(dataset, model, weights, grid, baseline, shard)
                         files = drop_files(spec["output"], shard)
                         yield Record(3, files[0], spec["key"], files, spec["images"][1])
-        for case in self.test_cases():
+                yield from self._response_records(dataset, model, weights)
+        for case in self.all_cases():
             spec = self.score_spec(*case)
-            yield Record(4, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
+            yield Record(5, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
+        spec = self.scores_table_spec()
+        yield Record(6, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
         spec = self.table_spec()
-        yield Record(5, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
+        yield Record(6, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
         yield from figures.records(self)
 
     def _map_records(
@@ -91,6 +84,18 @@ class Plan(Specs):
             for entry in spec["explainers"]:
                 files = map_files(entry["store"], shard)
                 yield Record(3, files[0], entry["key"], files, spec["images"][1])
+
+    def _response_records(self, dataset: str, model: str, weights: str) -> Iterator[Record]:
+        for shard in self.shards(self.images):
+            for response in self.method_responses:
+                spec = self.curves_spec(dataset, model, weights, list(self.explainers), response, shard)
+                for entry in spec["explainers"]:
+                    files = curve_files(spec["store"].format(explainer=entry["name"]), shard)
+                    yield Record(4, files[0], entry["key"], files, spec["images"][1])
+            for response in self.model_responses:
+                spec = self.subsets_spec(dataset, model, weights, response, shard)
+                files = subset_files(spec["store"], shard)
+                yield Record(4, files[0], spec["key"], files, spec["images"][1])
 
     def table_drop_files(self) -> list[str]:
         """Return the shards of patch drops that the accuracy table reads."""
@@ -118,7 +123,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         One sentence for the first thing that is wrong, before any work starts.
     """
     plan = Plan(normalise(config))
-    _ = plan.explainers, plan.methods
+    _ = plan.explainers, plan.methods, plan.metrics
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")

@@ -63,7 +63,12 @@ def higher_is_better(metric: str) -> bool:
 
 
 def score_table(
-    scores: pd.DataFrame, gaps: pd.DataFrame, seed: int, repetitions: int = 1000, level: float = 0.95
+    scores: pd.DataFrame,
+    gaps: pd.DataFrame,
+    seed: int,
+    repetitions: int = 1000,
+    level: float = 0.95,
+    directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
     """Summarise scores of images to one row a method and test case, sorted for reading.
 
@@ -75,6 +80,8 @@ def score_table(
         dataset, model, weights, metric, method, gap: what does not apply, and why.
     seed, repetitions, level
         Of the bootstrap over images; the same images are drawn for all methods of a test case.
+    directions
+        Metric to whether higher is better; left out, as the table of metrics says.
 
     Returns
     -------
@@ -83,6 +90,7 @@ def score_table(
         defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. Where something does
         not apply there is a row without a score, and a column ``gap`` with the reason; no gaps, no column.
     """
+    higher = higher_is_better if directions is None else directions.__getitem__
     parts = []
     for case, rows in scores.groupby(CASE, sort=False):
         wide = rows.pivot(index="method", columns="image", values="score")
@@ -91,7 +99,7 @@ def score_table(
         part = pd.DataFrame({"method": wide.index, "score": summary["mean"]})
         for key in ("ci_low", "ci_high", "n_images", "n_undefined"):
             part[key] = summary[key]
-        part["rank"] = rank_methods(summary["mean"], higher_is_better(str(case[-1])))
+        part["rank"] = rank_methods(summary["mean"], higher(str(case[-1])))
         parts.append(part.assign(**{key: str(name) for key, name in zip(CASE, case, strict=True)}))
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0))

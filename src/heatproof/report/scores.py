@@ -1,0 +1,24 @@
+"""The table of all metrics: every method on every model, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from heatproof.manifest import publish_tables
+from heatproof.report.tables import read_gaps, score_table
+from heatproof.store import write_table
+
+
+def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write scores.csv: the columns of idsds_table.csv, and ``higher_is_better``, for every metric of the config."""
+    scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
+    gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
+    directions = spec["directions"]
+    table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"], directions)
+    place = list(table.columns).index("rank") + 1
+    table.insert(place, "higher_is_better", [directions[name] for name in table["metric"]])
+    write_table(table, spec["output"])
+    publish_tables(spec, [spec["output"]], spec["scores"])

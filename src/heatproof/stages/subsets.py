@@ -1,0 +1,65 @@
+"""The stage that caches what a model says of images without random subsets of their pixels: no map is needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heatproof.data.prepare import open_dataset
+from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.perturbation.responses import WholeBatches
+from heatproof.perturbation.subsets import subset_responses
+from heatproof.pieces import open_piece
+from heatproof.progress import track
+from heatproof.store import ArraySpec
+from heatproof.subsets import subset_masks
+
+ARRAYS = ("logit", "log_probability")
+
+
+def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Make one shard of responses to images without subsets of their pixels, adding to what the shard holds already."""
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    split = dataset.splits["evaluation"]
+    settings = spec["settings"]
+    height, width = dataset.images("evaluation", 0, 1).shape[-2:]
+    variants = len(settings["sizes"]) * settings["samples"] + 1
+    piece = open_piece(
+        spec,
+        spec["store"],
+        spec["key"],
+        split,
+        {name: ArraySpec(("variant",), (variants,), chunk_by_image=False) for name in ARRAYS},
+        made_by={key: spec[key] for key in ("dataset", "model", "weights", "settings", "seed", "code")},
+        inputs=[spec["weights"]],
+    )
+    start, stop = piece.missing()
+    if start < stop:
+        size = machine["batch_size"]
+        facts = spec["model"]["facts"]
+        options = dataset_options(settings["baseline"], settings["baseline_options"], dataset, facts)
+        network = WholeBatches(load_network(spec["model"], dataset.num_classes, spec["weights"], device), size)
+        for low in track(range(start, stop, size), "random subsets", unit="batch"):
+            high = min(low + size, stop)
+            began, passes = time.monotonic(), network.images
+            ids = list(split.ids[low:high])
+            read = subset_responses(
+                network,
+                normalise(dataset.images("evaluation", low, high), facts),
+                torch.from_numpy(split.labels[low:high]),
+                ids,
+                subset_masks(ids, height, width, settings["sizes"], settings["samples"], spec["seed"]),
+                settings["baseline"],
+                spec["seed"],
+                size,
+                baseline_options=options,
+                device=device,
+            )
+            piece.add(low, {name: read[name] for name in ARRAYS}, time.monotonic() - began, network.images - passes)
+    piece.publish(str(device))
+    piece.forget_journal()
