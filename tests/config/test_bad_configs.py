@@ -38,6 +38,49 @@ BAD = {
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
     "explainer like no other": ({"explainers": ["qqqqq"]}, "known are edges, grad_cam"),
     "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "cannot be 'zero': did you mean 'zeros'?"),
+    "unknown metric": (
+        {"metrics": ["mas_insertions"]},
+        "There is no metric named 'mas_insertions': did you mean 'mas_insertion'?",
+    ),
+    "metric of the drops": ({"metrics": ["idsds"]}, "The metric 'idsds' follows from `drops`"),
+    "metric with a name of the drops": (
+        {"metrics": [{"sds_g2_zeros": {"metric": "ids"}}]},
+        "The metric 'sds_g2_zeros' has a name that `drops` gives: take another one.",
+    ),
+    "two metrics of one name": ({"metrics": ["ids", {"ids": {"steps": 4}}]}, "metrics names 'ids' twice"),
+    "option of a metric": ({"metrics": [{"ids": {"step": 3}}]}, "'ids' has no option 'step': did you mean 'steps'?"),
+    "type of a metric's option": (
+        {"metrics": [{"ids": {"steps": "many"}}]},
+        "The option 'steps' of metric 'ids' must be a whole number or null, not 'many'.",
+    ),
+    "two ways to cut": (
+        {"metrics": [{"ids": {"steps": 3, "step_size": 2}}]},
+        "The metric 'ids' cannot be scored like that. A sequence takes one of",
+    ),
+    "more steps than pixels": (
+        {"metrics": [{"rise_deletion": {"steps": 2000}}]},
+        "2000 steps are more than the 1024 pixels",
+    ),
+    "output of a metric": (
+        {"metrics": [{"ids": {"output": "logits"}}]},
+        "The metric 'ids' cannot be scored like that. output is 'logits': take one of logit, probability, accuracy.",
+    ),
+    "baseline of a metric": (
+        {"metrics": [{"deletion_morf": {"baseline": "zero"}}]},
+        "The metric 'deletion_morf' cannot be scored like that. There is no baseline named 'zero'",
+    ),
+    "curve without its ends": (
+        {"metrics": [{"mas_deletion": {"fractions": [0.1, 0.5]}}]},
+        "RISE's and MAS's curves go from the image to the whole baseline",
+    ),
+    "shares of pictures": ({"metrics": [{"sic": {"thresholds": [0.5, 0.1]}}]}, "thresholds has to be increasing"),
+    "sizes of subsets": ({"metrics": [{"infidelity": {"sizes": [0.0]}}]}, "Subsets cannot have the sizes [0.0]"),
+    "what the model knows": ({"metrics": [{"sic": {"mean": [0, 0, 0]}}]}, "The metric 'sic' has no option 'mean'"),
+    "metric that is none": (
+        {"metrics": [{"mine": {"metric": "numpy:mean"}}]},
+        "The metric 'numpy:mean' says nothing of its direction and range",
+    ),
+    "output of drops": ({"drops": {"outputs": ["logits"]}}, "cannot be 'logits': did you mean 'logit'?"),
     "unknown device": ({"device": "gpu"}, "cannot be 'gpu': did you mean 'cpu'?"),
     "unknown option": (
         {"explainers": [{"integrated_gradients": {"step": 3}}]},

@@ -65,34 +65,26 @@ def test_baseline(project):
     assert project.ran() == {}
 
 
-def test_metrics_added_and_changed(project):
-    """A job for each of two shards of a response; what is cached is asked no more, whoever reads it."""
-    assert project.ran(SCORES) == {"curves": 4, "score": 2, "all_scores": 1}
-    assert project.ran(SCORES) == {}
-    project.config["metrics"].append({"mas_deletion": {"steps": 4}})
-    assert project.ran(SCORES) == {"score": 1, "all_scores": 1}
-    project.config["metrics"][0]["rise_deletion"]["output"] = "logit"
-    assert project.ran(SCORES) == {"score": 1, "all_scores": 1}
-    project.config["metrics"].append({"ids": {"steps": 3}})
-    assert project.ran(SCORES) == {"curves": 2, "score": 1, "all_scores": 1}
-    assert project.ran(SCORES) == {}
-
-
-def test_code_and_maps_behind_metrics(project):
-    assert project.ran(SCORES)["curves"] == 4
+def test_metrics(project):
+    """Images of one shard, so that a response is one job: what is cached is asked no more, whoever reads it."""
+    project.config["evaluation"]["images"] = 4
+    metrics = project.config["metrics"]
+    assert project.ran(SCORES) == {"curves": 2, "score": 3, "all_scores": 1}
+    metrics.append({"mas_deletion": {"steps": 4}})
+    metrics[0]["rise_deletion"]["output"] = "logit"
+    assert project.ran(SCORES) == {"score": 2, "all_scores": 1}, "both over the responses that are there"
+    metrics.append({"ids": {"steps": 3}})
     project.edit("src/heatproof/perturbation/road.py", "from collections", "EDITED = True\nfrom collections")
-    assert project.ran(SCORES) == {"curves": 2, "score": 1, "all_scores": 1}
+    assert project.ran(SCORES) == {"curves": 2, "score": 2, "all_scores": 1}, "the new response, and that with ROAD"
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 3}}
-    assert project.ran(SCORES) == {"attribute": 2, "curves": 4, "score": 3, "all_scores": 1}
+    assert project.ran(SCORES) == {"attribute": 1, "curves": 3, "score": 5, "all_scores": 1}
     logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
-    for log in logs:
-        assert log.read_text().count("all images are there already") == 2, "two explainers are as they were"
-    assert len(logs) == 2
+    told = [log.read_text().count("all images are there already") for log in logs]
+    assert told == [2, 2, 2], "two of three explainers are as they were"
+    table = (project.folder / SCORES).read_bytes()
     project.config["attribution_jobs"] = "apart"
-    before = project.tables()
-    ran = project.ran(SCORES)
-    assert ran["curves"] == 12
-    assert project.tables() == before
+    assert project.ran(SCORES) == {"attribute": 2, "curves": 9, "score": 5, "all_scores": 1}
+    assert (project.folder / SCORES).read_bytes() == table
     assert project.ran(SCORES) == {}
 
 
