@@ -89,7 +89,13 @@ def _metrics(plan: Plan, whose: str) -> list[str]:
     used = list(
         dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for _, model, weights in _nets(plan))
     )
-    return [*_titled("Metrics", _described(rows)), "", *_titled(f"By weights, in {whose}", _columns(used))]
+    lines = [
+        *_titled("Metrics", _described(rows)),
+        "",
+        *_titled(f"Of patch drops by weights, in {whose}", _columns(used)),
+    ]
+    named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
+    return [*lines, "", *_titled(f"Further metrics in {whose}", _columns(named))] if named else lines
 
 
 def _nets(plan: Plan) -> Iterable[tuple[str, str, str]]:
