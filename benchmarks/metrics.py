@@ -4,7 +4,7 @@
 
 On torchvision's ResNet-18 at 224×224 and on the embedded ResNet-20 at 32×32, random weights, channels_last. Images and
 maps are smooth noise; what a metric needs beside the network (ranking, imputation, encoding) is in its wall time. The
-last column sets the wall time against the time inside the network in that very call, which no other program disturbs.
+last column sets the wall time against the time inside the network in that very call, which other programs slow alike.
 """
 
 import sys
