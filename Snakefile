@@ -1,4 +1,6 @@
 # The table of contents: what is made, and by which rules.
+import re
+
 from snakemake.utils import min_version
 
 min_version("9.13")
@@ -18,7 +20,7 @@ wildcard_constraints:
     model=NAME,
     weights=NAME,
     explainer=NAME,
-    metric=NAME,
+    metric="|".join(map(re.escape, plan.metric_names())),
     response=NAME,
     baseline="[a-z]+",
     grid=r"\d+",

@@ -127,6 +127,9 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
     from heatproof.perturbation.curves import check_maps
 
     check_maps(values, images, ids)
+    if not np.issubdtype(values.dtype, np.floating):
+        # Whole numbers have no thirds, and unsigned ones no negatives.
+        values = values.astype(np.float64)
     return images, labels.long(), values, ids
 
 

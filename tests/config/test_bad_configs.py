@@ -74,11 +74,41 @@ BAD = {
         "RISE's and MAS's curves go from the image to the whole baseline",
     ),
     "shares of pictures": ({"metrics": [{"sic": {"thresholds": [0.5, 0.1]}}]}, "thresholds has to be increasing"),
-    "sizes of subsets": ({"metrics": [{"infidelity": {"sizes": [0.0]}}]}, "Subsets cannot have the sizes [0.0]"),
+    "sizes of subsets": (
+        {"metrics": [{"infidelity": {"sizes": [0.0]}}]},
+        "must be a list (each a number above 0 and below 1), not [0.0]",
+    ),
     "what the model knows": ({"metrics": [{"sic": {"mean": [0, 0, 0]}}]}, "The metric 'sic' has no option 'mean'"),
     "metric that is none": (
         {"metrics": [{"mine": {"metric": "numpy:mean"}}]},
         "The metric 'numpy:mean' says nothing of its direction and range",
+    ),
+    "option of a metric that is no text": (
+        {"metrics": [{"ids": {1: 3}}]},
+        "The metric 'ids' has no option 1: known are",
+    ),
+    "samples that are no number": (
+        {"metrics": [{"sensitivity_n": {"samples": "x"}}]},
+        "The option 'samples' of metric 'sensitivity_n' must be a whole number of at least 3, not 'x'.",
+    ),
+    "samples that are not whole": ({"metrics": [{"infidelity": {"samples": 3.5}}]}, "must be a whole number"),
+    "baseline that is a list": ({"metrics": [{"sensitivity_n": {"baseline": ["zeros"]}}]}, "must be a text"),
+    "thresholds that are one number": ({"metrics": [{"sic": {"thresholds": 5}}]}, "must be a list"),
+    "target of pictures": ({"metrics": [{"sic": {"target": "foo"}}]}, "must be 'label' or 'predicted', not 'foo'"),
+    "points of pictures": ({"metrics": [{"sic": {"points": -3}}]}, "The metric 'sic' cannot be scored like that."),
+    "exclusion of pictures": ({"metrics": [{"aic": {"exclude": "foo"}}]}, "exclude is 'foo'"),
+    "radius below zero": ({"metrics": [{"sensitivity_max": {"radius": -1}}]}, "must be a number of at least 0, not -1"),
+    "grid of a metric": (
+        {"metrics": [{"deletion_morf": {"grid": 5, "steps": 5}}]},
+        "The metric 'deletion_morf' cannot be scored like that.",
+    ),
+    "sigma of a metric's baseline": (
+        {"metrics": [{"ids": {"baseline": "blur", "baseline_options": {"sigma": -1}}}]},
+        "The option 'sigma' of baseline 'blur' of the metric 'ids' must be a number above 0, not -1",
+    ),
+    "function of two metrics": (
+        {"metrics": [{"mine": {"metric": "heatproof.metrics.incremental:deletion_area"}}]},
+        "is entered as 'deletion_lerf' and 'deletion_morf': give each a function of its own.",
     ),
     "output of drops": ({"drops": {"outputs": ["logits"]}}, "cannot be 'logits': did you mean 'logit'?"),
     "unknown device": ({"device": "gpu"}, "cannot be 'gpu': did you mean 'cpu'?"),

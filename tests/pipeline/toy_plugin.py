@@ -8,6 +8,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import NotApplicable
 from heatproof.metrics.registry import metric
 from heatproof.randomness import torch_generator
+from heatproof.sequences import Perturbation
 
 SIZE = 12
 NAMES = ("train", "validation", "evaluation")
@@ -120,6 +121,19 @@ def bare_tensor(explained):
 
 def of_numpy(explained):
     return {"map": noisy(explained)["noisy"].numpy()}
+
+
+@metric(
+    "toy_above_half",
+    higher_is_better=True,
+    range=(0.5, 1.0),
+    source="here",
+    sequences=lambda *, steps=4: {"deletion": Perturbation(steps=steps)},
+)
+def above_half(deletion):
+    """Probability at the second point, where it is above one half."""
+    found = deletion.read("probability", "label")[:, 1]
+    return found, found > 0.5, {}
 
 
 @metric("toy_smallest_drop", higher_is_better=False, range=(-np.inf, np.inf), source="here")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from heatproof.bounds import Bounds, Count
+from heatproof.errors import HeatproofError
 from heatproof.metrics.curve import TARGETS
 from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
@@ -13,15 +16,51 @@ from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.subsets import SAMPLES, SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
-PICTURES = {"mean": None, "std": None, "thresholds": None, "masks": "rank", "random_mask": None}
-SUBSETS = {"baseline": "zeros", "baseline_options": None, "samples": SAMPLES, "output": "logit"}
+Target = Literal["label", "predicted"]
 
 
-@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=PICTURES)
+def picture_settings(
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    thresholds: Sequence[Annotated[float, Bounds(above=0, most=1)]] | None = None,
+    masks: Literal["rank", "quantile"] = "rank",
+    random_mask: np.ndarray | None = None,
+) -> None:
+    """Take the options of `heatproof.perturbation.pic.pic_responses`."""
+
+
+def subset_settings(
+    *,
+    sizes: Sequence[Annotated[float, Bounds(above=0, below=1)]] = SIZES,
+    samples: Annotated[int, Bounds(least=3)] = SAMPLES,
+    baseline: str = "zeros",
+    baseline_options: Mapping[str, Any] | None = None,
+    output: Literal["logit", "probability"] = "logit",
+) -> None:
+    """Take the options of `heatproof.subsets.subset_masks` and of the responses."""
+
+
+def change_settings(
+    *,
+    radius: Annotated[float, Bounds(least=0)] = 0.02,
+    samples: Count = 10,
+    norm: Annotated[float, Bounds(least=1)] = 2.0,
+) -> None:
+    """Take the options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
+
+
+def _which(target: str) -> int:
+    if target not in TARGETS:
+        raise HeatproofError(f"target is {target!r}: take one of {', '.join(TARGETS)}.")
+    return TARGETS.index(target)
+
+
+@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=picture_settings)
 def softmax_information(
     pictures: dict[str, np.ndarray],
     *,
-    target: str = "predicted",
+    target: Target = "predicted",
     exclude: str = "documented",
     min_prediction: float = 0.0,
     points: int = POINTS,
@@ -30,7 +69,7 @@ def softmax_information(
 
     Options and result as in `heatproof.metrics.pic.sic_scores`.
     """
-    which = TARGETS.index(target)
+    which = _which(target)
     return sic_scores(
         pictures["log_probability"][..., which],
         pictures["entropy"],
@@ -40,11 +79,11 @@ def softmax_information(
     )
 
 
-@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=PICTURES)
+@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=picture_settings)
 def accuracy_information(
     pictures: dict[str, np.ndarray],
     *,
-    target: str = "predicted",
+    target: Target = "predicted",
     exclude: str = "documented",
     min_prediction: float = 0.0,
     points: int = POINTS,
@@ -53,7 +92,7 @@ def accuracy_information(
 
     Options and result as in `heatproof.metrics.pic.aic_scores`.
     """
-    which = TARGETS.index(target)
+    which = _which(target)
     return aic_scores(
         pictures["log_probability"][..., which],
         pictures["predicted"] == pictures["classes"][:, which, None],
@@ -70,7 +109,7 @@ def accuracy_information(
     range=(-1.0, 1.0),
     source="Ancona et al., Towards better understanding of gradient-based attribution methods, 2018",
     reads="subsets",
-    settings=SUBSETS,
+    settings=subset_settings,
 )
 def sensitivity_n(
     maps: np.ndarray,
@@ -93,7 +132,7 @@ def sensitivity_n(
     range=(0.0, np.inf),
     source="Yeh et al., On the (in)fidelity and sensitivity of explanations, 2019; captum.metrics.infidelity",
     reads="subsets",
-    settings=SUBSETS,
+    settings=subset_settings,
 )
 def infidelity(
     maps: np.ndarray,
@@ -117,7 +156,7 @@ def infidelity(
     range=(0.0, np.inf),
     source="Yeh et al. 2019; captum.metrics.sensitivity_max",
     reads="explanations",
-    settings={"radius": 0.02, "samples": 10, "norm": 2.0},
+    settings=change_settings,
 )
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Largest relative change of the map among small random changes of the image: lower is better.

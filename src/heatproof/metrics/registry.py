@@ -49,6 +49,8 @@ class Metric:
     reads
         Which responses the inputs come from: ``patches`` (patch drops), ``curves``, ``pictures`` (PIC), ``subsets``
         (random subsets of pixels), or ``explanations`` (maps of changed images).
+    settings
+        The options of the responses, as keyword-only arguments, where they are no sequences.
     order
         The order with which the direction holds; with the other one it is reversed. None where there is no choice.
     """
@@ -63,6 +65,7 @@ class Metric:
     sequences: SequencesFunction | None = None
     order: str | None = None
     reads: str = "patches"
+    settings: Callable[..., Any] | None = None
 
     @property
     def summary(self) -> str:
@@ -98,6 +101,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
+READS = ("patches", "curves", "pictures", "subsets", "explanations")
 
 
 def metric(
@@ -109,7 +113,7 @@ def metric(
     sequences: SequencesFunction | None = None,
     order: str | None = None,
     reads: str = "patches",
-    settings: Mapping[str, Any] | None = None,
+    settings: Callable[..., Any] | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Enter a function in the table of metrics.
 
@@ -124,10 +128,25 @@ def metric(
     reads
         See `Metric`; ``curves`` wherever there are `sequences`.
     settings
-        Further options with their defaults: those of the responses.
+        A function whose keyword-only arguments are further options: those of the responses. It is never called.
+
+    Raises
+    ------
+    HeatproofError
+        If there is another metric of that name, or what is read does not fit `sequences` and `settings`.
     """
+    if reads not in READS:
+        raise HeatproofError(f"The metric {name!r} reads {reads!r}: {nearest(str(reads), READS)}")
+    if (reads == "curves" and sequences is None) or (reads in READS[2:] and settings is None):
+        needed = "sequences" if reads == "curves" else "settings"
+        raise HeatproofError(f"The metric {name!r} reads {reads!r}, and so needs `{needed}`.")
 
     def enter(function: MetricFunction) -> MetricFunction:
+        known = METRICS.get(name)
+        if known is not None and known.function.__module__ != function.__module__:
+            raise HeatproofError(
+                f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
+            )
         parameters = inspect.signature(function).parameters.values()
         keyword_only = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         METRICS[name] = Metric(
@@ -140,13 +159,14 @@ def metric(
             options=MappingProxyType(
                 {
                     **(_defaults(sequences) if sequences else {}),
-                    **(settings or {}),
+                    **(_defaults(settings) if settings else {}),
                     **{p.name: p.default for p in keyword_only},
                 }
             ),
             sequences=sequences,
             order=order,
             reads="curves" if sequences else reads,
+            settings=settings,
         )
         return function
 

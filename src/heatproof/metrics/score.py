@@ -13,7 +13,7 @@ import pandas as pd
 
 from heatproof.manifest import describe_file, read_piece, write_manifest
 from heatproof.metrics.curve import ResponseCurve
-from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.registry import METRICS, Metric, Result
 from heatproof.provenance import library_versions
 from heatproof.store import describe, read, write_table
 from heatproof.subsets import subset_masks
@@ -52,7 +52,7 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     for method in spec["methods"]:
         if method["method"] in scores:
             values = scores[method["method"]]
-            defined = np.isfinite(values)
+            defined = ~np.isnan(values)
             frames.append(
                 pd.DataFrame({"image": ids, "score": values, "valid": defined}).assign(method=method["method"])
             )
@@ -106,6 +106,12 @@ def _maps(method: Mapping[str, Any], maps: np.ndarray) -> np.ndarray:
     return np.abs(chosen) if method["transform"] == "abs" else chosen
 
 
+def _defined(result: Result) -> np.ndarray:
+    """Return scores (N,), NaN wherever the metric calls them undefined or they are not finite."""
+    score, valid, _ = result
+    return np.where(valid & np.isfinite(score), score, np.nan)
+
+
 def _drops(spec: Spec, start: int, stop: int) -> np.ndarray:
     """Return drops (N, V) float64 of what the spec asks for: logits or probabilities."""
     array = "logit" if spec["of"] == "logit" else "log_probability"
@@ -121,7 +127,7 @@ def _patches(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> d
             maps = read(methods[0]["maps"] + ".zarr", "attribution", start, stop)
             inputs = {"drops": _drops(spec, start, stop), "grid": spec["grid"]}
             for method in methods:
-                values, *_ = metric.score({**inputs, "maps": _maps(method, maps)}, spec["options"])
+                values = _defined(metric.score({**inputs, "maps": _maps(method, maps)}, spec["options"]))
                 parts.setdefault(method["method"], []).append(values)
     return {method: np.concatenate(values) for method, values in parts.items()}
 
@@ -141,7 +147,7 @@ def _subsets(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> d
                 masks = list(subset_masks(ids, height, width, options["sizes"], options["samples"], spec["seed"]))
             for method in methods:
                 inputs = {"maps": _maps(method, maps), "drops": drops, "masks": masks, "image_ids": ids}
-                parts.setdefault(method["method"], []).append(metric.score(inputs, options)[0])
+                parts.setdefault(method["method"], []).append(_defined(metric.score(inputs, options)))
     return {method: np.concatenate(values) for method, values in parts.items()}
 
 
@@ -195,7 +201,7 @@ def _along_maps(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -
                 argument: stored[asked["response"]].argument(spec["reads"], method["place"], asked["points"])
                 for argument, asked in spec["curves"].items()
             }
-            found[method["method"]] = metric.score(inputs, spec["options"])[0]
+            found[method["method"]] = _defined(metric.score(inputs, spec["options"]))
     return found
 
 

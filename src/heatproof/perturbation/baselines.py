@@ -12,10 +12,11 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from heatproof.bounds import Bounds, Count
 from heatproof.errors import HeatproofError
 from heatproof.randomness import torch_generator
 from heatproof.registry import look_up
@@ -172,8 +173,8 @@ def blur(
     image_ids: Sequence[str],
     seed: int,
     *,
-    sigma: float = 41.0,
-    size: int = 51,
+    sigma: Annotated[float, Bounds(above=0)] = 41.0,
+    size: Count = 51,
     padding: str = "zeros",
     kernel: str = "truncated",
 ) -> torch.Tensor:

@@ -119,8 +119,8 @@ class Chosen:
     def metrics(self) -> dict[str, MetricEntry]:
         """Metric name to its entry: what is scored beside the patch drops."""
         sizes = [self.models[model].facts.size or self.datasets[dataset]["size"] for dataset, model in self.pairs()]
-        size = min((size for size in sizes if size), key=lambda size: size[0] * size[1], default=None)
-        entries = {name: read_metric(name, dict(given), size) for name, given in self.config["metrics"].items()}
+        known = sorted({tuple(size) for size in sizes if size})
+        entries = {name: read_metric(name, dict(given), known) for name, given in self.config["metrics"].items()}
         for name, entry in entries.items():
             if base_name(name) in ("idsds", "sds"):
                 raise HeatproofError(f"The metric {name!r} has a name that `drops` gives: take another one.")

@@ -9,22 +9,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
+from heatproof.grids import patch_boxes
 from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.registry import Metric
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.plan.options import check_options, module_of
+from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.provenance import digest
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.subsets import subset_masks
 
 # What the workflow knows better than a config: it comes from the model.
 FROM_THE_MODEL = ("mean", "std", "random_mask")
+# As many as there are thresholds in the published code.
+PIC_POINTS = range(13)
 # Settings of responses; the other options are the metric's own.
 PICTURE_SETTINGS = ("thresholds", "masks")
 SUBSET_SETTINGS = ("sizes", "samples", "baseline", "baseline_options")
@@ -95,22 +99,22 @@ class MetricEntry:
     module: str
 
 
-def read_metric(name: str, given: dict[str, Any], size: tuple[int, int] | None) -> MetricEntry:
+def read_metric(name: str, given: dict[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> MetricEntry:
     """Return what the config says of a metric, checked by scoring a made-up curve with it.
 
     Parameters
     ----------
     name, given
         From the config.
-    size
-        Height and width of the images; None if not known.
+    sizes
+        Height and width of the images of all datasets, where known.
 
     Raises
     ------
     HeatproofError
         One sentence for the first thing that is wrong.
     """
-    kind = given.pop("metric", name)
+    kind, sizes = given.pop("metric", name), list(sizes)
     metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
     if metric.name in ("idsds", "sds"):
@@ -119,34 +123,42 @@ def read_metric(name: str, given: dict[str, Any], size: tuple[int, int] | None) 
             "called idsds where the weights are in-domain, else sds."
         )
     known = {**metric.options, **(PATCHES if metric.reads == "patches" else {})}
-    for key in FROM_THE_MODEL:
+    for key in FROM_THE_MODEL if metric.reads == "pictures" else ():
         known.pop(key, None)
     unknown = [key for key in given if key not in known]
     if unknown:
-        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {nearest(unknown[0], known)}")
-    for function in filter(None, (metric.sequences, metric.function)):
+        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {nearest(str(unknown[0]), known)}")
+    for function in filter(None, (metric.sequences, metric.settings, metric.function)):
         own = {key: value for key, value in given.items() if key in _keywords(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
+    if metric.reads == "patches":
+        check_options(_patch_settings, {key: given[key] for key in PATCHES if key in given}, what)
     options = {**known, **given}
+    check_defaults(options, what)
     try:
-        responses = _responses(metric, options, size)
+        responses = _responses(metric, options, sizes)
         _check_baselines(responses.values(), what)
-        if metric.reads == "curves":
-            _try_out(metric, options, size)
+        _try_out(metric, options, min(sizes, default=(224, 224)))
     except HeatproofError as error:
         raise HeatproofError(f"The {what} cannot be scored like that. {error}") from None
+    except Exception as error:  # a metric can be the user's own, and fail in any way
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeatproofError(f"The {what} fails on made-up responses ({reason}): mend it, or its options.") from None
     return MetricEntry(name, metric, options, responses, module_of(metric.function, kind))
 
 
 def _referenced(reference: str) -> Metric:
     function = import_callable(reference, "metric")
-    found = next((metric for metric in METRICS.values() if metric.function is function), None)
-    if found is None:
+    found = [metric for metric in METRICS.values() if metric.function is function]
+    if not found:
         raise HeatproofError(
             f"The metric {reference!r} says nothing of its direction and range: put the decorator "
             "`heatproof.metrics.registry.metric` before it."
         )
-    return found
+    if len(found) > 1:
+        names = " and ".join(repr(metric.name) for metric in found)
+        raise HeatproofError(f"The metric {reference!r} is entered as {names}: give each a function of its own.")
+    return found[0]
 
 
 def _keywords(function: Any) -> set[str]:
@@ -154,23 +166,23 @@ def _keywords(function: Any) -> set[str]:
     return {p.name for p in inspect.signature(function).parameters.values() if p.kind is kinds}
 
 
-def _responses(metric: Metric, options: Mapping[str, Any], size: tuple[int, int] | None) -> dict[str, Response]:
+def _responses(metric: Metric, options: Mapping[str, Any], sizes: list[tuple[int, int]]) -> dict[str, Response]:
     def part(keys: Iterable[str]) -> dict[str, Any]:
         return {key: _plain(options[key]) for key in keys if key in options}
 
     if metric.reads == "curves":
         sequences = metric.perturbations(options)
-        if size is not None:
-            for sequence in sequences.values():
+        for sequence in sequences.values():
+            for size in sizes:
                 sequence.points(*size)
+                if sequence.grid is not None:
+                    patch_boxes(sequence.grid, *size)
         return {argument: Response("curves", sequence.described()) for argument, sequence in sequences.items()}
     if metric.reads == "pictures":
         _check_pictures(options)
         return {"pictures": Response("pictures", part(PICTURE_SETTINGS))}
     if metric.reads == "subsets":
         subset_masks(["image"], 32, 32, options["sizes"], options["samples"], 0)
-        if options["output"] not in ("logit", "probability"):
-            raise HeatproofError(f"output is {options['output']!r}: take 'logit' or 'probability'.")
         return {"drops": Response("subsets", part(SUBSET_SETTINGS))}
     if metric.reads == "explanations":
         return {"changes": Response("explanations", part(CHANGE_SETTINGS))}
@@ -196,13 +208,37 @@ def _check_pictures(options: Mapping[str, Any]) -> None:
         len(shares) and all(0 < share <= 1 for share in shares) and list(shares) == sorted(set(shares))
     ):
         raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(shares)} is not.")
-    if options["masks"] not in ("rank", "quantile"):
-        raise HeatproofError(f"masks is {options['masks']!r}: take 'rank' or 'quantile'.")
 
 
-def _try_out(metric: Metric, options: Mapping[str, Any], size: tuple[int, int] | None) -> None:
-    """Score curves of two made-up images: what an option gets wrong is said now, and not after a day of passes."""
-    height, width = size or (224, 224)
+def _patch_settings(
+    *, grid: Count | None = None, baseline: str | None = None, output: Literal["logit", "probability"] = "logit"
+) -> None:
+    """Take what names patch drops."""
+
+
+def _try_out(metric: Metric, options: Mapping[str, Any], size: tuple[int, int]) -> None:
+    """Score two made-up images: what an option gets wrong is said now, and not after a day of passes."""
+    inputs: Mapping[str, Any]
+    if metric.reads == "curves":
+        inputs = _made_up_curves(metric, options, *size)
+    elif metric.reads == "pictures":
+        inputs = {"pictures": _made_up_pictures(len(options["thresholds"] or PIC_POINTS) + 2)}
+    else:
+        return
+    with np.errstate(all="ignore"):
+        metric.score(inputs, options)
+
+
+def _made_up_pictures(variants: int) -> dict[str, np.ndarray]:
+    rising = np.stack([np.linspace(0, 1, variants)] * 2)
+    both = np.stack([rising, rising], axis=2)
+    zeros = np.zeros((2, variants), dtype=np.int64)
+    entropy = (100 + 100 * rising).astype(np.int64)
+    said = {"logit": both, "log_probability": both - 2, "predicted": zeros, "entropy": entropy}
+    return {**said, "classes": zeros[:, :2]}
+
+
+def _made_up_curves(metric: Metric, options: Mapping[str, Any], height: int, width: int) -> dict[str, ResponseCurve]:
     curves = {}
     for argument, sequence in metric.perturbations(options).items():
         points = sequence.points(height, width)
@@ -224,8 +260,7 @@ def _try_out(metric: Metric, options: Mapping[str, Any], size: tuple[int, int] |
             "total_positive": np.ones(2),
         }
         curves[argument] = ResponseCurve(arrays, np.zeros((2, 2), dtype=np.int64), height * width)
-    with np.errstate(all="ignore"):
-        metric.score(curves, options)
+    return curves
 
 
 def serving(responses: Iterable[Response]) -> dict[str, tuple[Response, list[int] | None]]:
@@ -241,7 +276,8 @@ def serving(responses: Iterable[Response]) -> dict[str, tuple[Response, list[int
     for name, response in unique.items():
         chosen[name] = (response, None)
         fractions = response.settings.get("fractions")
-        if fractions is None:
+        # A map that is made anew at every point makes another sequence of other points.
+        if fractions is None or response.settings["update"]:
             continue
         rest = {key: value for key, value in response.settings.items() if key != "fractions"}
         for other in unique.values():

@@ -55,6 +55,10 @@ class Scoring(Specs):
             for metric in [*self.metrics_of(weights, model), *self.metrics]
         ]
 
+    def metric_names(self) -> list[str]:
+        """Return every metric that is scored, by the name it has in tables."""
+        return sorted({case[3] for case in self.all_cases()})
+
     def score_files(self, cases: list[Case] | None = None) -> list[str]:
         """Return the scores of some test cases; left out, those of the patch drops."""
         keys = ("dataset", "model", "weights", "metric")
@@ -178,7 +182,8 @@ class Scoring(Specs):
         for dataset, model in self.pairs():
             for weights in self.weights:
                 for metric, (grid, baseline, output) in self.metrics_of(weights, model).items():
-                    if output != "logit":
+                    # Accuracy is the same whatever the drops are of.
+                    if output != self.config["drops"]["outputs"][0]:
                         continue
                     where = {"dataset": dataset, "model": model, "weights": weights}
                     path = DROPS.format(**where, grid=grid, baseline=baseline)
@@ -187,6 +192,8 @@ class Scoring(Specs):
             "scores": self.score_files(),
             "upstream": digest([self.score_spec(*case)["key"] for case in self.test_cases()]),
             "drops": drops,
+            # One network on one grid and baseline is one test case, not two.
+            "ranked": sorted({str(item["metric"]) for item in drops}),
             "images": self.drop_images,
             "seed": self.config["seed"],
             "bootstrap": self.config["scores"]["bootstrap"],
@@ -198,11 +205,19 @@ class Scoring(Specs):
         }
         return keyed(spec, ["heatproof.report.tables"])
 
+    def _cases_by_name(self) -> dict[str, dict[str, dict[str, list[str]]]]:
+        found: dict[str, dict[str, dict[str, list[str]]]] = {}
+        for dataset, model, weights, metric in self.all_cases():
+            found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(metric)
+        return found
+
     def scores_table_spec(self) -> dict[str, Any]:
         """Return what makes the table of all metrics."""
         specs = [self.score_spec(*case) for case in self.all_cases()]
         spec = {
-            "scores": self.score_files(self.all_cases()),
+            # A pattern and names, not paths: a spec is one argument of a command, and may not be long.
+            "scores": SCORES,
+            "cases": self._cases_by_name(),
             "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
             "upstream": digest([spec["key"] for spec in specs]),
             "seed": self.config["seed"],

@@ -14,11 +14,18 @@ from heatproof.store import write_table
 
 def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write scores.csv: the columns of idsds_table.csv, and ``higher_is_better``, for every metric of the config."""
-    scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
+    files = [
+        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
+        for dataset, models in spec["cases"].items()
+        for model, of_weights in models.items()
+        for weights, metrics in of_weights.items()
+        for metric in metrics
+    ]
+    scores = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    gaps = pd.DataFrame([row for path in files for row in read_gaps(path)])
     directions = spec["directions"]
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"], directions)
     place = list(table.columns).index("rank") + 1
     table.insert(place, "higher_is_better", [directions[name] for name in table["metric"]])
     write_table(table, spec["output"])
-    publish_tables(spec, [spec["output"]], spec["scores"])
+    publish_tables(spec, [spec["output"]], files)

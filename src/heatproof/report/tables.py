@@ -40,7 +40,8 @@ def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
     write_table(table, spec["idsds_table"])
-    directed = table.assign(higher_is_better=[higher_is_better(metric) for metric in table["metric"]])
+    ranked_rows = table[table["metric"].isin(spec["ranked"])]
+    directed = ranked_rows.assign(higher_is_better=[higher_is_better(metric) for metric in ranked_rows["metric"]])
     ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
     write_table(ranked, spec["meta_rank"])
     write_table(accuracy_table(spec["drops"], spec["images"]), spec["accuracy"])
