@@ -81,7 +81,8 @@ rule all_scores:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 60 * attempt,
     params:
-        spec=spec(plan.scores_table_spec()),
+        # A function, as Snakemake would take the pattern in a plain text for its own.
+        spec=lambda w: spec(plan.scores_table_spec()),
     message:
         "Table of all metrics"
     shell:
