@@ -62,7 +62,9 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
     assert min(sizes) >= 2
 
 
-@pytest.mark.parametrize("name", ["random", "rise_uniform", "integrated_gradients_uniform", "noise_input_x_gradient"])
+@pytest.mark.parametrize(
+    "name", ["random", "randoms", "rise_uniform", "integrated_gradients_uniform", "noise_input_x_gradient"]
+)
 def test_draws_depend_on_seed_and_image(name, explain_digits):
     explained = explain_digits(count=2)
     twin = dataclasses.replace(

@@ -122,14 +122,19 @@ def shown(tmp_path):
     for name, text in (("idsds_table", SCORES_TABLE), ("meta_rank", RANK_TABLE), ("accuracy", ACCURACY_TABLE)):
         (tmp_path / f"{name}.csv").write_text(text)
         tables[name] = {"table": str(tmp_path / f"{name}.csv"), "page": str(tmp_path / f"{name}.html")}
-    pages({"tables": tables, "level": 0.9, "manifest": str(tmp_path / "pages.json"), "key": "k"}, {})
+    pages(
+        {"tables": tables, "references": ["poor"], "level": 0.9, "manifest": str(tmp_path / "pages.json"), "key": "k"},
+        {},
+    )
     return {name: Reader((tmp_path / f"{name}.html").read_text(encoding="utf-8")) for name in tables}
 
 
 def test_scores_page_tells_every_case(shown):
     reader = shown["idsds_table"]
     assert "i" not in reader.tags
-    assert {"<i>good</i>", "0.612", "0.50 to 0.70, 1 undefined", "0.000"} <= set(reader.texts)
+    assert {"<i>good</i>", "0.612", "0.50 to 0.70, +0.61, 1 undefined", "0.000", "−0.10 to 0.10, +0.00"} <= set(
+        reader.texts
+    )
     assert {"undefined on all 10 images", "does not apply: no layer"} <= set(reader.texts)
     assert any("90%" in text for text in reader.texts)
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._parts import draw_per_image
 from heatproof.attribution.registry import Explained, explainer
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
+# The widths and kernels are those in the tables that Zabicka, Cieslik and Burgess published with their reproduction of
+# "Benchmarking the Attribution Quality of Vision Models" (2025), whose section 2.1 lists the maps below.
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 256)
+# The side of the images that the widths are for.
+WIDTHS_SIDE = 224
+KERNELS = (3, 5, 7, 9, 13, 17, 31)
+# Edges of the bands, as shares of the highest frequency along one axis; those of the published code.
+LOW, BAND, HIGH = 0.4, (0.3, 0.6), 0.6
+# Of the Gaussian before the second derivatives and inside Canny, in pixels.
+SMOOTHING = 1.0
 
 
 @explainer("random", uses_model=False)
@@ -47,3 +60,157 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
     grey = explained.images.detach().mean(1).cpu().numpy()
     maps = np.stack([generic_gradient_magnitude(image, sobel, mode="nearest") for image in grey])
     return {"edges": torch.from_numpy(maps).to(explained.images)}
+
+
+@explainer(
+    "randoms", maps=dict.fromkeys(("random_uniform", "random_squared", "random_plus_one"), False), uses_model=False
+)
+def randoms(explained: Explained) -> dict[str, torch.Tensor]:
+    """Uniform noise in [0, 1), its square, and the same noise plus 1: one draw for each image.
+
+    The three differ by how unequal their pixels are, and by nothing else. Zabicka et al. 2025, section 2.1, random
+    maps.
+
+    Returns
+    -------
+    dict
+        ``random_uniform`` and ``random_squared`` in [0, 1), ``random_plus_one`` in [1, 2): (N, H, W), higher is more
+        relevant.
+    """
+    import torch
+
+    size = explained.images.shape[2:]
+    drawn = draw_per_image(explained, "random maps", lambda generator: torch.rand(size, generator=generator))
+    return {"random_uniform": drawn, "random_squared": drawn.square(), "random_plus_one": drawn + 1}
+
+
+@explainer("gaussians", maps={f"gaussian_{width}": False for width in WIDTHS}, uses_model=False)
+def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
+    """Centred Gaussians in 20 widths, the same for all images.
+
+    Zabicka et al. 2025, section 2.1, centred Gaussian: what is explained often stands in the middle. A width is the
+    standard deviation in pixels of an image with a shorter side of 224 pixels, and scales with that side.
+
+    Returns
+    -------
+    dict
+        ``gaussian_1`` to ``gaussian_256``: (N, H, W) in [0, 1], 1 in the middle, higher is more relevant.
+    """
+    import torch
+
+    count, _, height, width = explained.images.shape
+    side = min(height, width) / WIDTHS_SIDE
+    maps = {name: torch.from_numpy(_gaussian(height, width, name * side)).to(explained.images) for name in WIDTHS}
+    return {f"gaussian_{name}": values.expand(count, -1, -1) for name, values in maps.items()}
+
+
+def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
+    """Return exp(−r² / 2σ²) of the distance r from the middle, relative to its largest value, (H, W) float32."""
+    import numpy as np
+
+    rows, columns = (np.arange(length) - (length - 1) / 2 for length in (height, width))
+    square = rows[:, None] ** 2 + columns**2
+    # Relative to the pixel nearest to the middle, so that no width is zero everywhere.
+    values = np.exp((square.min() - square) / (2 * deviation**2)).astype(np.float32).astype(np.float64)
+    # In steps of 2^-40 sums of up to 2^13 pixels are exact in float64. Without, patches that mirror each other would be
+    # ranked by the rounding of their sums.
+    return np.ldexp(np.rint(np.ldexp(values, 40)), -40).astype(np.float32)
+
+
+@explainer("entropies", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
+def entropies(explained: Explained) -> dict[str, torch.Tensor]:
+    """Mean squared deviation from the image's mean over square windows, of the channel mean (scipy): seven windows.
+
+    Zabicka et al. 2025, section 2.1, entropy proxy: no entropy, but cheap, and high where an image differs from its
+    mean. The windows are 3 to 31 pixels wide on images of any size; the image is reflected beyond its borders.
+
+    Returns
+    -------
+    dict
+        ``entropy_3`` to ``entropy_31``: (N, H, W), not negative, in squared units of the images, higher is more varied.
+    """
+    from scipy.ndimage import uniform_filter
+
+    def varied(grey: np.ndarray) -> dict[str, np.ndarray]:
+        contrast = _contrast(grey)
+        square = (contrast - contrast.mean((1, 2), keepdims=True)) ** 2
+        # The running sum behind the filter can end a rounding error below zero.
+        return {f"entropy_{size}": uniform_filter(square, size, axes=(1, 2)).clip(min=0) for size in KERNELS}
+
+    return _of_grey(explained, varied)
+
+
+@explainer("edge_detectors", maps={"image_gradient": False, "canny": False, "marr_hildreth": True}, uses_model=False)
+def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
+    """Edges of the channel mean: gradient magnitude (numpy), Canny (scikit-image), Marr–Hildreth (scipy).
+
+    Zabicka et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
+    magnitude of the central differences, one-sided at the borders. Canny has scikit-image's thresholds, 0.1 and 0.2 of
+    an image's own range, after a Gaussian of 1 pixel; an image of one colour has no edge. Marr–Hildreth is the
+    Laplacian of a Gaussian of 1 pixel, the image reflected beyond its borders.
+
+    Returns
+    -------
+    dict
+        (N, H, W): ``image_gradient``, not negative, higher is steeper; ``canny``, 1 on an edge and 0 elsewhere;
+        ``marr_hildreth``, any sign, positive on the dark side of an edge.
+    """
+    import numpy as np
+    from scipy.ndimage import gaussian_laplace
+    from skimage.feature import canny
+
+    def detected(grey: np.ndarray) -> dict[str, np.ndarray]:
+        low, high = grey.min((1, 2), keepdims=True), grey.max((1, 2), keepdims=True)
+        stretched = (grey - low) / np.where(high > low, high - low, 1)
+        return {
+            "image_gradient": np.hypot(*np.gradient(grey, axis=(1, 2))),
+            "canny": np.stack([canny(image, SMOOTHING) for image in stretched]),
+            # Cut at scipy's 4 deviations the filter does not sum to zero, and would answer to plain colour.
+            "marr_hildreth": np.stack([gaussian_laplace(image, SMOOTHING, truncate=8) for image in _contrast(grey)]),
+        }
+
+    return _of_grey(explained, detected)
+
+
+@explainer("frequencies", maps=dict.fromkeys(("low_pass", "band_pass", "high_pass"), True), uses_model=False)
+def frequencies(explained: Explained) -> dict[str, torch.Tensor]:
+    """Low, middle and high frequencies of the channel mean (scipy's FFT).
+
+    Zabicka et al. 2025, section 2.1, frequency-based maps. A frequency is its distance from zero as a share of the
+    highest along one axis: low is below 0.4, the band from 0.3 to 0.6, high above 0.6. The image repeats beyond its
+    borders.
+
+    Returns
+    -------
+    dict
+        ``low_pass``, ``band_pass``, ``high_pass``: (N, H, W), any sign, in units of the images, higher is brighter.
+    """
+    import numpy as np
+    from scipy import fft
+
+    def passed(grey: np.ndarray) -> dict[str, np.ndarray]:
+        height, width = size = grey.shape[1:]
+        radius = 2 * np.hypot(fft.fftfreq(height)[:, None], fft.rfftfreq(width))
+        kept = {
+            "low_pass": radius < LOW,
+            "band_pass": (radius > BAND[0]) & (radius < BAND[1]),
+            "high_pass": radius > HIGH,
+        }
+        spectra = fft.rfft2(_contrast(grey))
+        maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in kept.items()}
+        return {**maps, "low_pass": maps["low_pass"] + grey[:, :1, :1]}
+
+    return _of_grey(explained, passed)
+
+
+def _of_grey(explained: Explained, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+    """Return what `make` says of the channel means, (N, H, W) float64: in it, no map shows which images it was with."""
+    import torch
+
+    grey = explained.images.detach().double().mean(1).cpu().numpy()
+    return {name: torch.from_numpy(values).to(explained.images) for name, values in make(grey).items()}
+
+
+def _contrast(grey: np.ndarray) -> np.ndarray:
+    # An image of one colour becomes exactly 0, and its maps constant: filters would turn it into noise of rounding.
+    return grey - grey[:, :1, :1]

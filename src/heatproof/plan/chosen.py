@@ -66,6 +66,11 @@ class Chosen:
         return {method: entry for entry in self.explainers.values() for method in entry.methods}
 
     @property
+    def reference_methods(self) -> list[str]:
+        """Names of the methods that know no model."""
+        return [name for name, entry in self.methods.items() if not entry.uses_model]
+
+    @property
     def combinations(self) -> list[tuple[int, str]]:
         """Every grid with every baseline."""
         return [(grid, baseline) for grid in self.config["drops"]["grids"] for baseline in self.baselines]

@@ -49,7 +49,7 @@ def plot_spec(plan: Scoring) -> dict[str, Any]:
     spec = {
         "idsds_table": IDSDS_TABLE,
         "upstream": plan.table_spec()["key"],
-        "references": [name for name, entry in plan.methods.items() if not entry.uses_model],
+        "references": plan.reference_methods,
         "level": plan.config["scores"]["level"],
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
         "svg": PLOT_SVG,
@@ -68,6 +68,7 @@ def pages_spec(plan: Scoring) -> dict[str, Any]:
             "accuracy": {"table": ACCURACY, "page": ACCURACY_PAGE},
         },
         "upstream": plan.table_spec()["key"],
+        "references": plan.reference_methods,
         "level": plan.config["scores"]["level"],
         "manifest": PAGES_MANIFEST,
     }

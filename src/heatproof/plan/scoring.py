@@ -219,6 +219,7 @@ class Scoring(Specs):
             "scores": SCORES,
             "cases": self._cases_by_name(),
             "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
+            "references": self.reference_methods,
             "upstream": digest([spec["key"] for spec in specs]),
             "seed": self.config["seed"],
             "bootstrap": self.config["scores"]["bootstrap"],

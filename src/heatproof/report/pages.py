@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from heatproof.manifest import publish_tables
 from heatproof.report.page import render
+from heatproof.report.references import above_reference
 from heatproof.store import write_text
 
 CASE = ["dataset", "model", "weights", "metric"]
@@ -77,7 +79,11 @@ for (const head of document.querySelectorAll("thead th")) {
 
 def pages(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write a page for each table."""
-    makers = {"idsds_table": scores_page, "meta_rank": ranking_page, "accuracy": accuracy_page}
+    makers: dict[str, Callable[..., str]] = {
+        "idsds_table": partial(scores_page, references=spec["references"]),
+        "meta_rank": ranking_page,
+        "accuracy": accuracy_page,
+    }
     for name, make in makers.items():
         given = spec["tables"][name]
         write_text(given["page"], make(_read(given["table"]), given["table"].rpartition("/")[2], spec["level"]))
@@ -90,8 +96,12 @@ def _read(path: str) -> pd.DataFrame:
     return pd.read_csv(path, dtype=str, keep_default_na=False)
 
 
-def scores_page(table: pd.DataFrame, file: str, level: float) -> str:
-    """Return the page of scores: a table for each dataset, methods by test cases."""
+def scores_page(table: pd.DataFrame, file: str, level: float, *, references: Collection[str]) -> str:
+    """Return the page of scores: a table for each dataset, methods by test cases, and how far above the references."""
+    scores = table.assign(score=pd.to_numeric(table["score"]))
+    # Of the metrics of patch drops, higher is better.
+    above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
+    table = table.assign(above=[str(value) if value == value else "" for value in above])
     tables = []
     for dataset, part in table.groupby("dataset", sort=False):
         cases = list(dict.fromkeys(zip(*(part[key] for key in CASE[1:]), strict=True)))
@@ -104,7 +114,8 @@ def scores_page(table: pd.DataFrame, file: str, level: float) -> str:
         tables.append({"title": dataset, "columns": columns, "rows": rows})
     about = (
         f"Mean score over images, with its {level:.0%} bootstrap interval, on every model; the best of each test case "
-        "is marked. A method that does not apply has its reason, and images without a score are counted."
+        "is marked. A method that does not apply has its reason, and images without a score are counted. The number "
+        "with a sign is the distance from the best of the maps that know no model."
     )
     return render(PAGE, title="Scores", about=about, file=file, tables=tables)
 
@@ -115,6 +126,8 @@ def _score_cell(row: pd.Series) -> dict[str, Any]:
     if not row["score"]:
         return _cell("", f"undefined on all {row['n_undefined']} images", kind="text")
     small = _interval(row)
+    if row["above"]:
+        small += f"{', ' if small else ''}{_signed(row['above'])}"
     if row["n_undefined"] != "0":
         small += f"{', ' if small else ''}{row['n_undefined']} undefined"
     return _cell(row["score"], _number(row["score"]), small, "best" if row["rank"] == "1" else "")
@@ -175,3 +188,8 @@ def _cell(value: str, text: str = "", small: str = "", kind: str = "") -> dict[s
 def _number(text: str, places: int = 3) -> str:
     # The sum turns what rounds to −0 into 0.
     return f"{round(float(text), places) + 0.0:.{places}f}".replace("-", "−") if text else ""
+
+
+def _signed(text: str) -> str:
+    number = _number(text, 2)
+    return number if number.startswith("−") else f"+{number}"

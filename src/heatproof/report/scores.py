@@ -8,12 +8,16 @@ from typing import Any
 import pandas as pd
 
 from heatproof.manifest import publish_tables
+from heatproof.report.references import above_reference
 from heatproof.report.tables import read_gaps, score_table
 from heatproof.store import write_table
 
 
 def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write scores.csv: the columns of idsds_table.csv, and ``higher_is_better``, for every metric of the config."""
+    """Write scores.csv: every metric of the config.
+
+    It has the columns of idsds_table.csv, ``higher_is_better``, and ``above_reference`` (see `above_reference`).
+    """
     files = [
         spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
         for dataset, models in spec["cases"].items()
@@ -27,5 +31,6 @@ def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"], directions)
     place = list(table.columns).index("rank") + 1
     table.insert(place, "higher_is_better", [directions[name] for name in table["metric"]])
+    table.insert(place + 1, "above_reference", above_reference(table, spec["references"], directions))
     write_table(table, spec["output"])
     publish_tables(spec, [spec["output"]], files)
