@@ -36,7 +36,7 @@ BAD = {
         "'architecture' in models: m cannot be 'cifar_resnet2': did you mean 'cifar_resnet20'?",
     ),
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
-    "explainer like no other": ({"explainers": ["qqqqq"]}, "known are edges, grad_cam"),
+    "explainer like no other": ({"explainers": ["qqqqq"]}, "known are *, edges, *, grad_cam, "),
     "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "cannot be 'zero': did you mean 'zeros'?"),
     "unknown metric": (
         {"metrics": ["mas_insertions"]},

@@ -135,6 +135,18 @@ def test_the_table_has_every_metric_with_its_direction(finished):
     assert ((table.n_images + table.n_undefined) == 10).all()
 
 
+def test_the_table_tells_how_far_a_method_is_above_the_references(finished):
+    table = pd.read_csv(finished.folder / "results/scores.csv")
+    references = finished.plan.reference_methods
+    assert references == ["random", "random_abs"]
+    for metric, rows in table.groupby("metric"):
+        sign = 1 if rows["higher_is_better"].all() else -1
+        best = (sign * rows.score[rows.method.isin(references)]).max()
+        # The table has eight digits.
+        digits = 1e-7 * rows.score.abs().max()
+        np.testing.assert_allclose(rows.above_reference, sign * rows.score - best, rtol=0, atol=digits, err_msg=metric)
+
+
 # Maps that are drawn for each image by itself: what is left is what the responses add.
 DRAWN = {**CONFIG, "explainers": [{"noisy": {"explainer": "toy_plugin:noisy"}}, "random"]}
 
