@@ -1,6 +1,15 @@
 """Every dataset, entered by importing the modules that define them."""
 
-from heatproof.data import digits  # noqa: F401
+from heatproof.data import (  # noqa: F401
+    cifar,
+    digits,
+    elpv,
+    fashion_mnist,
+    food101,
+    image_folder,
+    imagenet,
+    places365,
+)
 from heatproof.data.registry import DATASETS
 
 __all__ = ["DATASETS"]

@@ -62,7 +62,7 @@ class DatasetEntry:
     load
         ``load(seed=…, **options)`` returns a `Dataset`.
     size
-        Height and width of its images; None where they are fitted to the model.
+        Height and width of its images; None where an option `size` says it, or they are fitted to the model.
     count
         ``count(**options)`` returns the number of evaluation images without loading any, and raises HeatproofError
         for a folder that is not there; None where that cannot be known cheaply.
@@ -73,6 +73,14 @@ class DatasetEntry:
     size: tuple[int, int] | None
     options: Mapping[str, Any]
     count: Callable[..., int] | None = None
+
+    def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Return height and width of the images under the options of a config; None where that is not known.
+
+        An option `size` is the side of square images.
+        """
+        side = given.get("size", self.options.get("size"))
+        return self.size if side is None else (side, side)
 
     @property
     def summary(self) -> str:

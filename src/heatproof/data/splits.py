@@ -46,6 +46,30 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
 
 
+def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return an order of all rows in which any first n are balanced over the classes as well as n allows.
+
+    Parameters
+    ----------
+    labels
+        (N,) integers.
+    seed
+        The workflow's seed; it says which class comes when and which of its rows.
+
+    Returns
+    -------
+    ndarray
+        (N,) int64, every row once.
+    """
+    # The classes of a thousand are often sorted by kind: without this the first 64 images would all be fish and birds.
+    found = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
+    classes = [
+        numpy_generator(seed, f"order of class {label}").permutation(np.flatnonzero(labels == label)).tolist()
+        for label in found
+    ]
+    return np.array(_alternate(classes), dtype=np.int64)
+
+
 def check_shares(fractions: Mapping[str, float]) -> None:
     """Refuse shares that leave a split without images.
 
@@ -63,5 +87,5 @@ def check_shares(fractions: Mapping[str, float]) -> None:
 
 
 def _alternate(classes: list[list[int]]) -> list[int]:
-    longest = max(len(rows) for rows in classes)
+    longest = max((len(rows) for rows in classes), default=0)
     return [rows[place] for place in range(longest) for rows in classes if place < len(rows)]

@@ -86,11 +86,12 @@ def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)
     if is_reference(kind):
-        load, size = import_callable(kind, "dataset"), None
+        entry, load = None, import_callable(kind, "dataset")
     else:
         entry = look_up(DATASETS, kind, "dataset")
-        load, size = entry.load, entry.size
+        load = entry.load
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
+    size = None if entry is None else entry.image_size(given)
     return {"kind": kind, "options": given, "module": module_of(load, kind), "size": size}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +117,10 @@ def _options(options: Mapping[str, Any]) -> str:
 
 
 def _settings(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={_value(value)}" for key, value in options.items())
+    return ", ".join(
+        f"{key} (needed)" if value is inspect.Parameter.empty else f"{key}={_value(value)}"
+        for key, value in options.items()
+    )
 
 
 def _value(value: Any) -> str:

@@ -1,0 +1,117 @@
+"""CIFAR-10 and CIFAR-100 in their binary versions, which need no pickle to be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.pictures import find_folder
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+PIXELS = 3 * 32 * 32
+HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it"
+
+
+@dataset("cifar10", size=(32, 32), count=lambda **options: len(cifar10(seed=0, **options).splits["evaluation"]))
+def cifar10(*, seed: int, root: str, validation: float = 0.1) -> Divided:
+    """CIFAR-10: 60,000 photographs of 10 kinds of thing, 32×32, from a folder of yours.
+
+    Parameters
+    ----------
+    root
+        The folder ``cifar-10-batches-bin`` of the binary version, or the one that has it.
+    validation
+        Share of every class of the 50,000 training images that is kept for validation; the 10,000 test images are the
+        evaluation split.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there, or a file is cut off.
+    """
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    folder = find_folder(
+        root,
+        ("cifar-10-batches-bin",),
+        ("batches.meta.txt", *batches, "test_batch.bin"),
+        "cifar10",
+        HOW.format("cifar-10-binary"),
+    )
+    return _cifar(folder, "batches.meta.txt", batches, "test_batch.bin", (1, 0), seed, validation)
+
+
+@dataset("cifar100", size=(32, 32), count=lambda **options: len(cifar100(seed=0, **options).splits["evaluation"]))
+def cifar100(*, seed: int, root: str, coarse: bool = False, validation: float = 0.1) -> Divided:
+    """CIFAR-100: 60,000 photographs of 100 kinds of thing, 32×32, from a folder of yours.
+
+    Parameters
+    ----------
+    root
+        The folder ``cifar-100-binary`` of the binary version, or the one that has it.
+    coarse
+        Whether the labels are the 20 superclasses.
+    validation
+        Share of every class of the 50,000 training images that is kept for validation; the 10,000 test images are the
+        evaluation split.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there, or a file is cut off.
+    """
+    names = "coarse_label_names.txt" if coarse else "fine_label_names.txt"
+    folder = find_folder(
+        root, ("cifar-100-binary",), (names, "train.bin", "test.bin"), "cifar100", HOW.format("cifar-100-binary")
+    )
+    # Two bytes of labels before the pixels: coarse, fine.
+    return _cifar(folder, names, ["train.bin"], "test.bin", (2, 0 if coarse else 1), seed, validation)
+
+
+def _cifar(
+    folder: Path,
+    names: str,
+    train: Sequence[str],
+    test: str,
+    labels: tuple[int, int],
+    seed: int,
+    validation: float,
+) -> Divided:
+    """Open a folder whose records have some bytes of labels, of which one counts, and then pixels."""
+    count, chosen = labels
+    return Divided(
+        (folder / names).read_text(encoding="utf-8").split(),
+        {
+            "train": partial(_list_records, folder, train, count, chosen),
+            "evaluation": partial(_list_records, folder, [test], count, chosen),
+        },
+        _read_records,
+        seed=seed,
+        shares={"validation": validation},
+    )
+
+
+def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -> Listed:
+    ids: list[str] = []
+    labels, places = [], []
+    for file in files:
+        path = folder / file
+        size = path.stat().st_size
+        if not size or size % (count + PIXELS):
+            raise HeatproofError(
+                f"{path} has {size} bytes, and that is no number of whole images: get the binary version again."
+            )
+        records = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")).reshape(-1, count + PIXELS)
+        ids += [f"{path.stem}-{row:05d}" for row in range(len(records))]
+        labels.append(records[:, chosen].astype(np.int64))
+        places += list(records[:, count:])
+    return Listed(ids, np.concatenate(labels), places)
+
+
+def _read_records(records: Sequence[np.ndarray]) -> np.ndarray:
+    pixels = np.array(records, dtype=np.float32).reshape(len(records), 3, 32, 32)
+    return pixels / np.float32(255)

@@ -1,0 +1,121 @@
+"""Datasets whose images stay where they are until they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from heatproof.data.registry import Split
+from heatproof.data.splits import balanced_order, check_shares, stratified_splits
+
+NAMES = ("train", "validation", "evaluation")
+
+
+class Listed(NamedTuple):
+    """The images of one part of a dataset, as it comes.
+
+    Attributes
+    ----------
+    ids
+        One string an image, unique within the dataset.
+    labels
+        (N,) int64.
+    places
+        Where each image is, as the dataset's `read` takes it.
+    """
+
+    ids: Sequence[str]
+    labels: np.ndarray
+    places: Sequence[Any] | np.ndarray
+
+
+class Divided:
+    """A dataset that lists a part when a split of it is first used, and reads an image when it is asked for.
+
+    Parameters
+    ----------
+    class_names
+        In the order of the labels.
+    parts
+        Functions that list what belongs to ``train`` and to other splits.
+    read
+        Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1].
+    seed
+        The workflow's seed.
+    shares
+        Splits that are taken from ``train``, and the share of every class for each.
+    limits
+        The most images of a split, for those that are to be small; the first ones in its order.
+
+    Raises
+    ------
+    HeatproofError
+        If the shares make no sense.
+    """
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        parts: Mapping[str, Callable[[], Listed]],
+        read: Callable[[Sequence[Any]], np.ndarray],
+        *,
+        seed: int,
+        shares: Mapping[str, float],
+        limits: Mapping[str, int | None] | None = None,
+    ) -> None:
+        check_shares(shares)
+        self.class_names = tuple(class_names)
+        self._parts, self._read, self._seed = parts, read, seed
+        self._shares, self._limits = shares, limits or {}
+        self._listed: dict[str, Listed] = {}
+        self._orders: dict[str, np.ndarray] = {}
+        self.splits: Mapping[str, Split] = _Splits(self._split)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        listed, rows = self._chosen(split)
+        return self._read([listed.places[row] for row in rows[start:stop]])
+
+    def _split(self, split: str) -> Split:
+        listed, rows = self._chosen(split)
+        return Split(tuple(listed.ids[row] for row in rows), listed.labels[rows])
+
+    def _chosen(self, split: str) -> tuple[Listed, np.ndarray]:
+        part = "train" if split in self._shares else split
+        if part not in self._listed:
+            self._listed[part] = self._parts[part]()
+        listed = self._listed[part]
+        if split not in self._orders:
+            if part == "train" and self._shares:
+                rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
+            else:
+                rows = np.arange(len(listed.labels))
+            ordered = rows[balanced_order(listed.labels[rows], self._seed)]
+            self._orders[split] = ordered[: self._limits.get(split)]
+        return listed, self._orders[split]
+
+
+class _Splits(Mapping[str, Split]):
+    def __init__(self, make: Callable[[str], Split]) -> None:
+        self._make = make
+        self._made: dict[str, Split] = {}
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in NAMES:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)

@@ -1,0 +1,116 @@
+"""Photographs of solar cells, from the package elpv-dataset."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from heatproof.bounds import Bounds, Count
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.pictures import Interpolation, find_folder, picture_reader
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+NAMES = {
+    "defective": ("functional", "defective"),
+    "probability": ("0", "1/3", "2/3", "1"),
+    "module": ("mono", "poly"),
+}
+HOW = "install it with pip install 'heatproof[elpv]', or get https://github.com/zae-bayern/elpv-dataset"
+
+
+@dataset("elpv", size=None, count=lambda **options: len(elpv(seed=0, **options).splits["evaluation"]))
+def elpv(
+    *,
+    seed: int,
+    root: str | None = None,
+    target: Literal["defective", "probability", "module"] = "defective",
+    threshold: Annotated[float, Bounds(above=0, most=1)] = 0.5,
+    size: Count = 224,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.1,
+    evaluation: float = 0.2,
+) -> Divided:
+    """2,624 electroluminescence photographs of solar cells, 300×300 grey, with defects; needs heatproof[elpv].
+
+    The images are licensed CC BY-NC-SA 4.0: for research and the like, not for trade. Whole cells are resized, as a
+    crack can lie at the edge. Cells of one solar module can stand in different splits; the labels do not tell modules
+    apart.
+
+    Parameters
+    ----------
+    root
+        The folder with ``labels.csv`` and ``images``; None takes that of the package.
+    target
+        What the classes are: whether the cell is defective, how probably it is (four steps, as annotated), or the kind
+        of solar module.
+    threshold
+        Probability of a defect from which on a cell counts as defective.
+    size, interpolation
+        Side to which the whole image is resized, and how.
+    validation, evaluation
+        Share of every class for these splits. The authors fixed none.
+
+    Raises
+    ------
+    HeatproofError
+        If the package or folder is not there, or its labels are not as they should be.
+
+    References
+    ----------
+    Deitsch et al., Automatic classification of defective photovoltaic module cells in electroluminescence images, Solar
+    Energy 185 (2019).
+    """
+    folder = find_folder(
+        _of_package() if root is None else root,
+        ("data", "elpv_dataset/data", "src/elpv_dataset/data"),
+        ("labels.csv", "images"),
+        "elpv",
+        HOW,
+    )
+    return Divided(
+        NAMES[target],
+        {"train": partial(_list_cells, folder, target, threshold)},
+        picture_reader(size, size, interpolation),
+        seed=seed,
+        shares={"validation": validation, "evaluation": evaluation},
+    )
+
+
+def _of_package() -> str:
+    # Only looked up: the package's own loader decodes every image.
+    found = importlib.util.find_spec("elpv_dataset")
+    if found is None or not found.submodule_search_locations:
+        raise HeatproofError(f"The dataset elpv needs the package elpv-dataset, which is not installed: {HOW}.")
+    return next(iter(found.submodule_search_locations))
+
+
+def _list_cells(folder: Path, target: str, threshold: float) -> Listed:
+    paths: list[str] = []
+    labels: list[int] = []
+    for line in (folder / "labels.csv").read_text(encoding="utf-8").splitlines():
+        try:
+            path, text, kind = line.split()
+            probability = float(text)
+            step = round(probability * 3)
+            label = {
+                "defective": int(probability >= threshold),
+                "probability": step,
+                "module": NAMES["module"].index(kind),
+            }[target]
+            if not 0 <= step <= 3:
+                raise ValueError(text)
+        except ValueError:
+            raise HeatproofError(
+                f"{folder / 'labels.csv'} has the line {line!r}, which is no path, probability and kind of module: get "
+                "it again."
+            ) from None
+        paths.append(path)
+        labels.append(label)
+    return Listed(
+        [Path(path).stem for path in paths], np.array(labels, dtype=np.int64), [folder / path for path in paths]
+    )

@@ -1,0 +1,107 @@
+"""Fashion-MNIST from its four files."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+DEBIAN = "/usr/share/datasets/fashion-mnist"
+
+
+@dataset(
+    "fashion_mnist",
+    size=(32, 32),
+    count=lambda **options: len(fashion_mnist(seed=0, **options).splits["evaluation"]),
+)
+def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> Divided:
+    """Fashion-MNIST: 70,000 photographs of 10 kinds of clothing, grey 28×28 with two black pixels around them.
+
+    Parameters
+    ----------
+    root
+        Has the four IDX files, with .gz or without: where Debian's package dataset-fashion-mnist puts them, or
+        torchvision's folder.
+    validation
+        Share of every class of the 60,000 training images that is kept for validation; the 10,000 test images are the
+        evaluation split.
+
+    Raises
+    ------
+    HeatproofError
+        If a file is not there or is damaged.
+    """
+    return Divided(
+        CLASSES,
+        {"train": partial(_list_part, root, "train"), "evaluation": partial(_list_part, root, "t10k")},
+        _read_framed,
+        seed=seed,
+        shares={"validation": validation},
+    )
+
+
+def _list_part(root: str, part: str) -> Listed:
+    labels = read_idx(_find(root, f"{part}-labels-idx1-ubyte"), 1)
+    images = read_idx(_find(root, f"{part}-images-idx3-ubyte"), 3)
+    if len(images) != len(labels) or images.shape[1:] != (28, 28):
+        raise HeatproofError(
+            f"The {part} files of fashion_mnist in {root} have {len(labels)} labels and images of shape "
+            f"{images.shape}: get them again."
+        )
+    return Listed([f"{part}-{row:05d}" for row in range(len(images))], labels.astype(np.int64), images)
+
+
+def _find(root: str, name: str) -> Path:
+    top = Path(root).expanduser()
+    for folder in (top, top / "raw", top / "FashionMNIST" / "raw"):
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise HeatproofError(
+        f"There is no {name}.gz of fashion_mnist in the folder {root}: install Debian's package dataset-fashion-mnist, "
+        "or get the four files from https://github.com/zalandoresearch/fashion-mnist, and name their folder in `root`."
+    )
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read a file of bytes in the IDX format: 0, 0, 8, number of dimensions, their lengths (big-endian), and data.
+
+    Raises
+    ------
+    HeatproofError
+        If the file is something else, or is cut off.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise HeatproofError(f"{path} cannot be read ({error}): get it again.") from None
+    start = 4 + 4 * dimensions
+    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist()) if len(content) >= start else ()
+    if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) != start + int(np.prod(shape, dtype=np.int64)):
+        raise HeatproofError(f"{path} is no whole IDX file of {dimensions} dimensions: get it again.")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _read_framed(images: Sequence[np.ndarray]) -> np.ndarray:
+    framed = np.zeros((len(images), 1, 32, 32), dtype=np.float32)
+    framed[:, 0, 2:30, 2:30] = np.array(images, dtype=np.float32).reshape(-1, 28, 28) / np.float32(255)
+    return np.repeat(framed, 3, axis=1)

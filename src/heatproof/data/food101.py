@@ -1,0 +1,76 @@
+"""Food-101 as its archive unpacks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heatproof.bounds import Count
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.pictures import Interpolation, find_folder, picture_reader
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+
+@dataset("food101", size=None, count=lambda **options: len(food101(seed=0, **options).splits["evaluation"]))
+def food101(
+    *,
+    seed: int,
+    root: str,
+    size: Count = 224,
+    resize: Count | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.1,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> Divided:
+    """Food-101: 101,000 photographs of 101 dishes, from a folder of yours; its test set is the evaluation split.
+
+    Parameters
+    ----------
+    root
+        The folder ``food-101`` with ``images`` and ``meta``, or the one that has it.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+    validation
+        Share of every class of the training images that is kept for validation.
+    train_images, validation_images
+        The most images of these splits, which training holds in memory; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there, or a list in it is wrong.
+    """
+    folder = find_folder(
+        root,
+        ("food-101",),
+        ("images", "meta/classes.txt", "meta/train.txt", "meta/test.txt"),
+        "food101",
+        "get food-101.tar.gz from https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101, unpack it",
+    )
+    names = sorted((folder / "meta" / "classes.txt").read_text(encoding="utf-8").split())
+    labels = {name: label for label, name in enumerate(names)}
+    return Divided(
+        names,
+        {
+            "train": partial(_list_part, folder, "train", labels),
+            "evaluation": partial(_list_part, folder, "test", labels),
+        },
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={"validation": validation},
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+def _list_part(folder: Path, part: str, labels: dict[str, int]) -> Listed:
+    path = folder / "meta" / f"{part}.txt"
+    ids = path.read_text(encoding="utf-8").split()
+    try:
+        numbers = [labels[image_id.partition("/")[0]] for image_id in ids]
+    except KeyError as error:
+        raise HeatproofError(f"{path} names the class {error}, which classes.txt has not: unpack it again.") from None
+    return Listed(ids, np.array(numbers, dtype=np.int64), [folder / "images" / f"{image_id}.jpg" for image_id in ids])

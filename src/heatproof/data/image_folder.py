@@ -1,0 +1,162 @@
+"""Any folder of pictures in class folders, and NWPU-RESISC45, which comes as one."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from heatproof.bounds import Count
+from heatproof.data.divided import Divided
+from heatproof.data.pictures import (
+    Interpolation,
+    find_folder,
+    list_classes,
+    picture_reader,
+    pictures_below,
+    subfolders,
+)
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+HELD_OUT = ("test", "val", "valid", "validation")
+
+
+@dataset("image_folder", size=None, count=lambda **options: len(image_folder(seed=0, **options).splits["evaluation"]))
+def image_folder(
+    *,
+    seed: int,
+    root: str,
+    size: Count = 224,
+    resize: Count | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float | None = None,
+    evaluation: float | None = None,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> Divided:
+    """Any folder of pictures: one folder a class, or those in train and val or test; classes in alphabetical order.
+
+    Parameters
+    ----------
+    root
+        Has class folders alone, or ``train`` beside ``val`` (also ``valid``, ``validation``) or ``test`` or both, each
+        with class folders. With both, ``val`` is for validation and ``test`` for evaluation; with one, that is for
+        evaluation. A ``test`` without class folders has no labels and is passed over.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+    validation, evaluation
+        Share of every class for the splits that have no folder of their own; None: 0.1 and 0.2.
+    train_images, validation_images
+        The most images of these splits, which training holds in memory; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there or not laid out like this, or a share is given where there is a folder.
+    """
+    top = Path(root).expanduser()
+    if not top.is_dir():
+        raise HeatproofError(
+            f"There is no folder {root}: `root` has to be a folder of pictures with one folder for each class."
+        )
+    folders = _parts(top)
+    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
+    for split, (share, _) in given.items():
+        if share is not None and split in folders:
+            raise HeatproofError(
+                f"The {split} images of {root} are in its folder {folders[split]}: leave the share {split!r} out."
+            )
+    names = subfolders(top / folders["train"])
+    if len(names) < 2:
+        raise HeatproofError(
+            f"The folder {top / folders['train']} has {len(names)} class folders: a classifier needs two at least, "
+            "one folder of pictures for each class."
+        )
+    labels = {name: label for label, name in enumerate(names)}
+    parts = {
+        split: partial(list_classes, top, folder, labels, whole=split == "train") for split, folder in folders.items()
+    }
+    return Divided(
+        names,
+        parts,
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={
+            split: default if share is None else share
+            for split, (share, default) in given.items()
+            if split not in folders
+        },
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+def _parts(top: Path) -> dict[str, str]:
+    """Return split to folder name, ``.`` for a folder of classes alone."""
+    inside = subfolders(top)
+    if "train" not in inside:
+        return {"train": "."}
+    held_out = [name for name in HELD_OUT if subfolders(top / name)]
+    if held_out:
+        found = {"train": "train", "evaluation": held_out[0]}
+        return {**found, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else found
+    # A class can be called "train".
+    if any("/" not in path for path in pictures_below(top / "train")):
+        return {"train": "."}
+    raise HeatproofError(
+        f"The folder {top} has train and neither val nor test with class folders: add one, or name {top / 'train'} in "
+        "`root`, which is then divided."
+    )
+
+
+@dataset("resisc45", size=None, count=lambda **options: len(resisc45(seed=0, **options).splits["evaluation"]))
+def resisc45(
+    *,
+    seed: int,
+    root: str,
+    size: Count = 224,
+    resize: Count | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.2,
+    evaluation: float = 0.2,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> Divided:
+    """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
+
+    Parameters
+    ----------
+    root
+        The folder ``NWPU-RESISC45`` with its 45 class folders, or the one that has it.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+    validation, evaluation
+        Share of every class for these splits. The authors fixed none.
+    train_images, validation_images
+        The most images of these splits, which training holds in memory; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there or has not 45 class folders.
+    """
+    folder = find_folder(
+        root,
+        ("NWPU-RESISC45",),
+        ("airplane", "wetland"),
+        "resisc45",
+        "get NWPU-RESISC45.rar from its authors (https://gcheng-nwpu.github.io), unpack it",
+    )
+    names = subfolders(folder)
+    if len(names) != 45:
+        raise HeatproofError(
+            f"The folder {folder} has {len(names)} class folders, and NWPU-RESISC45 has 45: unpack it again."
+        )
+    labels = {name: label for label, name in enumerate(names)}
+    return Divided(
+        names,
+        {"train": partial(list_classes, folder, ".", labels, whole=True)},
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={"validation": validation, "evaluation": evaluation},
+        limits={"train": train_images, "validation": validation_images},
+    )

@@ -1,0 +1,145 @@
+"""ImageNet-1k as its archives unpack, with the devkit or without."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heatproof.bounds import Count
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.pictures import (
+    Interpolation,
+    find_folder,
+    list_classes,
+    picture_reader,
+    pictures_below,
+    subfolders,
+)
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+DEVKIT = "ILSVRC2012_devkit_t12"
+GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+
+
+@dataset("imagenet", size=None, count=lambda **options: len(imagenet(seed=0, **options).splits["evaluation"]))
+def imagenet(
+    *,
+    seed: int,
+    root: str,
+    size: Count = 224,
+    resize: Count | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.02,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> Divided:
+    """ImageNet-1k (ILSVRC 2012) from a folder of yours; labels are those of torchvision's and timm's weights.
+
+    The evaluation split is ImageNet's validation set. Labels number the sorted WordNet ids: the 1,000 of the devkit
+    where it is there, even if only some have images here, and else the folders of ``train``.
+
+    Parameters
+    ----------
+    root
+        Has ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``, which only
+        the flat ``val`` needs.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+    validation
+        Share of every class of ``train`` that is kept for validation.
+    train_images, validation_images
+        The most images of these splits, which training holds in memory; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If a folder is not there, or the devkit is not what it should be.
+    """
+    folder = find_folder(
+        root,
+        (),
+        ("train", "val"),
+        "imagenet",
+        "get ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and ILSVRC2012_devkit_t12.tar.gz from "
+        "https://image-net.org with an account of yours, unpack them",
+    )
+    flat = not subfolders(folder / "val")
+    by_number: dict[int, str] = {}
+    if (folder / DEVKIT).is_dir():
+        by_number, names = _read_devkit(folder / DEVKIT / "data" / "meta.mat")
+    elif flat:
+        raise HeatproofError(
+            f"The pictures in {folder / 'val'} are in no class folders, and {folder / DEVKIT} is not there: unpack "
+            f"{DEVKIT}.tar.gz beside it, which says what they show."
+        )
+    else:
+        names = {wnid: wnid for wnid in subfolders(folder / "train")}
+    labels = {wnid: label for label, wnid in enumerate(sorted(names))}
+    evaluation = partial(_list_flat, folder, by_number, labels) if flat else partial(_list_named, folder, "val", labels)
+    return Divided(
+        _unique({wnid: names[wnid] for wnid in sorted(names)}),
+        {"train": partial(_list_named, folder, "train", labels), "evaluation": evaluation},
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={"validation": validation},
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
+    """Return number in the ground truth to WordNet id, and WordNet id to the first of its words."""
+    from scipy.io import loadmat
+
+    try:
+        synsets = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"]
+        # Inner nodes of the hierarchy have numbers above 1,000 and no images.
+        leaves = [row for row in synsets if int(row["num_children"]) == 0]
+        by_number = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
+        return by_number, {str(row["WNID"]): str(row["words"]).partition(",")[0] for row in leaves}
+    except (OSError, KeyError, ValueError, TypeError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise HeatproofError(f"{path} is not the devkit's table of classes ({reason}): unpack it again.") from None
+
+
+def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> Listed:
+    """List class folders; ids are file names, the same as in a flat folder."""
+    listed = list_classes(folder, part, labels, whole=part == "train")
+    return listed._replace(ids=[Path(image_id).stem for image_id in listed.ids])
+
+
+def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, int]) -> Listed:
+    path = folder / DEVKIT / "data" / GROUND_TRUTH
+    try:
+        truth = [labels[by_number[int(line)]] for line in path.read_text(encoding="ascii").split()]
+    except (OSError, ValueError, KeyError) as error:
+        raise HeatproofError(f"{path} is not the devkit's list of labels ({error}): unpack it again.") from None
+    files = pictures_below(folder / "val")
+    if not files:
+        raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
+    chosen = []
+    for name in files:
+        # Named by the picture's number, so that some of them are labelled as well as all.
+        number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
+        if number is None or not 1 <= int(number[1]) <= len(truth):
+            raise HeatproofError(
+                f"The picture {folder / 'val' / name} is none of the {len(truth)} that the devkit has labels for: take "
+                "it away."
+            )
+        chosen.append(truth[int(number[1]) - 1])
+    return Listed(
+        [Path(name).stem for name in files],
+        np.array(chosen, dtype=np.int64),
+        [folder / "val" / name for name in files],
+    )
+
+
+def _unique(names: Mapping[str, str]) -> list[str]:
+    """Add the WordNet id where a word means two things; there are two kinds of crane."""
+    times = Counter(names.values())
+    return [f"{name} ({wnid})" if times[name] > 1 else name for wnid, name in names.items()]

@@ -1,0 +1,102 @@
+"""Places365-Standard as its archives unpack."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heatproof.bounds import Count
+from heatproof.data.divided import Divided, Listed
+from heatproof.data.pictures import Interpolation, find_folder, picture_reader
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+
+CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
+
+
+@dataset("places365", size=None, count=lambda **options: len(places365(seed=0, **options).splits["evaluation"]))
+def places365(
+    *,
+    seed: int,
+    root: str,
+    small: bool = True,
+    size: Count = 224,
+    resize: Count | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.02,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> Divided:
+    """Places365-Standard: 1.8 million photographs of 365 kinds of scene, from a folder of yours.
+
+    The evaluation split is the 36,500 images of its validation set; labels of its test set are not public.
+
+    Parameters
+    ----------
+    root
+        Has the lists of filelist_places365-standard.tar, and of the archives of images ``data_256`` (torchvision calls
+        it ``data_256_standard``) and ``val_256``, or ``data_large`` and ``val_large``.
+    small
+        Whether to take the images of 256×256, or the large ones.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+    validation
+        Share of every class of the training images that is kept for validation.
+    train_images, validation_images
+        The most images of these splits, which training holds in memory; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If a folder or a list is not there, or a list is wrong.
+    """
+    kind = "256" if small else "large"
+    folder = find_folder(
+        root,
+        (),
+        (CATEGORIES, TRAIN, VAL, f"val_{kind}"),
+        "places365",
+        f"get filelist_places365-standard.tar, train_{kind}_places365standard.tar and val_{kind}.tar from "
+        "http://places2.csail.mit.edu/download.html, unpack them",
+    )
+    train = next(
+        (name for name in (f"data_{kind}_standard", f"data_{kind}") if (folder / name).is_dir()), f"data_{kind}"
+    )
+    names = {label: name for name, label in _pairs(folder / CATEGORIES)}
+    if sorted(names) != list(range(len(names))):
+        raise HeatproofError(f"{folder / CATEGORIES} does not number its classes from 0: get it again.")
+    return Divided(
+        # "/a/airfield" is filed under its first letter.
+        [names[label][3:] for label in sorted(names)],
+        {
+            "train": partial(_list_part, folder, train, TRAIN),
+            "evaluation": partial(_list_part, folder, f"val_{kind}", VAL),
+        },
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={"validation": validation},
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+def _list_part(folder: Path, part: str, file: str) -> Listed:
+    if not (folder / part).is_dir():
+        raise HeatproofError(f"There is no folder {folder / part}: unpack the images of places365 there.")
+    found = _pairs(folder / file)
+    ids = [name.removeprefix("/") for name, _ in found]
+    return Listed(
+        ids, np.array([label for _, label in found], dtype=np.int64), [folder / part / image_id for image_id in ids]
+    )
+
+
+def _pairs(path: Path) -> list[tuple[str, int]]:
+    """Return the lines of a list: a name and a number."""
+    pairs = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, label = line.strip().rpartition(" ")
+        if not name or not label.isdecimal():
+            raise HeatproofError(f"{path} has the line {line!r}, which is no name with a number: get it again.")
+        pairs.append((name, int(label)))
+    return pairs
