@@ -102,7 +102,7 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
         leaves = [row for row in synsets if int(row["num_children"]) == 0]
         by_number = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
         return by_number, {str(row["WNID"]): str(row["words"]).partition(",")[0] for row in leaves}
-    except (OSError, KeyError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # a damaged file fails in any way, and scipy has exceptions of its own for some
         reason = " ".join(str(error).split())
         raise HeatproofError(f"{path} is not the devkit's table of classes ({reason}): unpack it again.") from None
 
@@ -119,6 +119,8 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
         truth = [labels[by_number[int(line)]] for line in path.read_text(encoding="ascii").split()]
     except (OSError, ValueError, KeyError) as error:
         raise HeatproofError(f"{path} is not the devkit's list of labels ({error}): unpack it again.") from None
+    if not truth:
+        raise HeatproofError(f"{path} is not the devkit's list of labels (it is empty): unpack it again.")
     files = pictures_below(folder / "val")
     if not files:
         raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")

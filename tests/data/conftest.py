@@ -1,0 +1,64 @@
+"""Tiny stand-ins for datasets, in the formats in which they lie on a disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
+    """Return a smooth picture that tells itself apart: its red is `key`."""
+    picture = np.zeros((height, width, 3), dtype=np.uint8)
+    picture[..., 0] = key
+    picture[..., 1] = np.linspace(0, 255, width).astype(np.uint8)
+    picture[..., 2] = np.linspace(255, 0, height).astype(np.uint8)[:, None]
+    return picture
+
+
+@pytest.fixture
+def save():
+    """Save one picture, its key in red."""
+
+    def save_one(path: Path, key: int = 0, **shape: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # JPEG keeps a flat channel to a level or two.
+        Image.fromarray(pixels(key, **shape)).save(path, **({"quality": 100} if path.suffix != ".png" else {}))
+
+    return save_one
+
+
+@pytest.fixture
+def fill(save):
+    """Fill class folders with pictures whose red is the number of the class times 20, for 12 classes."""
+
+    def fill_folder(folder: Path, classes: list[str], count: int, ending: str = ".png") -> None:
+        for label, name in enumerate(classes):
+            for number in range(count):
+                save(folder / name / f"{name}_{number:03d}{ending}", 20 * (label % 12))
+
+    return fill_folder
+
+
+@pytest.fixture
+def sound():
+    """Check what every dataset has to keep, and return all ids."""
+
+    def check(dataset, side: int) -> set[str]:
+        ids = [image_id for split in dataset.splits.values() for image_id in split.ids]
+        assert set(dataset.splits) == {"train", "validation", "evaluation"}
+        assert len(set(ids)) == len(ids)
+        for name, split in dataset.splits.items():
+            assert len(split) == len(split.labels) > 0
+            assert split.labels.dtype == np.int64
+            assert set(split.labels.tolist()) <= set(range(dataset.num_classes))
+            together = dataset.images(name, 0, 3)
+            assert together.shape == (min(3, len(split)), 3, side, side)
+            assert together.dtype == np.float32
+            assert together.flags.writeable
+            assert 0 <= together.min() < together.max() <= 1
+            for place, image in enumerate(together):
+                np.testing.assert_array_equal(dataset.images(name, place, place + 1)[0], image)
+        return set(ids)
+
+    return check

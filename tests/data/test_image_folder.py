@@ -1,0 +1,164 @@
+"""Any folder of pictures, in the three ways in which such folders are laid out, and NWPU-RESISC45."""
+
+import numpy as np
+import pytest
+from torchvision.datasets import ImageFolder
+
+from heatproof.data.catalogue import DATASETS
+from heatproof.data.image_folder import image_folder, resisc45
+from heatproof.errors import HeatproofError
+
+CLASSES = ["ant", "bee", "cat"]
+
+
+def count(root, **options):
+    return DATASETS["image_folder"].count(root=str(root), **options)
+
+
+def test_one_folder_is_divided(tmp_path, fill, sound):
+    fill(tmp_path, CLASSES, 10)
+    made = image_folder(seed=0, root=str(tmp_path), size=8)
+    ids = sound(made, 8)
+    assert made.class_names == tuple(CLASSES)
+    assert {name: len(split) for name, split in made.splits.items()} == {"train": 21, "validation": 3, "evaluation": 6}
+    assert count(tmp_path) == 6
+    assert count(tmp_path, evaluation=0.5, size=8) == 15
+    assert "bee/bee_004.png" in ids
+    known = {path.removeprefix(f"{tmp_path}/"): label for path, label in ImageFolder(tmp_path).samples}
+    for name, split in made.splits.items():
+        assert [known[image_id] for image_id in split.ids] == split.labels.tolist()
+        red = made.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
+        np.testing.assert_allclose(red, 20 * split.labels, atol=0.01)
+
+
+def test_ids_do_not_depend_on_the_seed_and_the_order_does(tmp_path, fill):
+    fill(tmp_path, CLASSES, 10)
+    one, two = (image_folder(seed=seed, root=str(tmp_path), size=8).splits for seed in (0, 1))
+    assert one["evaluation"].ids != two["evaluation"].ids
+    assert {i for split in one.values() for i in split.ids} == {i for split in two.values() for i in split.ids}
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])
+def test_train_and_a_folder_that_was_held_out(tmp_path, fill, sound, name):
+    fill(tmp_path / "train", CLASSES, 10)
+    fill(tmp_path / name, CLASSES[:2], 2)
+    made = image_folder(seed=0, root=str(tmp_path), size=8, validation=0.2)
+    sound(made, 8)
+    assert made.num_classes == 3
+    assert sorted(made.splits["evaluation"].ids) == [f"{name}/{c}/{c}_00{n}.png" for c in CLASSES[:2] for n in range(2)]
+    assert len(made.splits["validation"]) == 6
+    assert count(tmp_path) == 4
+    with pytest.raises(HeatproofError, match=f"evaluation images of .* are in its folder {name}: leave the share"):
+        count(tmp_path, evaluation=0.2)
+
+
+def test_train_val_and_test(tmp_path, fill, sound):
+    for name, images in (("train", 4), ("val", 2), ("test", 3)):
+        fill(tmp_path / name, CLASSES, images)
+    made = image_folder(seed=0, root=str(tmp_path), size=8)
+    sound(made, 8)
+    assert {name: len(split) for name, split in made.splits.items()} == {"train": 12, "validation": 6, "evaluation": 9}
+    assert all(image_id.startswith("val/") for image_id in made.splits["validation"].ids)
+    with pytest.raises(HeatproofError, match="leave the share 'validation' out"):
+        count(tmp_path, validation=0.2)
+
+
+def test_a_test_folder_without_labels_is_passed_over(tmp_path, fill, save):
+    fill(tmp_path / "train", CLASSES, 10)
+    fill(tmp_path / "val", CLASSES, 2)
+    save(tmp_path / "test" / "001.png")
+    made = image_folder(seed=0, root=str(tmp_path), size=8)
+    assert all(image_id.startswith("val/") for image_id in made.splits["evaluation"].ids)
+
+
+def test_what_else_lies_in_folders_is_passed_over(tmp_path, fill, save):
+    fill(tmp_path, CLASSES, 5)
+    save(tmp_path / "bee" / "deeper" / "x.JPEG")
+    save(tmp_path / ".hidden" / "x.png")
+    save(tmp_path / "bee" / "._x.png")
+    (tmp_path / "bee" / "notes.txt").write_text("-")
+    made = image_folder(seed=0, root=str(tmp_path), size=8, evaluation=0.4, validation=0.2)
+    ids = {image_id for split in made.splits.values() for image_id in split.ids}
+    assert len(ids) == 16
+    assert "bee/deeper/x.JPEG" in ids
+
+
+def test_a_class_called_train(tmp_path, fill):
+    fill(tmp_path, ["plane", "train"], 5)
+    assert image_folder(seed=0, root=str(tmp_path)).class_names == ("plane", "train")
+
+
+def test_few_training_images(tmp_path, fill):
+    fill(tmp_path, CLASSES, 10)
+    splits = image_folder(seed=0, root=str(tmp_path), train_images=6, validation_images=2).splits
+    assert (len(splits["train"]), len(splits["validation"])) == (6, 2)
+    assert np.bincount(splits["train"].labels).tolist() == [2, 2, 2]
+
+
+def prepare_nothing(tmp_path, fill, save):
+    pass
+
+
+def prepare_one_class(tmp_path, fill, save):
+    fill(tmp_path, ["ant"], 2)
+
+
+def prepare_train_alone(tmp_path, fill, save):
+    fill(tmp_path / "train", CLASSES, 2)
+
+
+def prepare_empty_class(tmp_path, fill, save):
+    fill(tmp_path, CLASSES, 2)
+    (tmp_path / "dog").mkdir()
+
+
+def prepare_unknown_class(tmp_path, fill, save):
+    fill(tmp_path / "train", CLASSES, 2)
+    fill(tmp_path / "val", ["ant", "dog"], 2)
+
+
+def prepare_no_pictures(tmp_path, fill, save):
+    fill(tmp_path / "train", CLASSES, 2)
+    (tmp_path / "val" / "ant").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (prepare_nothing, "has 0 class folders: a classifier needs two"),
+        (prepare_one_class, "has 1 class folders"),
+        (prepare_train_alone, "has train and neither val nor test with class folders: add one, or name .*train in"),
+        (prepare_empty_class, "class folder .*dog has no pictures: fill it or take it away"),
+        (prepare_unknown_class, "val/dog is of no known class"),
+        (prepare_no_pictures, "no pictures in the class folders of .*val: put some there"),
+    ],
+)
+def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, message):
+    prepare(tmp_path, fill, save)
+    with pytest.raises(HeatproofError, match=message):
+        count(tmp_path)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(HeatproofError, match=r"no folder .*/none: `root` has to be a folder of pictures"):
+        count(tmp_path / "none")
+
+
+def test_resisc45(tmp_path, fill, sound):
+    folder = tmp_path / "NWPU-RESISC45"
+    classes = ["airplane", *(f"kind_{number:02d}" for number in range(43)), "wetland"]
+    fill(folder, classes, 5, ".jpg")
+    made = resisc45(seed=0, root=str(tmp_path), size=8)
+    assert "wetland/wetland_004.jpg" in sound(made, 8)
+    assert made.class_names == tuple(classes)
+    assert {name: len(split) for name, split in made.splits.items()} == {
+        "train": 135,
+        "validation": 45,
+        "evaluation": 45,
+    }
+    assert resisc45(seed=0, root=str(folder), size=8).splits["train"].ids == made.splits["train"].ids
+    (folder / "kind_07").rename(tmp_path / "elsewhere")
+    with pytest.raises(HeatproofError, match="has 44 class folders, and NWPU-RESISC45 has 45"):
+        DATASETS["resisc45"].count(root=str(tmp_path))
+    with pytest.raises(HeatproofError, match=r"no folder .*/none for resisc45: get NWPU-RESISC45\.rar"):
+        DATASETS["resisc45"].count(root=str(tmp_path / "none"))

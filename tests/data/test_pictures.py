@@ -1,0 +1,68 @@
+"""Picture files become arrays as torchvision makes them, and what cannot be read is named."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.transforms import InterpolationMode, v2
+
+from heatproof.data.pictures import picture_reader, read_picture
+from heatproof.errors import HeatproofError
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", "lanczos"])
+@pytest.mark.parametrize("shape", [(40, 61), (61, 40), (33, 33), (20, 47), (90, 35)])
+@pytest.mark.parametrize(("size", "shorter"), [(28, 32), (33, 33), (15, 40)])
+def test_resizing_and_cropping_are_those_of_torchvision(tmp_path, shape, size, shorter, interpolation):
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    transform = v2.Compose([v2.Resize(shorter, InterpolationMode(interpolation)), v2.CenterCrop(size)])
+    expected = np.asarray(transform(Image.fromarray(noise))).transpose(2, 0, 1) / 255
+    read = read_picture(tmp_path / "a.png", size, shorter, interpolation)
+    assert read.dtype == np.float32
+    np.testing.assert_allclose(read, expected, atol=1e-6)
+
+
+def test_the_usual_proportion_is_the_default(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    default = picture_reader(28, None, "bilinear")([tmp_path / "a.png"])
+    np.testing.assert_array_equal(default[0], read_picture(tmp_path / "a.png", 28, 32))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "CMYK", "LA", "I;16"])
+def test_every_kind_of_picture_becomes_three_channels(tmp_path, mode):
+    grey = np.linspace(0, 255, 400).astype(np.uint8).reshape(20, 20)
+    if mode == "I;16":
+        picture = Image.fromarray(grey.astype(np.uint16) * 257)
+        assert picture.mode == mode
+    else:
+        picture = Image.fromarray(grey).convert(mode)
+    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    picture.save(path)
+    read = read_picture(path, 20, 20)
+    assert read.shape == (3, 20, 20)
+    np.testing.assert_array_equal(read[0], read[2])
+    if mode not in ("1", "CMYK"):
+        np.testing.assert_allclose(read[1], grey / 255, atol=1e-6)
+
+
+def test_grey_of_unknown_range_is_refused(tmp_path):
+    Image.fromarray(np.linspace(-3, 900, 400, dtype=np.float32).reshape(20, 20)).save(tmp_path / "a.tif")
+    with pytest.raises(HeatproofError, match=r"a\.tif cannot be read .*kind 'F', whose range is not known"):
+        read_picture(tmp_path / "a.tif", 8, 8)
+
+
+def test_files_that_are_no_whole_picture(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(tmp_path / "whole.jpg")
+    (tmp_path / "half.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
+    (tmp_path / "text.jpg").write_text("hello")
+    for name in ("half.jpg", "text.jpg"):
+        with pytest.raises(HeatproofError, match=rf"{name} cannot be read \(.+\): mend it or take it away"):
+            read_picture(tmp_path / name, 8, 8)
+    with pytest.raises(HeatproofError, match=r"none\.jpg is not there: is the dataset unpacked as a whole"):
+        read_picture(tmp_path / "none.jpg", 8, 8)
+
+
+def test_a_square_larger_than_the_image():
+    with pytest.raises(HeatproofError, match="resize is 200 and size 224"):
+        picture_reader(224, 200, "bilinear")
