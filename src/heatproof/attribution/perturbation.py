@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._parts import draw_uniform_images, never_alone, require
+from heatproof.attribution._superpixels import cut_grid
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.randomness import torch_generator
@@ -100,6 +101,42 @@ def rise_uniform(
     return {"rise_uniform": _rise(explained, baselines, masks, cells, probability, output)}
 
 
+@explainer("rise_grid", signed=False)
+def rise_grid(
+    explained: Explained,
+    *,
+    masks: Count = 500,
+    cells: Count = 8,
+    probability: Share = 0.5,
+    output: Answer = "probability",
+) -> dict[str, torch.Tensor]:
+    """RISE with masks of whole patches: neither enlarged smoothly nor shifted.
+
+    The masks of Petsiuk et al. blend neighbouring cells and lie askew to the patches that are deleted when maps are
+    judged by patch drops; these delete whole patches of a grid.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    masks, probability, output
+        See `rise`.
+    cells
+        Patches a side. Where they do not divide the image, their sides differ by a pixel.
+
+    Returns
+    -------
+    dict
+        ``rise_grid``: (N, H, W), not negative (any sign for logits), constant in each patch, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range.
+    """
+    return {"rise_grid": _rise(explained, None, masks, cells, probability, output, aligned=True)}
+
+
 def _rise(
     explained: Explained,
     baselines: torch.Tensor | None,
@@ -107,6 +144,8 @@ def _rise(
     cells: int,
     probability: float,
     output: str,
+    *,
+    aligned: bool = False,
 ) -> torch.Tensor:
     import torch
 
@@ -118,7 +157,7 @@ def _rise(
     require(output in ("probability", "logit"), f"RISE's output is 'probability' or 'logit', not {output!r}.")
     with torch.inference_mode():
         maps = images.new_zeros(len(images), height * width)
-        for block in _masks(explained, count, cells, probability):
+        for block in (_aligned_masks if aligned else _masks)(explained, count, cells, probability):
             maps += _answers(explained, baselines, block, output) @ block.flatten(1)
         maps /= count * probability
     # Outside of inference mode a copy is an ordinary tensor again.
@@ -144,6 +183,18 @@ def _masks(explained: Explained, count: int, cells: int, probability: float) -> 
         large = interpolate(grids[part], enlarged, mode="bilinear", align_corners=False)[:, 0]
         which = torch.arange(len(large), device=grids.device)
         yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
+
+
+def _aligned_masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
+    """Yield masks (at most `BLOCK`, H, W), 1 keeps: every patch of the grid is kept or not."""
+    import torch
+
+    images = explained.images
+    generator = torch_generator(explained.seed, "rise_grid masks")
+    kept = (torch.rand(count, cells * cells, generator=generator) < probability).to(images)
+    patches = cut_grid(tuple(images.shape[2:]), cells).to(images.device)
+    for start in range(0, count, BLOCK):
+        yield kept[start : start + BLOCK, patches]
 
 
 def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:

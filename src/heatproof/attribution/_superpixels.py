@@ -1,0 +1,71 @@
+"""Cutting images into the pieces that are switched on and off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from heatproof.attribution._parts import require
+from heatproof.attribution.registry import Explained
+from heatproof.errors import HeatproofError
+from heatproof.models.registry import InputFacts
+
+if TYPE_CHECKING:
+    import torch
+
+Segments = Literal["grid", "slic"]
+
+
+def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
+    """Return the number of each pixel's piece, from 0, as (H, W) int64 for each image.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    segments
+        ``"grid"``: `cells` × `cells` patches; ``"slic"``: about as many superpixels of scikit-image's SLIC.
+    cells
+        Side of the grid.
+
+    Raises
+    ------
+    HeatproofError
+        If the image has fewer pixels than the grid, or scikit-image is asked for and not installed.
+    """
+    size = tuple(explained.images.shape[2:])
+    if segments == "grid":
+        return [cut_grid(size, cells).to(explained.images.device)] * len(explained.images)
+    require(segments == "slic", f"Superpixels are 'grid' or 'slic', not {segments!r}.")
+    return _slic(explained, cells * cells)
+
+
+def cut_grid(size: tuple[int, ...], cells: int) -> torch.Tensor:
+    """Return the patch of each pixel, (H, W) int64; where the grid does not divide the size, patches differ by one."""
+    import torch
+
+    require(1 <= cells <= min(size), f"The grid needs between 1 and {min(size)} cells a side, not {cells}.")
+    rows, columns = (torch.arange(length) * cells // length for length in size)
+    return rows[:, None] * cells + columns
+
+
+def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
+    import numpy as np
+    import torch
+
+    try:
+        from skimage.segmentation import slic
+    except ImportError:
+        raise HeatproofError(
+            "segments: slic needs scikit-image, which is not installed: run `pip install 'heatproof[superpixels]'`, or "
+            "take segments: grid."
+        ) from None
+    facts = explained.facts or InputFacts()
+    # SLIC measures colours in Lab, which wants the colours themselves and not the normalised ones.
+    mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (facts.mean, facts.std))
+    cuts = []
+    for image in explained.images.detach().float().cpu():
+        colours = (image * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
+        labels = slic(np.ascontiguousarray(colours), n_segments=count, start_label=0, channel_axis=-1)
+        numbers = np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+        cuts.append(torch.from_numpy(numbers.astype(np.int64)).to(explained.images.device))
+    return cuts

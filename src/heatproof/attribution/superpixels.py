@@ -1,0 +1,264 @@
+"""Explainers that set regions of the image to zero after normalisation and watch the output, through captum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from heatproof.attribution._parts import never_alone, parts, require
+from heatproof.attribution._superpixels import Segments, cut, cut_grid
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
+from heatproof.randomness import derive_seed
+
+if TYPE_CHECKING:
+    import torch
+
+Share = Annotated[float, Bounds(above=0, most=1)]
+# KernelSHAP's first two masks are the whole image and nothing of it.
+Masks = Annotated[int, Bounds(least=3)]
+Side = Annotated[int, Bounds(least=2)]
+
+
+@explainer("occlusion")
+def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.125) -> dict[str, torch.Tensor]:
+    """Drop of the output under a sliding square of zeros, the mean over the squares on a pixel (captum `Occlusion`).
+
+    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 4.2.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    window, stride
+        Side of the square and the step between two of them, as shares of the image's sides, so that the number of
+        network passes (50 by default) is that of any image size.
+
+    Returns
+    -------
+    dict
+        ``occlusion``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range, or squares leave pixels out between them.
+    """
+    import torch
+    from captum.attr import Occlusion
+
+    require(0 < window <= 1, f"Occlusion needs a window above 0 and at most 1, not {window}.")
+    require(0 < stride <= window, f"Occlusion needs a stride above 0 and at most its window {window}, not {stride}.")
+    channels, *size = explained.images.shape[1:]
+    sides, steps = ([max(1, math.floor(share * length)) for length in size] for share in (window, stride))
+    method = Occlusion(never_alone(explained.output))
+    maps = [
+        _mean_of_channels(
+            method.attribute(
+                part.images,
+                sliding_window_shapes=(channels, *sides),
+                strides=(channels, *steps),
+                target=part.targets,
+                perturbations_per_eval=_masks_a_pass(part),
+            )
+        )
+        for part in parts(explained)
+    ]
+    return {"occlusion": torch.cat(maps)}
+
+
+@explainer("feature_ablation")
+def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torch.Tensor]:
+    """Drop of the output when one patch of a grid is set to zero (captum `FeatureAblation`).
+
+    On the grid and baseline of the patch drops that IDSDS correlates maps with, these are the drops themselves: an
+    upper bound there, and no contender.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    grid
+        Patches a side; one network pass for each patch and one for the image.
+
+    Returns
+    -------
+    dict
+        ``feature_ablation``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If the image has fewer pixels a side than the grid has patches.
+    """
+    import torch
+    from captum.attr import FeatureAblation
+
+    patches = cut_grid(tuple(explained.images.shape[2:]), grid).to(explained.images.device)
+    method = FeatureAblation(never_alone(explained.output))
+    maps = [
+        _mean_of_channels(
+            method.attribute(
+                part.images,
+                target=part.targets,
+                feature_mask=patches[None, None].expand(1, *part.images.shape[1:]),
+                perturbations_per_eval=_masks_a_pass(part),
+            )
+        )
+        for part in parts(explained)
+    ]
+    return {"feature_ablation": torch.cat(maps)}
+
+
+@explainer("lime")
+def lime(
+    explained: Explained,
+    *,
+    masks: Masks = 500,
+    segments: Segments = "grid",
+    cells: Side = 8,
+    kernel_width: Annotated[float, Bounds(above=0)] = 0.25,
+    alpha: Annotated[float, Bounds(above=0)] = 1.0,
+) -> dict[str, torch.Tensor]:
+    """LIME: a ridge regression of the output on which superpixels are kept (captum `Lime`).
+
+    Ribeiro, Singh and Guestrin, "Why should I trust you?", 2016, section 3, equation 2. Each superpixel is kept with
+    probability 1/2; masked images count by exp(−d² / 2 w²) with the cosine distance d between the masked image and
+    the image and the kernel's width w. captum's own regression is a lasso, which leaves most superpixels at zero.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    masks
+        Number of masked images, one network pass each.
+    segments
+        ``"grid"``: patches of a regular grid; ``"slic"``: superpixels of scikit-image's SLIC (an optional extra).
+    cells
+        Side of the grid; SLIC makes about its square of superpixels.
+    kernel_width, alpha
+        Width of the kernel, and strength of the ridge.
+
+    Returns
+    -------
+    dict
+        ``lime``: (N, H, W), any sign, in units of the output, each pixel with its superpixel's coefficient, higher is
+        more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range, or scikit-image is asked for and not installed.
+    """
+    from captum.attr import Lime
+    from captum.attr._core.lime import get_exp_kernel_similarity_function
+
+    require(kernel_width > 0, f"LIME needs a kernel width above 0, not {kernel_width}.")
+    require(alpha > 0, f"LIME needs an alpha above 0, not {alpha}.")
+
+    def make(network: Any) -> Any:
+        from sklearn.linear_model import Ridge
+
+        return Lime(network, _Regression(Ridge(alpha)), get_exp_kernel_similarity_function("cosine", kernel_width))
+
+    return {"lime": _regress(explained, "lime", make, masks, segments, cells)}
+
+
+@explainer("kernel_shap")
+def kernel_shap(
+    explained: Explained, *, masks: Masks = 500, segments: Segments = "grid", cells: Side = 8
+) -> dict[str, torch.Tensor]:
+    """KernelSHAP: Shapley values of superpixels, by regression (captum `KernelShap`).
+
+    Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, theorem 2. The superpixels' values
+    sum to the output of the image minus that of the zero image.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    masks
+        Number of masked images, one network pass each, among them the image and the zero image.
+    segments, cells
+        See `lime`.
+
+    Returns
+    -------
+    dict
+        ``kernel_shap``: (N, H, W), any sign, in units of the output, each pixel with its superpixel's value, higher is
+        more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range, or scikit-image is asked for and not installed.
+    """
+    from captum.attr import KernelShap
+
+    def make(network: Any) -> Any:
+        from sklearn.linear_model import LinearRegression
+
+        method = KernelShap(network)
+        method.interpretable_model = _Regression(LinearRegression())
+        return method
+
+    return {"kernel_shap": _regress(explained, "kernel_shap", make, masks, segments, cells)}
+
+
+class _Regression:
+    """Stands in for captum's models, whose float32 does not carry KernelSHAP's weights of a million."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def fit(self, samples: Any) -> None:
+        import numpy as np
+
+        ((kept, answers, weights),) = samples
+        self.device = kept.device
+        kept, answers, weights = (values.cpu().numpy().astype(np.float64) for values in (kept, answers, weights))
+        self.model.fit(kept, answers, sample_weight=weights)
+
+    def representation(self) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(self.model.coef_).float().to(self.device)
+
+
+def _regress(
+    explained: Explained, name: str, make: Callable[[Any], Any], masks: int, segments: str, cells: int
+) -> torch.Tensor:
+    import torch
+
+    require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
+    require(cells >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
+    method = make(never_alone(explained.output))
+    pieces = cut(explained, segments, cells)
+    maps = []
+    for image, target, piece, image_id in zip(
+        explained.images, explained.targets.tolist(), pieces, explained.image_ids, strict=True
+    ):
+        require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
+        # captum draws from the global generator, on the CPU, one mask after another.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive_seed(explained.seed, f"{name} masks", image_id))
+            values = method.attribute(
+                image[None],
+                target=target,
+                feature_mask=piece[None, None],
+                n_samples=masks,
+                perturbations_per_eval=explained.batch_size,
+                return_input_shape=False,
+            )
+        maps.append(values.reshape(-1)[piece])
+    return torch.stack(maps)
+
+
+def _masks_a_pass(part: Explained) -> int:
+    return max(1, part.batch_size // len(part.image_ids))
+
+
+def _mean_of_channels(values: torch.Tensor) -> torch.Tensor:
+    # The channels are deleted together, and captum gives each of them the whole drop.
+    return values.detach().mean(1)

@@ -1,0 +1,17 @@
+"""Which explainers apply to which of the small networks."""
+
+from heatproof.attribution.catalogue import EXPLAINERS
+
+ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
+ATTENTION = [
+    name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.attention"
+]
+# These read the network itself, whichever output is attributed.
+DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout"}
+
+
+def networks_of(name):
+    return ["small_vit"] if name in ATTENTION else ARCHITECTURES
+
+
+PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

@@ -1,0 +1,236 @@
+"""Attention of tiny vision transformers against formulas written out, and what is left of the network after a pass."""
+
+import dataclasses
+
+import pytest
+import timm
+import torch
+from applicable import ATTENTION
+from torch import nn
+from torch.nn.functional import interpolate
+
+from heatproof.attribution._attention import attend, attention_blocks
+from heatproof.attribution.attention import propagate, roll_out
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.errors import NotApplicable
+
+
+def tiny_vit(**options):
+    """Blocks whose attention is far from uniform: random weights, ten times as large as timm's."""
+    sizes = {"img_size": 32, "patch_size": 8, "num_classes": 10, "embed_dim": 12, "depth": 3, "num_heads": 2}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = timm.models.VisionTransformer(**(sizes | options))
+        for name, parameter in network.named_parameters():
+            if "qkv" in name:
+                nn.init.normal_(parameter, std=0.5)
+    return network.eval().requires_grad_(False)
+
+
+POOLINGS = {
+    "class token": {},
+    "class token and registers": {"reg_tokens": 3},
+    "mean of patches": {"class_token": False, "global_pool": "avg"},
+    "mean of patches beside a class token": {"global_pool": "avg", "reg_tokens": 2},
+}
+
+
+@pytest.fixture(params=POOLINGS)
+def explained(request, explain_digits):
+    network = tiny_vit(**POOLINGS[request.param])
+    return dataclasses.replace(
+        explain_digits(count=3), network=network, output=network, targets=torch.tensor([1, 5, 9]), batch_size=2
+    )
+
+
+def by_hand(network, images, targets):
+    """Return the attention of every block, and its gradient, from timm's weights and no hook."""
+    tokens = network._pos_embed(network.patch_embed(images.clone().requires_grad_()))
+    seen = []
+    for block in network.blocks:
+        normed = block.norm1(tokens)
+        count, length, width = normed.shape
+        query, key, value = block.attn.qkv(normed).view(count, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        weights = (query @ key.mT / (width // 2) ** 0.5).softmax(-1)
+        seen.append(weights)
+        tokens = tokens + block.attn.proj((weights @ value).transpose(1, 2).flatten(2))
+        tokens = tokens + block.mlp(block.norm2(tokens))
+    logits = network.forward_head(network.norm(tokens))
+    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), seen)
+    return logits.detach(), [each.detach() for each in seen], gradients
+
+
+def enlarge(network, rows):
+    prefix = network.num_prefix_tokens
+    query = rows[:, 0] if network.global_pool == "token" else rows[:, prefix:].mean(1)
+    assert query.shape[1] == 16 + prefix
+    return interpolate(query[:, prefix:].view(-1, 1, 4, 4), (32, 32), mode="bilinear", align_corners=False)[:, 0]
+
+
+def test_attention_and_gradients_are_those_of_the_network(explained):
+    logits, maps, gradients = by_hand(explained.network, explained.images, explained.targets)
+    assert (logits - explained.network(explained.images)).abs().max() < 1e-5
+    seen = list(attend(explained, gradients=True))
+    assert [len(part.images) for part in seen] == [2, 1]
+    for block in range(3):
+        attention = torch.cat([part.attention[block] for part in seen])
+        assert (attention.sum(-1) - 1).abs().max() < 1e-5
+        assert attention.std() > 0.01, "far from uniform"
+        assert (attention - maps[block]).abs().max() < 1e-5
+        slopes = torch.cat([part.gradients[block] for part in seen])
+        assert (slopes - gradients[block]).abs().max() < 1e-5 * gradients[block].abs().max().clamp(min=1)
+
+
+def test_maps_follow_the_formulas(explained):
+    network = explained.network
+    _, maps, gradients = by_hand(network, explained.images, explained.targets)
+    identity = torch.eye(maps[0].shape[-1])
+    first, second, third = ((each.mean(1) + identity) / 2 for each in maps)
+    weighted = [(slope * each).relu().mean(1) for each, slope in zip(maps, gradients, strict=True)]
+    relevance = (identity + weighted[2]) @ (identity + weighted[1]) @ (identity + weighted[0])
+    expected = {
+        "raw_attention": maps[-1].mean(1),
+        "attention_rollout": third @ second @ first,
+        "attention_grad": weighted[-1],
+        "chefer_attention": relevance,
+    }
+    assert set(expected) == set(ATTENTION)
+    for name, rows in expected.items():
+        values = EXPLAINERS[name].function(explained)[name]
+        assert values.std() > 0
+        assert (values - enlarge(network, rows)).abs().max() < 1e-5, name
+
+
+def test_rollout_of_attention_to_oneself_is_the_identity():
+    identity = torch.eye(5).expand(2, 5, 5)
+    assert torch.equal(roll_out([identity] * 4), identity)
+
+
+def test_rollout_of_uniform_attention_by_hand():
+    rolled = roll_out([torch.full((1, 2, 2), 0.5)] * 2)
+    # Twice half of what stays: ¾ + ¼ each, squared.
+    torch.testing.assert_close(rolled, torch.tensor([[[0.625, 0.375], [0.375, 0.625]]]))
+    assert torch.equal(rolled.sum(-1), torch.ones(1, 2))
+
+
+def test_rollout_multiplies_later_blocks_from_the_left():
+    swap_to_second = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    swap_to_first = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
+    rolled = roll_out([swap_to_second, swap_to_first])
+    # The first token keeps ½ of itself in block 1; block 2 gives the second token half of that.
+    torch.testing.assert_close(rolled, torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
+
+
+def test_relevance_without_positive_gradients_stays_with_each_token():
+    assert torch.equal(propagate(iter([torch.zeros(1, 3, 3)] * 2)), torch.eye(3)[None])
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("settings", [[True, True, True], [True, False, True]], ids=str)
+def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, settings, explain_digits):
+    network = tiny_vit()
+    explained = dataclasses.replace(explain_digits(), network=network, output=network)
+    blocks = attention_blocks(network)
+    for block, fused in zip(blocks, settings, strict=True):
+        block.fused_attn = fused
+    fused_logits = network(explained.images)
+    met, logits = [], []
+    handles = [
+        blocks[0].register_forward_pre_hook(lambda *_: met.append([block.fused_attn for block in blocks])),
+        network.register_forward_hook(lambda module, inputs, output: logits.append(output.detach())),
+    ]
+    EXPLAINERS[name].function(explained)
+    for handle in handles:
+        handle.remove()
+    assert met == [[False] * 3]
+    assert [block.fused_attn for block in blocks] == settings
+    assert (logits[0] - fused_logits).abs().max() < 1e-5
+    assert not any(block.attn_drop._forward_hooks for block in blocks)
+
+
+def test_fused_attention_comes_back_after_a_failure(explain_digits):
+    network = tiny_vit()
+    network.norm.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        EXPLAINERS["raw_attention"].function(dataclasses.replace(explain_digits(), network=network, output=network))
+    assert all(block.fused_attn for block in attention_blocks(network))
+    assert not any(block.attn_drop._forward_hooks for block in attention_blocks(network))
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_map_is_where_the_network_attends(name, explain_digits):
+    """All queries attend most to the one bright patch."""
+    network = tiny_vit(depth=1, num_heads=1, pos_embed="none", class_token=False, global_pool="avg")
+    attention = network.blocks[0].attn
+    with torch.no_grad():
+        attention.qkv.bias[:12] = 1
+        attention.qkv.weight[:12] = 0
+        attention.qkv.weight[12:24] = 3 * network.patch_embed.proj(torch.ones(1, 3, 8, 8)).flatten()
+    images = torch.full((1, 3, 32, 32), -1.0)
+    images[:, :, 8:16, 16:24] = 1
+    explained = dataclasses.replace(explain_digits(count=1), network=network, output=network, images=images)
+    every_class = dataclasses.replace(explained, images=images.expand(10, -1, -1, -1), targets=torch.arange(10))
+    every_class = dataclasses.replace(every_class, image_ids=tuple("0123456789"))
+    (seen,) = attend(every_class, gradients=True)
+    # The class for which attending to the bright patch counts most.
+    target = (seen.gradients[0][:, 0, 0, 6] - seen.gradients[0][:, 0, 0, 0]).argmax()
+    values = EXPLAINERS[name].function(dataclasses.replace(explained, targets=target[None]))[name][0]
+    row, column = divmod(int(values.argmax()), 32)
+    assert 8 <= row < 16
+    assert 16 <= column < 24
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_network_without_attention_is_a_gap(name, explain_digits):
+    with pytest.raises(NotApplicable, match="no attention blocks"):
+        EXPLAINERS[name].function(explain_digits("cifar_resnet20"))
+
+
+class Wrapped(nn.Module):
+    """A network of one's own around timm's."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner(images) * 2
+
+
+def test_a_transformer_inside_of_a_network_is_found(explain_digits):
+    plain, outer = tiny_vit(), Wrapped(tiny_vit())
+    explained = explain_digits()
+    name = "attention_grad"
+    of_plain = EXPLAINERS[name].function(dataclasses.replace(explained, network=plain, output=plain))[name]
+    of_outer = EXPLAINERS[name].function(dataclasses.replace(explained, network=outer, output=outer))[name]
+    torch.testing.assert_close(of_outer, 2 * of_plain)
+
+
+class Loose(nn.Module):
+    """An attention block that stands alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = timm.models.vision_transformer.Attention(8, 2)
+
+    def forward(self, images):
+        return self.attention(images.flatten(2).mT[..., :1].repeat(1, 1, 8)).mean(1)
+
+
+class Pooled(timm.models.VisionTransformer):
+    """Tokens that are no grid any more: a pair of patches makes one."""
+
+    def _pos_embed(self, tokens):
+        return torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens.unflatten(1, (-1, 2)).mean(2)], 1)
+
+
+def test_tokens_that_are_no_grid_are_a_gap(explain_digits):
+    loose = Loose().eval()
+    pooled = Pooled(32, 8, num_classes=10, embed_dim=12, depth=1, num_heads=2).eval()
+    skipped = tiny_vit()
+    skipped.blocks[1] = nn.Identity()
+    skipped.spare = tiny_vit().blocks[0]
+    for network, reason in ((loose, "num_prefix_tokens"), (pooled, "no grid of patches"), (skipped, "2 of .* 3")):
+        for name in ATTENTION:
+            with pytest.raises(NotApplicable, match=reason):
+                EXPLAINERS[name].function(dataclasses.replace(explain_digits(), network=network, output=network))

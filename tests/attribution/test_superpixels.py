@@ -1,0 +1,243 @@
+"""Occlusion, ablation, LIME and KernelSHAP against captum and on models whose answer is known."""
+
+import builtins
+import dataclasses
+import itertools
+import math
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from heatproof.attribution._superpixels import cut, cut_grid
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.perturbation import _aligned_masks
+from heatproof.errors import HeatproofError
+from heatproof.randomness import derive_seed
+
+MASKED = ["lime", "kernel_shap"]
+
+
+def run(name, explained, **options):
+    return EXPLAINERS[name].function(explained, **options)[name]
+
+
+def explain_with(network, explained, **changes):
+    return dataclasses.replace(explained, network=network, output=network, **changes)
+
+
+class Weighted(nn.Module):
+    """The logit is a weighted sum over the means of the 16 patches of a 4 × 4 grid."""
+
+    weights = torch.arange(16.0) - 5
+
+    def forward(self, images):
+        patches = nn.functional.avg_pool2d(images.mean(1), images.shape[-1] // 4).flatten(1)
+        return (patches @ self.weights.to(images))[:, None].repeat(1, 10)
+
+
+class Both(nn.Module):
+    """1 only where both of the first two patches of a 2 × 2 grid are there, beside 3 for the third."""
+
+    def forward(self, images):
+        first, second, third, _ = nn.functional.avg_pool2d(images.mean(1), 16).flatten(1).unbind(1)
+        return (first * second + 3 * third)[:, None].repeat(1, 10)
+
+
+def ones(explained):
+    return torch.ones_like(explained.images)
+
+
+def by_patch(values, cells=4):
+    return nn.functional.avg_pool2d(values[:, None], 32 // cells).flatten(1)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(0.25, 0.125), (0.3, 0.3)])
+def test_occlusion_is_captums_on_one_image(window, stride, explain_digits):
+    explained = explain_digits(batch_size=7, dtype=torch.float64)
+    values = run("occlusion", explained, window=window, stride=stride)
+    side, step = math.floor(32 * window), math.floor(32 * stride)
+    for row, target in enumerate(explained.targets.tolist()):
+        direct = captum.attr.Occlusion(explained.network).attribute(
+            explained.images[row : row + 1], (3, side, side), (3, step, step), target=target
+        )
+        assert (values[row] - direct[0, 0]).abs().max() < 1e-5
+
+
+def test_occlusion_of_a_patch_by_hand(explain_digits):
+    explained = explain_digits(count=2)
+    values = run("occlusion", explained, window=0.25, stride=0.25)
+    whole = explained.network(explained.images)
+    hidden = explained.images.clone()
+    hidden[:, :, 8:16, 24:32] = 0
+    drops = (whole - explained.network(hidden)).gather(1, explained.targets[:, None])
+    torch.testing.assert_close(values[:, 8:16, 24:32], drops[..., None].expand(-1, 8, 8), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["occlusion", "feature_ablation", *MASKED])
+def test_a_sum_over_patches_is_found_patch_by_patch(name, explain_digits):
+    explained = explain_digits(count=2, batch_size=16)
+    explained = explain_with(Weighted(), explained, images=ones(explained))
+    options = {
+        "occlusion": {"window": 0.25, "stride": 0.25},
+        "feature_ablation": {"grid": 4},
+        "lime": {"cells": 4, "masks": 100, "alpha": 1e-6},
+        "kernel_shap": {"cells": 4, "masks": 100},
+    }[name]
+    values = run(name, explained, **options)
+    torch.testing.assert_close(by_patch(values), Weighted.weights.expand(2, -1), rtol=0, atol=1e-3)
+    assert values.unfold(1, 8, 8).unfold(2, 8, 8).flatten(3).std(-1).max() < 1e-6, "constant in each patch"
+
+
+def test_ablated_patches_are_logit_drops(explain_digits):
+    explained = explain_digits(count=3, batch_size=7)
+    values = run("feature_ablation", explained, grid=8)
+    whole = explained.network(explained.images)
+    for top, left in itertools.product((0, 12, 28), (4, 16)):
+        hidden = explained.images.clone()
+        hidden[:, :, top : top + 4, left : left + 4] = 0
+        drops = (whole - explained.network(hidden)).gather(1, explained.targets[:, None])[:, 0]
+        assert (values[:, top + 1, left + 2] - drops).abs().max() < 1e-5
+
+
+def test_shapley_values_share_an_interaction(explain_digits):
+    explained = explain_digits(count=1)
+    explained = explain_with(Both(), explained, images=ones(explained))
+    values = by_patch(run("kernel_shap", explained, cells=2, masks=400), 2)
+    torch.testing.assert_close(values, torch.tensor([[0.5, 0.5, 3.0, 0.0]]), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("segments", ["grid", "slic"])
+def test_shapley_values_sum_to_the_difference_of_outputs(segments, explain_digits):
+    if segments == "slic":
+        pytest.importorskip("skimage")
+    explained = explain_digits(count=2)
+    values = run("kernel_shap", explained, masks=120, cells=4, segments=segments)
+    logits = explained.network(explained.images) - explained.network(torch.zeros_like(explained.images))
+    differences = logits.gather(1, explained.targets[:, None])[:, 0]
+    for row, pieces in enumerate(cut(explained, segments, 4)):
+        total = sum(values[row][pieces == piece].mean() for piece in range(int(pieces.max()) + 1))
+        assert abs(total - differences[row]) < 1e-3 * differences.abs().max()
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_captum_fed_the_same_draws(name, explain_digits):
+    explained = explain_digits("small_vit", count=2, batch_size=8)
+    values = run(name, explained, masks=90, cells=4)
+    pieces = cut_grid((32, 32), 4)[None, None]
+    for row, target in enumerate(explained.targets.tolist()):
+        if name == "lime":
+            similarity = captum.attr._core.lime.get_exp_kernel_similarity_function("cosine", 0.25)
+            ridge = captum._utils.models.linear_model.SkLearnRidge(alpha=1.0)
+            method = captum.attr.Lime(explained.network, ridge, similarity)
+        else:
+            method = captum.attr.KernelShap(explained.network)
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(explained.seed, f"{name} masks", explained.image_ids[row]))
+            direct = method.attribute(
+                explained.images[row : row + 1],
+                target=target,
+                feature_mask=pieces,
+                n_samples=90,
+                perturbations_per_eval=8,
+            )[0, 0]
+        # captum's own regression is in float32, whose weights of a million cost KernelSHAP digits.
+        tolerance = 1e-5 if name == "lime" else 1e-3
+        assert (values[row] - direct).abs().max() < tolerance * direct.abs().max()
+
+
+@pytest.mark.parametrize("cells", [1, 3, 8, 32])
+def test_grid_has_every_number_and_even_patches(cells):
+    pieces = cut_grid((32, 40), cells)
+    assert torch.equal(pieces.unique(), torch.arange(cells * cells))
+    sizes = pieces.flatten().bincount()
+    assert sizes.max() <= math.ceil(32 / cells) * math.ceil(40 / cells)
+    assert sizes.min() >= (32 // cells) * (40 // cells)
+    assert torch.equal(pieces.flatten().sort().values[:: sizes.max()], pieces.unique()) or 32 % cells or 40 % cells
+
+
+def test_slic_follows_the_colours(explain_digits):
+    pytest.importorskip("skimage")
+    explained = explain_digits(count=2)
+    images = torch.full((2, 3, 32, 32), -1.0)
+    images[0, :, 5:18, 3:21] = 1.0
+    pieces = cut(dataclasses.replace(explained, images=images), "slic", 4)[0]
+    assert torch.equal(pieces.unique(), torch.arange(int(pieces.max()) + 1))
+    assert pieces.max() >= 4
+    inside = pieces[5:18, 3:21]
+    outside = pieces.clone()
+    outside[5:18, 3:21] = -1
+    assert not np.intersect1d(inside.numpy(), outside.numpy()).size, "no superpixel crosses the edge"
+
+
+def test_slic_gives_an_image_the_same_pieces_in_any_batch(explain_digits):
+    pytest.importorskip("skimage")
+    explained = explain_digits(count=2)
+    whole = run("lime", explained, masks=20, segments="slic", cells=4)
+    alone = run(
+        "lime",
+        dataclasses.replace(
+            explained, images=explained.images[1:], targets=explained.targets[1:], image_ids=explained.image_ids[1:]
+        ),
+        masks=20,
+        segments="slic",
+        cells=4,
+    )
+    assert (whole[1:] - alone).abs().max() < 1e-5
+
+
+def test_missing_library_is_named(explain_digits, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("skimage"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(HeatproofError, match=r"heatproof\[superpixels\]"):
+        run("lime", explain_digits(), segments="slic")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("occlusion", {"window": 0}, "window above 0"),
+        ("occlusion", {"window": 0.1, "stride": 0.2}, "at most its window"),
+        ("feature_ablation", {"grid": 33}, "between 1 and 32 cells"),
+        ("lime", {"masks": 2}, "at least 3 masks"),
+        ("lime", {"kernel_width": 0}, "kernel width"),
+        ("lime", {"alpha": 0}, "alpha"),
+        ("lime", {"segments": "felt"}, "'grid' or 'slic'"),
+        ("kernel_shap", {"cells": 1}, "at least 2 cells"),
+        ("rise_grid", {"cells": 33}, "between 1 and 32"),
+    ],
+)
+def test_options_out_of_range(name, options, sentence, explain_digits):
+    with pytest.raises(HeatproofError, match=sentence):
+        run(name, explain_digits(), **options)
+
+
+@pytest.mark.parametrize("cells", [4, 5])
+def test_rise_masks_of_whole_patches(cells, explain_digits):
+    masks = torch.cat(list(_aligned_masks(explain_digits(), 2000, cells, 0.3)))
+    assert masks.shape == (2000, 32, 32)
+    assert torch.equal(masks.unique(), torch.tensor([0.0, 1.0]))
+    pieces = cut_grid((32, 32), cells)
+    for piece in range(cells * cells):
+        inside = masks[:, pieces == piece]
+        assert torch.equal(inside.amin(1), inside.amax(1))
+        # Five standard errors of a Bernoulli mean.
+        assert abs(inside[:, 0].mean() - 0.3) < 5 * (0.21 / 2000) ** 0.5
+
+
+def test_rise_grid_is_the_mean_of_masks_weighted_by_answers(explain_digits):
+    explained = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
+    expected = torch.zeros(3, 32, 32, dtype=torch.float64)
+    for mask in torch.cat(list(_aligned_masks(explained, 140, 6, 0.3))):
+        answers = explained.network(mask * explained.images).softmax(1)
+        expected += answers[torch.arange(3), explained.targets][:, None, None] * mask
+    values = run("rise_grid", explained, masks=140, cells=6, probability=0.3)
+    torch.testing.assert_close(values, expected / (140 * 0.3), rtol=0, atol=1e-8)
