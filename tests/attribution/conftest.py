@@ -78,6 +78,16 @@ def explain_digits(networks, data):
             network = copy.deepcopy(network).to(dtype)
         images, labels, ids = data("evaluation", count)
         output = torch.nn.Sequential(network, torch.nn.Softmax(-1)).eval() if softmax else network
-        return Explained(network, output, facts, images.to(dtype), labels, ids, seed=0, batch_size=batch_size)
+        return Explained(
+            network,
+            output,
+            facts,
+            images.to(dtype),
+            labels,
+            ids,
+            seed=0,
+            batch_size=batch_size,
+            background=lambda number: data("train", number)[0].to(dtype),
+        )
 
     return make

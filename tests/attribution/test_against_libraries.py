@@ -41,6 +41,7 @@ TORCHCAM = {
     "smooth_grad_cam_pp": torchcam.methods.SmoothGradCAMpp,
     "xgrad_cam": torchcam.methods.XGradCAM,
     "layer_cam": torchcam.methods.LayerCAM,
+    "score_cam": torchcam.methods.ScoreCAM,
 }
 
 

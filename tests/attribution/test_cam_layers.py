@@ -7,7 +7,7 @@ from torch import nn
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.errors import HeatproofError, NotApplicable
 
-CAMS = [name for name, entry in EXPLAINERS.items() if "cam_layer" in entry.needs]
+CAMS = [name for name, entry in EXPLAINERS.items() if "cam_layer" in entry.needs and name != "guided_grad_cam"]
 
 
 class OneBadChannel(nn.Module):
@@ -23,8 +23,8 @@ class OneBadChannel(nn.Module):
         return self.head(self.layer(images).nan_to_num().mean((2, 3)))
 
 
-def test_five_cams_are_registered():
-    assert len(CAMS) == 5
+def test_six_cams_are_registered():
+    assert len(CAMS) == 6
 
 
 @pytest.mark.parametrize("name", CAMS)

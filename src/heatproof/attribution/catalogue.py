@@ -2,12 +2,16 @@
 
 from heatproof.attribution import (  # noqa: F401
     attention,
+    backprop,
     cam,
+    deep,
+    expected,
     gradient,
     noise,
     path,
     perturbation,
     reference,
+    relevance,
     superpixels,
 )
 from heatproof.attribution.registry import EXPLAINERS

@@ -19,6 +19,7 @@ from heatproof.models.network import find_layer, load_network, normalise, use_ma
 from heatproof.models.registry import InputFacts
 from heatproof.pieces import Piece, open_piece
 from heatproof.progress import track
+from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
 from heatproof.store import ArraySpec
 
@@ -50,6 +51,38 @@ class CountPasses:
 
     def _count(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self.images += len(inputs[0])
+
+
+class Background:
+    """Training images to take baselines from, drawn once from the seed and normalised."""
+
+    def __init__(self, dataset: Dataset, facts: InputFacts, seed: int) -> None:
+        self.dataset = dataset
+        self.facts = facts
+        self.order = numpy_generator(seed, "background").permutation(len(dataset.splits["train"]))
+        self.images: torch.Tensor | None = None
+
+    def __call__(self, count: int) -> torch.Tensor:
+        """Return the first `count` of them, (count, C, H, W).
+
+        Raises
+        ------
+        HeatproofError
+            If the training split has fewer.
+        """
+        if count > len(self.order):
+            raise HeatproofError(
+                f"{count} baselines are asked for, and there are {len(self.order)} training images: lower the "
+                "explainer's option baselines."
+            )
+        if self.images is None or len(self.images) < count:
+            chosen = [self.dataset.images("train", place, place + 1) for place in self.order[:count].tolist()]
+            self.images = _prepare(np.concatenate(chosen), self.facts)
+        return self.images[:count]
+
+
+def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
+    return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
 
 
 def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -133,13 +166,12 @@ def _explain(
     output = Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network
     counter = CountPasses(network)
     split = dataset.splits["evaluation"]
+    background = Background(dataset, facts, spec["seed"])
     start, stop = piece.missing()
     for low in track(range(start, stop, batch_size), entry["name"], unit="batch"):
         high = min(low + batch_size, stop)
         began, passes = time.monotonic(), counter.images
-        images = normalise(
-            dataset.images("evaluation", low, high), {"mean": facts.mean, "std": facts.std, "size": facts.size}
-        )
+        images = _prepare(dataset.images("evaluation", low, high), facts)
         explained = Explained(
             network=network,
             output=output,
@@ -149,6 +181,7 @@ def _explain(
             image_ids=split.ids[low:high],
             seed=spec["seed"],
             batch_size=batch_size,
+            background=background,
         )
         maps = function(explained, **entry["options"])
         values = stack_maps(maps, entry, explained)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._parts import draw_uniform_images, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Count
+from heatproof.bounds import Bounds, Count
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +76,66 @@ def integrated_gradients_uniform(
         for part in parts(explained)
     ]
     return {"integrated_gradients_uniform": torch.cat(maps)}
+
+
+@explainer("left_integrated_gradients")
+def left_integrated_gradients(
+    explained: Explained,
+    *,
+    steps: Count = 50,
+    share: Annotated[float, Bounds(above=0, most=1)] = 0.9,
+) -> dict[str, torch.Tensor]:
+    """Integrated gradients from the zero baseline up to where the output saturates (captum on the shorter path).
+
+    Miglani et al., "Investigating saturation effects in integrated gradients", 2020, section 4. The path ends at the
+    first of `steps` equidistant points at which the output has made `share` of its change; a map sums to the output
+    there minus the output at the baseline.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    steps
+        Points of the quadrature, and as many at which saturation is looked for: one gradient and one network pass
+        each.
+    share
+        Share of the output's change that counts as saturated; the paper takes 0.9, and 1 need not be plain integrated
+        gradients, as an output can pass its last value on the way.
+
+    Returns
+    -------
+    dict
+        ``left_integrated_gradients``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If `steps` is below 1 or `share` not in (0, 1].
+    """
+    import torch
+
+    require(0 < share <= 1, f"Left integrated gradients need a share above 0 and at most 1, not {share}.")
+    maps = [
+        integrate(replace(part, images=find_saturation(part, steps, share)), 0.0, steps).sum(1)
+        for part in parts(explained)
+    ]
+    return {"left_integrated_gradients": torch.cat(maps)}
+
+
+def find_saturation(part: Explained, steps: int, share: float) -> torch.Tensor:
+    """Return the point (N, C, H, W) on each image's path from zero where its output has made `share` of its change."""
+    import torch
+
+    require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
+    output = never_alone(part.output)
+    images = part.images.detach()
+    with torch.no_grad():
+        points = torch.arange(steps + 1, device=images.device, dtype=images.dtype) / steps
+        said = torch.stack([output(images * point).gather(1, part.targets[:, None])[:, 0] for point in points])
+        change = said[-1] - said[0]
+        made = (said[1:] - said[0]) * change.sign() >= share * change.abs()
+        # argmax gives the first of equals.
+        return images * points[1:][made.int().argmax(0)][:, None, None, None]
 
 
 def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:

@@ -42,6 +42,9 @@ class Explained:
         The workflow's seed.
     batch_size
         The largest number of images that one network pass may take.
+    background
+        ``background(count)`` returns `count` training images (count, C, H, W), normalised, drawn once from the seed;
+        None where there are none.
     """
 
     network: Any
@@ -52,6 +55,7 @@ class Explained:
     image_ids: tuple[str, ...]
     seed: int
     batch_size: int = 64
+    background: Callable[[int], torch.Tensor] | None = None
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]

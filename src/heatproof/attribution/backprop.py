@@ -1,0 +1,125 @@
+"""Explainers that change what a ReLU lets back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from heatproof.attribution._parts import accompany, leaf, parts, require
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.errors import NotApplicable
+from heatproof.models.registry import InputFacts
+
+if TYPE_CHECKING:
+    import torch
+
+
+@explainer("guided_backprop")
+def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
+    """Gradient in which every ReLU lets back positive values only, where it was active (captum `GuidedBackprop`).
+
+    Springenberg et al., "Striving for simplicity", 2015, section 3.4. Only ReLUs that are modules are changed: one
+    that is called as a function gives its plain gradient.
+
+    Returns
+    -------
+    dict
+        ``guided_backprop``: (N, H, W), any sign, in units of the output per normalised pixel value, higher is more
+        relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network has no ReLU module.
+    """
+    from captum.attr import GuidedBackprop
+
+    return {"guided_backprop": _through_relus(explained, GuidedBackprop, "guided backprop")}
+
+
+@explainer("deconvolution")
+def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
+    """Gradient in which every ReLU lets back positive values only, active or not (captum `Deconvolution`).
+
+    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Only ReLUs that are
+    modules are changed.
+
+    Returns
+    -------
+    dict
+        ``deconvolution``: (N, H, W), any sign, in units of the output per normalised pixel value, higher is more
+        relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network has no ReLU module.
+    """
+    from captum.attr import Deconvolution
+
+    return {"deconvolution": _through_relus(explained, Deconvolution, "deconvolution")}
+
+
+@explainer("guided_grad_cam", needs={"cam_layer"})
+def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
+    """Guided backprop times Grad-CAM, enlarged bilinearly (captum `GuidedGradCam`).
+
+    Selvaraju et al., "Grad-CAM", 2017, section 3.2.
+
+    Returns
+    -------
+    dict
+        ``guided_grad_cam``: (N, H, W), any sign, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network has no ReLU module, or names no layer with a spatial grid.
+    """
+    import torch
+    from captum.attr import GuidedGradCam
+
+    from heatproof.attribution._modules import hookable
+    from heatproof.models.network import find_layer
+
+    facts = explained.facts or InputFacts()
+    if facts.cam_layer is None:
+        raise NotApplicable(facts.cam_reason)
+    layer = find_layer(explained.network, facts.cam_layer, "model")
+    _require_relus(explained.network, "guided backprop")
+    maps = []
+    grids: list[bool] = []
+    handle = layer.register_forward_hook(lambda *called: grids.append(getattr(called[-1], "ndim", 0) == 4))
+    try:
+        with hookable(explained.output), torch.enable_grad():
+            method = GuidedGradCam(explained.output, layer)
+            for part in parts(explained):
+                both = accompany(part)
+                made = method.attribute(leaf(both.images), target=both.targets, interpolate_mode="bilinear")
+                require(
+                    all(grids),
+                    f"The layer {facts.cam_layer!r} does not put out (N, channels, height, width), which class "
+                    "activation maps need: name another in cam_layer.",
+                )
+                maps.append(made[: len(part.image_ids)].detach().sum(1))
+    finally:
+        handle.remove()
+    return {"guided_grad_cam": torch.cat(maps)}
+
+
+def _through_relus(explained: Explained, captum_class: type, name: str) -> torch.Tensor:
+    import torch
+
+    from heatproof.attribution._modules import Together, hookable
+
+    _require_relus(explained.network, name)
+    method: Any = captum_class(Together(explained.output))
+    with hookable(explained.output), torch.enable_grad():
+        maps = [method.attribute(leaf(part.images), target=part.targets).detach().sum(1) for part in parts(explained)]
+    return torch.cat(maps)
+
+
+def _require_relus(network: Any, name: str) -> None:
+    import torch
+
+    if not any(isinstance(module, torch.nn.ReLU) for module in network.modules()):
+        raise NotApplicable(f"{name} equals the plain gradient on this network, which has no ReLU modules")

@@ -1,0 +1,144 @@
+"""DeepLift and Deep SHAP: relevance by the differences from a baseline, through captum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.attribution._parts import leaf, parts, require, take_background
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Count
+from heatproof.errors import NotApplicable
+
+if TYPE_CHECKING:
+    import torch
+
+# Largest share of an output's change that a map may fail to account for. Where the rescale rule covers a network, it
+# is rounding, below 1e-3; where it does not, it is a large part of the whole.
+TOLERANCE = 0.01
+
+
+@explainer("deep_lift")
+def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
+    """DeepLift with the rescale rule, from the zero baseline (captum `DeepLift`).
+
+    The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
+    baseline. Shrikumar, Greenside and Kundaje, "Learning important features through propagating activation
+    differences", 2017, section 3.5.1.
+
+    Returns
+    -------
+    dict
+        ``deep_lift``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network calls an activation module more than once, or the convergence delta of an image, the part of
+        the output's change that its map does not account for, is above 1 % of the largest change of an output.
+    """
+    import torch
+
+    # An image passes through the network together with its baseline.
+    maps = [
+        _rescale(part, part.images, torch.zeros_like(part.images), part.targets)
+        for part in parts(explained, max(1, explained.batch_size // 2))
+    ]
+    return {"deep_lift": torch.cat(maps)}
+
+
+@explainer("deep_shap")
+def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.Tensor]:
+    """Mean of DeepLift's maps over baselines from the training images (captum `DeepLiftShap`).
+
+    Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
+    output at the image minus the mean output at the baselines. `DeepLiftShap` sends all pairs of images and
+    baselines through the network at once; here they go in passes of the batch size.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    baselines
+        Training images, the same for every image; each costs two network passes an image.
+
+    Returns
+    -------
+    dict
+        ``deep_shap``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        As for `deep_lift`, and if there are no training images.
+    HeatproofError
+        If `baselines` is below 1, or there are fewer training images.
+    """
+    import torch
+
+    require(baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
+    background = take_background(explained, baselines)
+    pairs = torch.arange(len(explained.image_ids) * baselines, device=explained.images.device)
+    maps = []
+    for few in pairs.split(max(1, explained.batch_size // 2)):
+        rows = few // baselines
+        maps.append(_rescale(explained, explained.images[rows], background[few % baselines], explained.targets[rows]))
+    return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
+
+
+def _rescale(
+    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
+    import torch
+    from captum.attr import DeepLift
+    from captum.attr._core.deep_lift import SUPPORTED_NON_LINEAR
+
+    from heatproof.attribution._modules import Listening, copied_inputs, counted_calls, hookable
+
+    network = Listening(explained.output)
+    with (
+        hookable(explained.output),
+        copied_inputs(explained.output, tuple(SUPPORTED_NON_LINEAR)),
+        counted_calls(explained.output, tuple(SUPPORTED_NON_LINEAR)) as calls,
+        torch.enable_grad(),
+    ):
+        try:
+            values = DeepLift(network).attribute(leaf(images), baselines, target=targets)
+        except (AssertionError, AttributeError, RuntimeError):
+            _refuse_reused(calls)
+            raise
+        finally:
+            _forget(explained.output, tuple(SUPPORTED_NON_LINEAR))
+    _refuse_reused(calls)
+    assert network.said is not None
+    # The outputs of the pass that was made anyway; captum's own delta runs the network twice more.
+    at_images, at_baselines = network.said.chunk(2)
+    change = at_images - at_baselines
+    maps = values.detach().sum(1)
+    # Where an image is its own baseline, rounding is not taken for a large part of nothing.
+    scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.abs().amax(1))
+    delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
+    if not (delta <= TOLERANCE).all():
+        raise NotApplicable(
+            f"DeepLift's convergence delta is {delta.max():.2g} of the largest change of an output, above "
+            f"{TOLERANCE:g}: the network has an operation that the rescale rule does not cover"
+        )
+    return maps
+
+
+def _refuse_reused(calls: dict[str, int]) -> None:
+    reused = sorted(name for name, count in calls.items() if count > 1)
+    if reused:
+        more = f" and {len(reused) - 1} more" if len(reused) > 1 else ""
+        raise NotApplicable(
+            f"DeepLift needs every activation in a module of its own, and the network calls {reused[0]!r}{more} "
+            "more than once"
+        )
+
+
+def _forget(network: torch.nn.Module, types: tuple[type, ...]) -> None:
+    """Remove what captum leaves on a module whose gradient was never asked for."""
+    for module in network.modules():
+        if type(module) in types:
+            for left in ("input", "output"):
+                vars(module).pop(left, None)

@@ -1,0 +1,133 @@
+"""Explainers that average gradients over random points between training images and the image.
+
+captum's `GradientShap` draws noise, baselines and coefficients from global generators for a whole batch, so its maps
+would depend on the batch size: here they are drawn for each image, and captum takes the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from heatproof.attribution._parts import draw_per_image, leaf, never_alone, parts, require, take_background
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
+
+if TYPE_CHECKING:
+    import torch
+
+
+@explainer("expected_gradients")
+def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
+    """Integrated gradients averaged over training images as baselines, by random points on the paths.
+
+    Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and expected
+    gradients", 2021, equation 3. In expectation a map sums to the output at the image minus the mean output at the
+    training images.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    samples
+        Pairs of a baseline and a point, one network pass each, drawn for each image.
+    baselines
+        Training images to draw from.
+
+    Returns
+    -------
+    dict
+        ``expected_gradients``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If there are no training images.
+    HeatproofError
+        If `samples` or `baselines` is below 1, or there are fewer training images.
+    """
+    return {"expected_gradients": _expect(explained, "expected_gradients", samples, baselines, 0.0)}
+
+
+@explainer("gradient_shap")
+def gradient_shap(
+    explained: Explained,
+    *,
+    samples: Count = 20,
+    baselines: Count = 64,
+    stdev: Annotated[float, Bounds(least=0)] = 0.1,
+) -> dict[str, torch.Tensor]:
+    """Gradient SHAP: expected gradients of noisy copies of the image (captum `GradientShap`).
+
+    Lundberg and Lee's library shap, `GradientExplainer`; captum's documentation of `GradientShap`.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    samples
+        Noisy copies of each image, each with a baseline and a point between the two, one network pass each.
+    baselines
+        Training images to draw from.
+    stdev
+        Standard deviation of the Gaussian noise, in normalised units; 0 gives expected gradients.
+
+    Returns
+    -------
+    dict
+        ``gradient_shap``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If there are no training images.
+    HeatproofError
+        If `samples` or `baselines` is below 1, `stdev` below 0, or there are fewer training images.
+    """
+    require(stdev >= 0, f"Gradient SHAP needs a standard deviation of at least 0, not {stdev}.")
+    return {"gradient_shap": _expect(explained, "gradient_shap", samples, baselines, stdev)}
+
+
+def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev: float) -> torch.Tensor:
+    import torch
+    from captum.attr import Saliency
+
+    require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")
+    require(baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
+    background = take_background(explained, baselines)
+    method = Saliency(never_alone(explained.output))
+    maps = []
+    # A few images at a time, so that what is held at once is one network pass, or one image's samples.
+    for few in parts(explained, max(1, explained.batch_size // samples)):
+        noisy, chosen, shares = draw_paths(few, name, samples, background, stdev)
+        difference = noisy - chosen
+        points = chosen + shares * difference
+        targets = few.targets.repeat_interleave(samples)
+        size = few.batch_size
+        gradients = [
+            method.attribute(leaf(some), target=label, abs=False).detach()
+            for some, label in zip(points.split(size), targets.split(size), strict=True)
+        ]
+        maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
+    return torch.cat(maps)
+
+
+def draw_paths(
+    explained: Explained, name: str, samples: int, background: torch.Tensor, stdev: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return noisy images, baselines (N·samples, C, H, W) and shares of the way between them (N·samples, 1, 1, 1)."""
+    import torch
+
+    shape = (samples, *explained.images.shape[1:])
+    images = explained.images.detach().repeat_interleave(samples, 0)
+    if stdev > 0:
+        noise = draw_per_image(
+            explained, f"noise of {name}", lambda generator: torch.randn(shape, generator=generator) * stdev
+        )
+        images = images + noise.flatten(0, 1)
+    which = draw_per_image(
+        explained,
+        f"baselines of {name}",
+        lambda generator: torch.randint(len(background), (samples,), generator=generator),
+    )
+    shares = draw_per_image(explained, f"points of {name}", lambda generator: torch.rand(samples, generator=generator))
+    return images, background[which.flatten().long()], shares.reshape(-1, 1, 1, 1)
