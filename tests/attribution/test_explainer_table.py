@@ -49,8 +49,17 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 
+LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp"]
+
+
+@pytest.mark.parametrize("name", LOGITS_ONLY)
+def test_explainers_of_logits_do_not_take_probabilities(name, explain_digits):
+    with pytest.raises(NotApplicable, match="logit"):
+        EXPLAINERS[name].function(explain_digits(softmax=True))
+
+
 @pytest.mark.parametrize(
-    "name", [name for name, entry in EXPLAINERS.items() if entry.uses_model and name not in DEAF_TO_OUTPUT]
+    "name", [name for name, entry in EXPLAINERS.items() if entry.uses_model and name not in (*DEAF_TO_OUTPUT, *LOGITS_ONLY)]
 )
 def test_attributing_probabilities_changes_the_map(name, explain_digits):
     entry = EXPLAINERS[name]

@@ -33,8 +33,9 @@ def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network calls an activation module more than once, or the convergence delta of an image, the part of
-        the output's change that its map does not account for, is above 1 % of the largest change of an output.
+        If probabilities are explained, the network calls an activation module more than once, or the convergence
+        delta of an image, the part of the output's change that its map does not account for, is above 1 % of the
+        largest change of an output.
     """
     import torch
 
@@ -95,6 +96,10 @@ def _rescale(
 
     from heatproof.attribution._modules import Listening, copied_inputs, counted_calls, hookable
 
+    if explained.output is not explained.network:
+        raise NotApplicable(
+            "captum's rule for the softmax mixes the images of a batch: DeepLift attributes logits only"
+        )
     network = Listening(explained.output)
     with (
         hookable(explained.output),

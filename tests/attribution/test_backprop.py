@@ -1,0 +1,302 @@
+"""Explainers that change the backward pass: against their libraries, their axioms, and where they do not apply."""
+
+import copy
+import dataclasses
+import sys
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from captum.attr._core.gradient_shap import InputBaselineXGradient
+from torch import nn
+
+from heatproof.attribution._canonical import canonise, composite
+from heatproof.attribution._modules import copied_inputs
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.expected import draw_paths
+from heatproof.attribution.path import find_saturation
+from heatproof.errors import HeatproofError, NotApplicable
+
+NETWORKS = ["cifar_resnet20", "cifar_vgg11_bn"]
+NEW = {
+    "guided_backprop": {},
+    "deconvolution": {},
+    "guided_grad_cam": {},
+    "deep_lift": {},
+    "deep_shap": {"baselines": 2},
+    "gradient_shap": {"samples": 3, "baselines": 4},
+    "expected_gradients": {"samples": 3, "baselines": 4},
+    "left_integrated_gradients": {"steps": 10},
+    "lrp": {},
+    "score_cam": {},
+}
+
+
+def make(name, explained, **options):
+    return EXPLAINERS[name].function(explained, **{**NEW.get(name, {}), **options})[name]
+
+
+def swap(explained, network, **changes):
+    return dataclasses.replace(explained, network=network.eval(), output=network, **changes)
+
+
+def assert_same(ours, direct):
+    assert (ours - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)
+
+
+def captum_direct(name, explained, image, target):
+    network = explained.network
+    if name == "guided_grad_cam":
+        layer = network.get_submodule(explained.facts.cam_layer)
+        method = captum.attr.GuidedGradCam(network, layer)
+        return method.attribute(image, target=target, interpolate_mode="bilinear")
+    if name == "deep_shap":
+        return captum.attr.DeepLiftShap(network).attribute(image, explained.background(2), target=target)
+    captum_class = {
+        "guided_backprop": captum.attr.GuidedBackprop,
+        "deconvolution": captum.attr.Deconvolution,
+        "deep_lift": captum.attr.DeepLift,
+    }[name]
+    return captum_class(network).attribute(image, target=target)
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap"])
+def test_captum_on_one_image(name, architecture, explain_digits):
+    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
+    ours = make(name, explained)
+    # For captum too: a pooling layer behind a ReLU reads a tensor of its own.
+    with copied_inputs(explained.network, (nn.MaxPool2d,)):
+        for row, target in enumerate(explained.targets.tolist()):
+            image = explained.images[row : row + 1].clone().requires_grad_()
+            assert_same(ours[row], captum_direct(name, explained, image, target).detach().sum(1)[0])
+
+
+@pytest.mark.parametrize("name", ["gradient_shap", "expected_gradients"])
+def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypatch):
+    explained = explain_digits("cifar_vgg11_bn", batch_size=64, dtype=torch.float64)
+    stdev = 0.3 if name == "gradient_shap" else 0.0
+    ours = make(name, explained, **({"stdev": stdev} if stdev else {}))
+    noisy, chosen, shares = draw_paths(explained, name, 3, explained.background(4), stdev)
+    # captum counts the way from the image's end or the baseline's; either way it asks numpy for the share.
+    monkeypatch.setattr(np.random, "uniform", lambda *_: shares.flatten().numpy())
+    method = InputBaselineXGradient(explained.network)
+    direct = method.attribute(noisy.requires_grad_(), chosen, target=explained.targets.repeat_interleave(3))
+    assert_same(ours, direct.detach().sum(1).unflatten(0, (-1, 3)).mean(1))
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+def test_zennit_on_one_image(architecture, explain_digits):
+    from zennit.attribution import Gradient
+
+    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
+    ours = make("lrp", explained)
+    with Gradient(canonise(explained.network), composite=composite()) as attributor:
+        for row, target in enumerate(explained.targets.tolist()):
+            image = explained.images[row : row + 1].clone().requires_grad_()
+            _, direct = attributor(
+                image, lambda logits, target=target: logits * nn.functional.one_hot(torch.tensor([target]), 10)
+            )
+            assert_same(ours[row], direct.detach().sum(1)[0])
+
+
+def test_rules_of_lrp_are_those_of_zennit_where_something_is_raised(explain_digits):
+    """On positive inputs and weights nothing is lost, and our rule is zennit's."""
+    from zennit.attribution import Gradient
+    from zennit.composites import EpsilonPlusFlat
+
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 10)
+    )
+    network = network.double().requires_grad_(False).eval()
+    for layer in (network[0], network[2]):
+        layer.weight.abs_()
+        layer.bias.fill_(0.1)
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    explained = swap(explain_digits(count=2), network, images=images)
+    ours = make("lrp", explained)
+    with Gradient(network, composite=EpsilonPlusFlat(zero_params="bias")) as attributor:
+        _, direct = attributor(
+            images.requires_grad_(), lambda logits: logits * nn.functional.one_hot(explained.targets, 10)
+        )
+    assert_same(ours, direct.detach().sum(1))
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
+    explained = explain_digits(architecture, count=8)
+    rows = torch.arange(8)
+
+    def said(images):
+        return explained.network(images)[rows, explained.targets]
+
+    at_images, scale = said(explained.images), explained.network(explained.images).abs().amax(1)
+    background = explained.network(explained.background(2))[:, explained.targets].mean(0)
+    expected = {
+        "lrp": at_images,
+        "deep_lift": at_images - said(torch.zeros_like(explained.images)),
+        "deep_shap": at_images - background,
+    }
+    for name, total in expected.items():
+        assert ((make(name, explained).sum((1, 2)) - total).abs() <= 1e-3 * scale).all(), name
+    assert torch.equal(
+        canonise(explained.network)(explained.images).argmax(1), explained.network(explained.images).argmax(1)
+    )
+
+
+@pytest.mark.parametrize("architecture", [*NETWORKS, "small_vit"])
+def test_left_integrated_gradients_sum_to_the_change_up_to_saturation(architecture, explain_digits):
+    explained = explain_digits(architecture, count=6)
+    rows = torch.arange(6)
+    ends = find_saturation(explained, 200, 0.9)
+    start, end, last = (
+        explained.network(images)[rows, explained.targets] for images in (0 * ends, ends, explained.images)
+    )
+    assert ((end - start) / (last - start) >= 0.9 - 1e-5).all()
+    share = ends.abs().amax((1, 2, 3), keepdim=True) / explained.images.abs().amax((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(ends, explained.images * share, rtol=0, atol=1e-5)
+    change = end - start
+    clear = change.abs() > 0.3 * change.abs().max()
+    total = make("left_integrated_gradients", explained, steps=200).sum((1, 2))
+    assert ((total - change).abs() < 0.01 * change.abs())[clear].all()
+
+
+def test_expected_gradients_sum_to_the_difference_from_the_mean_in_expectation(explain_digits):
+    explained = explain_digits("small_vit", count=2)
+    mean = explained.network(explained.background(4))[:, explained.targets].mean(0)
+    expected = explained.network(explained.images)[torch.arange(2), explained.targets] - mean
+    total = make("expected_gradients", explained, samples=500).sum((1, 2))
+    assert ((total - expected).abs() < 0.1 * expected.abs().max()).all()
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+@pytest.mark.parametrize("name", NEW)
+def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digits):
+    explained = explain_digits(architecture)
+    maps = make(name, explained)
+    other_class = make(name, dataclasses.replace(explained, targets=(explained.targets + 1) % 10))
+    network = copy.deepcopy(explained.network)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.std())
+    other_weights = make(name, swap(explained, network))
+    for other in (other_class, other_weights):
+        for one, two in zip(maps, other, strict=True):
+            assert (one - two).abs().max() > 0.01 * one.abs().max()
+
+
+def test_network_without_relu_modules_is_a_gap(explain_digits):
+    explained = explain_digits("small_vit")
+    assert not any(isinstance(module, nn.ReLU) for module in explained.network.modules())
+    with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network"):
+        make("guided_backprop", explained)
+
+
+class Reusing(nn.Module):
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.relu = nn.ReLU(inplace)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, images):
+        return self.head(self.relu(self.two(self.relu(self.one(images)))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["deep_lift", "deep_shap"])
+def test_reused_activation_is_a_gap_and_leaves_nothing(name, explain_digits):
+    network = Reusing().requires_grad_(False)
+    with pytest.raises(NotApplicable, match=r"calls 'relu' more\s+than once"):
+        make(name, swap(explain_digits(), network))
+    assert not hasattr(network.relu, "input")
+    assert not network.relu._forward_hooks
+    assert not network.relu._forward_pre_hooks
+
+
+def test_activation_without_a_rule_is_a_gap_with_its_figure(explain_digits):
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.GELU(), nn.Conv2d(4, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(3136, 10)
+    )
+    with pytest.raises(NotApplicable, match=r"convergence delta is \d.* above 0\.01"):
+        make("deep_lift", swap(explain_digits(), network.requires_grad_(False)))
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "lrp"])
+def test_activation_in_place_changes_nothing(name, explain_digits):
+    torch.manual_seed(0)
+    plain = Reusing().requires_grad_(False)
+    in_place = Reusing(inplace=True).requires_grad_(False)
+    in_place.load_state_dict(plain.state_dict())
+    explained = explain_digits()
+    assert torch.equal(make(name, swap(explained, in_place)), make(name, swap(explained, plain)))
+    assert in_place.relu.inplace
+
+
+def test_baseline_that_is_the_image_is_no_gap(explain_digits):
+    explained = explain_digits(count=2)
+    explained = dataclasses.replace(explained, background=lambda count: explained.images[:count])
+    assert make("deep_shap", explained).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["deep_shap", "gradient_shap", "expected_gradients"])
+def test_without_training_images_there_is_a_gap(name, explain_digits):
+    with pytest.raises(NotApplicable, match="training images"):
+        make(name, dataclasses.replace(explain_digits(), background=None))
+
+
+class Multiplying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 10)
+
+    def forward(self, images):
+        values = self.conv(images)
+        return self.head((values * values.sigmoid()).mean((2, 3)))
+
+
+class Branching(Multiplying):
+    def forward(self, images):
+        return super().forward(images if images.sum() > 0 else -images)
+
+
+def test_lrp_is_a_gap_where_it_does_not_conserve_or_cannot_trace(explain_digits):
+    with pytest.raises(NotApplicable, match=r"differ by \d.* of the largest logit"):
+        make("lrp", swap(explain_digits(), Multiplying().requires_grad_(False)))
+    with pytest.raises(NotApplicable, match=r"torch\.fx can trace"):
+        make("lrp", swap(explain_digits(), Branching().requires_grad_(False)))
+
+
+def test_lrp_says_what_to_install(explain_digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zennit.attribution", None)
+    with pytest.raises(NotApplicable, match=r"pip install .*heatproof\[lrp\]"):
+        make("lrp", explain_digits())
+
+
+def test_lrp_conserves_on_a_network_of_torchvision(explain_digits):
+    import torchvision
+
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=10).eval().requires_grad_(False)
+    explained = swap(explain_digits(count=2), network)
+    logits = network(explained.images)
+    total = make("lrp", explained).sum((1, 2))
+    assert ((total - logits[torch.arange(2), explained.targets]).abs() <= 1e-3 * logits.abs().amax(1)).all()
+    assert not torch.equal(make("guided_backprop", explained), make("saliency", explained))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("left_integrated_gradients", {"share": 1.5}),
+        ("left_integrated_gradients", {"steps": 0}),
+        ("deep_shap", {"baselines": 0}),
+        ("gradient_shap", {"stdev": -0.5}),
+        ("expected_gradients", {"samples": 0}),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options, explain_digits):
+    with pytest.raises(HeatproofError, match=str(next(iter(options.values())))):
+        make(name, explain_digits(), **options)
