@@ -166,7 +166,7 @@ def _explain(
     output = Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network
     counter = CountPasses(network)
     split = dataset.splits["evaluation"]
-    background = Background(dataset, facts, spec["seed"])
+    background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
     start, stop = piece.missing()
     for low in track(range(start, stop, batch_size), entry["name"], unit="batch"):
         high = min(low + batch_size, stop)
