@@ -11,6 +11,9 @@ from heatproof.errors import HeatproofError
 
 T = TypeVar("T")
 
+# A sentence is to be read: of more names than this, it says where they stand.
+LISTED = 16
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a ``; did you mean …?`` clause, or the list of known names when nothing is near."""
@@ -18,7 +21,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not names:
         return "there are none."
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}."
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if len(names) > LISTED:
+        return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more, as `heatproof list` prints them."
+    return f"known are {', '.join(names)}."
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:

@@ -59,7 +59,8 @@ def test_explainers_of_logits_do_not_take_probabilities(name, explain_digits):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, entry in EXPLAINERS.items() if entry.uses_model and name not in (*DEAF_TO_OUTPUT, *LOGITS_ONLY)]
+    "name",
+    [name for name, entry in EXPLAINERS.items() if entry.uses_model and name not in (*DEAF_TO_OUTPUT, *LOGITS_ONLY)],
 )
 def test_attributing_probabilities_changes_the_map(name, explain_digits):
     entry = EXPLAINERS[name]

@@ -56,7 +56,7 @@ def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
         from skimage.segmentation import slic
     except ImportError:
         raise HeatproofError(
-            "segments: slic needs scikit-image, which is not installed: run `pip install 'heatproof[superpixels]'`, or "
+            "segments: slic needs scikit-image, which is not installed: run `pip install scikit-image`, or "
             "take segments: grid."
         ) from None
     facts = explained.facts or InputFacts()
