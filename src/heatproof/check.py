@@ -68,4 +68,4 @@ def check_layers(plan: Plan) -> None:
 
 def _is_known(model: ModelEntry) -> bool:
     entry = ARCHITECTURES.get(model.architecture)
-    return entry is not None and entry.facts.cam_layer == model.facts.cam_layer
+    return entry is not None and entry.facts_for(model.options).cam_layer == model.facts.cam_layer

@@ -7,6 +7,7 @@ from heatproof.attribution import (  # noqa: F401
     deep,
     expected,
     gradient,
+    intrinsic,
     noise,
     path,
     perturbation,

@@ -1,6 +1,8 @@
-"""Modules of the CIFAR ResNets."""
+"""Modules of the CIFAR ResNets, with batch norm and without."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -29,25 +31,108 @@ class BasicBlock(nn.Module):
         return self.relu2(out + self.shortcut(x))
 
 
+def three_stages(
+    block: Callable[[int, int, int], nn.Module], blocks_per_stage: int, width: int
+) -> tuple[nn.Sequential, int]:
+    """Return three stages at strides 1, 2, 2 with `width` channels, doubled twice, and the channels at their end."""
+    blocks: list[nn.Module] = []
+    channels = width
+    for stage in range(3):
+        for place in range(blocks_per_stage):
+            channels_out = width * 2**stage
+            blocks.append(block(channels, channels_out, 2 if stage > 0 and place == 0 else 1))
+            channels = channels_out
+    return nn.Sequential(*blocks), channels
+
+
 class CifarResNet(nn.Module):
     """Stem, three stages at strides 1, 2, 2, global average pooling, one linear layer."""
 
     def __init__(self, num_classes: int, blocks_per_stage: int, width: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        blocks: list[nn.Module] = []
-        channels = width
-        for stage in range(3):
-            for block in range(blocks_per_stage):
-                channels_out = width * 2**stage
-                blocks.append(BasicBlock(channels, channels_out, 2 if stage > 0 and block == 0 else 1))
-                channels = channels_out
-        self.stages = nn.Sequential(*blocks)
+        self.stages, channels = three_stages(BasicBlock, blocks_per_stage, width)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(channels, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))
+
+
+class Shift(nn.Module):
+    """Add one learned number, at first zero, to every value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.bias
+
+
+class Scale(nn.Module):
+    """Multiply every value by one learned number, at first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+class FixupBlock(nn.Module):
+    """A residual block without batch norm: a number is added before and after each convolution, one multiplied.
+
+    Without `bias` nothing is added, and the block is positively homogeneous.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, *, bias: bool) -> None:
+        super().__init__()
+
+        def shift() -> nn.Module:
+            return Shift() if bias else nn.Identity()
+
+        self.before1, self.after1, self.before2, self.after2 = shift(), shift(), shift(), shift()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=False)
+        self.scale = Scale()
+        self.relu2 = nn.ReLU()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moved = self.before1(x)
+        out = self.relu1(self.after1(self.conv1(moved)))
+        out = self.after2(self.scale(self.conv2(self.before2(out))))
+        return self.relu2(out + self.shortcut(moved if isinstance(self.shortcut, nn.Conv2d) else x))
+
+
+class FixupResNet(nn.Module):
+    """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is ever added."""
+
+    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), Shift() if bias else nn.Identity(), nn.ReLU()]
+        self.stem = nn.Sequential(*stem)
+        self.stages, channels = three_stages(lambda *shape: FixupBlock(*shape, bias=bias), blocks_per_stage, width)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(channels, num_classes, bias=bias)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        for block in self.stages:
+            # Fixup, rules 1 and 2, for residual branches of two layers.
+            block.conv1.weight.data.mul_(len(self.stages) ** -0.5)  # type: ignore[union-attr, operator]
+            nn.init.zeros_(block.conv2.weight)  # type: ignore[union-attr, arg-type]
+        nn.init.zeros_(self.classifier.weight)
+        if bias:
+            nn.init.zeros_(self.classifier.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))

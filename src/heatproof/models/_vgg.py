@@ -5,32 +5,38 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-# Channels as multiples of the first layer's, 0 where a pooling layer halves the size.
-VGG11 = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)
+# Convolutions in each of the five parts, whose channels are 1, 2, 4, 8 and 8 times the first layer's.
+DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+MULTIPLES = (1, 2, 4, 8, 8)
 
 
 class CifarVGG(nn.Module):
-    """3×3 convolutions with batch norm, max pooling, one linear layer on the pooled features."""
+    """3×3 convolutions, max pooling between the parts, one linear layer on the pooled features.
 
-    def __init__(self, num_classes: int, plan: tuple[int, ...], width: int) -> None:
+    Batch norm takes the place of the biases; with neither, input × gradient sums to the logit.
+    """
+
+    def __init__(self, num_classes: int, depth: int, width: int, *, batch_norm: bool = True, bias: bool = True) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
-        # The last pooling would leave one pixel of a 32-pixel image and no grid for CAMs: global pooling replaces it.
-        for multiple in plan[:-1]:
-            if multiple == 0:
-                layers.append(nn.MaxPool2d(2))
-            else:
+        for part, (count, multiple) in enumerate(zip(DEPTHS[depth], MULTIPLES, strict=True)):
+            # No pooling after the last part: of a 32-pixel image it would leave one pixel and no grid for CAMs.
+            layers += [nn.MaxPool2d(2)] if part else []
+            for _ in range(count):
                 channels_out = width * multiple
-                layers += [
-                    nn.Conv2d(channels, channels_out, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(channels_out),
-                    nn.ReLU(),
-                ]
+                convolution = nn.Conv2d(channels, channels_out, 3, padding=1, bias=bias and not batch_norm)
+                layers += [convolution, *([nn.BatchNorm2d(channels_out)] if batch_norm else []), nn.ReLU()]
                 channels = channels_out
         self.features = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(channels, num_classes)
+        self.classifier = nn.Linear(channels, num_classes, bias=bias)
+        for module in self.features if not batch_norm else ():
+            if isinstance(module, nn.Conv2d):
+                # Without batch norm, PyTorch's initial weights would shrink the features layer by layer.
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.pool(self.features(x)).flatten(1))

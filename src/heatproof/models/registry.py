@@ -38,12 +38,37 @@ class InputFacts:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A way to build a network: ``build(num_classes, **options)`` returns a torch.nn.Module."""
+    """A way to build a network: ``build(num_classes, **options)`` returns a torch.nn.Module.
+
+    Attributes
+    ----------
+    name
+        The key in the config.
+    build
+        The builder.
+    facts
+        What its networks expect, whatever the options.
+    options
+        Every option with its default; one without a default has ``...``.
+    facts_of
+        Where the facts depend on the options: ``facts_of(**options)`` returns them, and stands above `facts`.
+    """
 
     name: str
     build: Callable[..., Any]
     facts: InputFacts
     options: Mapping[str, Any]
+    facts_of: Callable[..., InputFacts] | None = None
+
+    def facts_for(self, options: Mapping[str, Any]) -> InputFacts:
+        """Return the facts of a network built with these options, in which every option without a default stands.
+
+        Raises
+        ------
+        HeatproofError
+            If the options name a network that is not there.
+        """
+        return self.facts if self.facts_of is None else self.facts_of(**options)
 
     @property
     def summary(self) -> str:
@@ -54,16 +79,28 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {}
 
 
-def architecture(name: str, facts: InputFacts) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a builder in the table of architectures; its keyword-only arguments are the options."""
+def architecture(
+    name: str, facts: InputFacts | Callable[..., InputFacts]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a builder in the table of architectures; its keyword-only arguments are the options.
+
+    Parameters
+    ----------
+    name
+        The key in the config.
+    facts
+        What the networks expect; or, where that depends on the options, a function that takes the builder's options
+        and returns it.
+    """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:
         options = {
-            parameter.name: parameter.default
+            parameter.name: ... if parameter.default is parameter.empty else parameter.default
             for parameter in inspect.signature(build).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
-        ARCHITECTURES[name] = Architecture(name, build, facts, MappingProxyType(options))
+        fixed, facts_of = (facts, None) if isinstance(facts, InputFacts) else (InputFacts(), facts)
+        ARCHITECTURES[name] = Architecture(name, build, fixed, MappingProxyType(options), facts_of)
         return build
 
     return enter

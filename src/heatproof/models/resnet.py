@@ -7,10 +7,50 @@ from typing import Any
 from heatproof.bounds import Count
 from heatproof.models.registry import InputFacts, architecture
 
+FACTS = InputFacts(cam_layer="stages")
 
-@architecture("cifar_resnet20", InputFacts(cam_layer="stages"))
+
+@architecture("cifar_resnet20", FACTS)
 def cifar_resnet20(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-20 (He et al. 2016, section 4.2): three stages of three blocks, `width` channels in the first."""
+    return _resnet(num_classes, 3, width)
+
+
+@architecture("cifar_resnet32", FACTS)
+def cifar_resnet32(num_classes: int, *, width: Count = 16) -> Any:
+    """CIFAR ResNet-32 (He et al. 2016, section 4.2): three stages of five blocks."""
+    return _resnet(num_classes, 5, width)
+
+
+@architecture("cifar_resnet44", FACTS)
+def cifar_resnet44(num_classes: int, *, width: Count = 16) -> Any:
+    """CIFAR ResNet-44 (He et al. 2016, section 4.2): three stages of seven blocks."""
+    return _resnet(num_classes, 7, width)
+
+
+@architecture("cifar_resnet56", FACTS)
+def cifar_resnet56(num_classes: int, *, width: Count = 16) -> Any:
+    """CIFAR ResNet-56 (He et al. 2016, section 4.2): three stages of nine blocks."""
+    return _resnet(num_classes, 9, width)
+
+
+@architecture("cifar_resnet20_fixup", FACTS)
+def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
+    """CIFAR ResNet-20 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
+    from heatproof.models._resnet import FixupResNet
+
+    return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=True)
+
+
+@architecture("cifar_resnet20_nobias", FACTS)
+def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
+    """CIFAR ResNet-20 by Fixup, without batch norm and without any bias: input × gradient sums to the logit."""
+    from heatproof.models._resnet import FixupResNet
+
+    return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=False)
+
+
+def _resnet(num_classes: int, blocks_per_stage: int, width: int) -> Any:
     from heatproof.models._resnet import CifarResNet
 
-    return CifarResNet(num_classes, blocks_per_stage=3, width=width)
+    return CifarResNet(num_classes, blocks_per_stage=blocks_per_stage, width=width)

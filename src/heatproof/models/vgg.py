@@ -7,10 +7,64 @@ from typing import Any
 from heatproof.bounds import Count
 from heatproof.models.registry import InputFacts, architecture
 
+FACTS = InputFacts(cam_layer="features")
 
-@architecture("cifar_vgg11_bn", InputFacts(cam_layer="features"))
+
+@architecture("cifar_vgg11", FACTS)
+def cifar_vgg11(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-11 without batch norm (Simonyan & Zisserman 2015, column A)."""
+    return _vgg(num_classes, 11, width, batch_norm=False)
+
+
+@architecture("cifar_vgg13", FACTS)
+def cifar_vgg13(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-13 without batch norm (Simonyan & Zisserman 2015, column B)."""
+    return _vgg(num_classes, 13, width, batch_norm=False)
+
+
+@architecture("cifar_vgg16", FACTS)
+def cifar_vgg16(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-16 without batch norm (Simonyan & Zisserman 2015, column D)."""
+    return _vgg(num_classes, 16, width, batch_norm=False)
+
+
+@architecture("cifar_vgg19", FACTS)
+def cifar_vgg19(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-19 without batch norm (Simonyan & Zisserman 2015, column E)."""
+    return _vgg(num_classes, 19, width, batch_norm=False)
+
+
+@architecture("cifar_vgg11_bn", FACTS)
 def cifar_vgg11_bn(num_classes: int, *, width: Count = 64) -> Any:
     """CIFAR VGG-11 with batch norm (Simonyan & Zisserman 2015, column A), `width` channels in the first layer."""
-    from heatproof.models._vgg import VGG11, CifarVGG
+    return _vgg(num_classes, 11, width)
 
-    return CifarVGG(num_classes, VGG11, width=width)
+
+@architecture("cifar_vgg13_bn", FACTS)
+def cifar_vgg13_bn(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-13 with batch norm (Simonyan & Zisserman 2015, column B)."""
+    return _vgg(num_classes, 13, width)
+
+
+@architecture("cifar_vgg16_bn", FACTS)
+def cifar_vgg16_bn(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-16 with batch norm (Simonyan & Zisserman 2015, column D)."""
+    return _vgg(num_classes, 16, width)
+
+
+@architecture("cifar_vgg19_bn", FACTS)
+def cifar_vgg19_bn(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-19 with batch norm (Simonyan & Zisserman 2015, column E)."""
+    return _vgg(num_classes, 19, width)
+
+
+@architecture("cifar_vgg11_nobias", FACTS)
+def cifar_vgg11_nobias(num_classes: int, *, width: Count = 64) -> Any:
+    """CIFAR VGG-11 without batch norm and without any bias: input × gradient sums to the logit."""
+    return _vgg(num_classes, 11, width, batch_norm=False, bias=False)
+
+
+def _vgg(num_classes: int, depth: int, width: int, **without: bool) -> Any:
+    from heatproof.models._vgg import CifarVGG
+
+    return CifarVGG(num_classes, depth, width, **without)

@@ -121,12 +121,12 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
     if is_reference(architecture):
-        build = import_callable(architecture, "architecture")
-        facts = InputFacts()
+        entry, build = None, import_callable(architecture, "architecture")
     else:
         entry = look_up(ARCHITECTURES, architecture, "architecture")
-        build, facts = entry.build, entry.facts
+        build = entry.build
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
+    facts = entry.facts_for(options) if entry else InputFacts()
     overrides: dict[str, Any] = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
     if "cam_layer" in given:
         overrides["cam_layer"] = given["cam_layer"]

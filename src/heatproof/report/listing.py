@@ -124,6 +124,8 @@ def _settings(options: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    if value is ...:
+        return "(to be given)"
     if value is None or isinstance(value, bool):
         # As it is written in YAML.
         return {None: "null", True: "true", False: "false"}[value]

@@ -1,0 +1,97 @@
+"""Explainers of networks that are made to be explained: their maps are the computation itself, not an estimate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.attribution._parts import leaf, never_alone, parts
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.errors import NotApplicable
+
+if TYPE_CHECKING:
+    import torch
+
+
+@explainer("bagnet")
+def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
+    """Patch logits of a BagNet, each spread evenly over the pixels that it sees; the map sums to the logit.
+
+    Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
+    network with a submodule `patches`, whose output (N, K, h, w) has the logits as its mean, and the whole numbers
+    `patch_size` and `patch_stride` in pixels, where nothing is padded.
+
+    Returns
+    -------
+    dict
+        ``bagnet``: (N, H, W), any sign, units of the logit, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network has no patch logits, or probabilities are explained.
+    """
+    import torch
+    from torch.nn.functional import conv_transpose2d, pad
+
+    network = explained.network
+    if not all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
+        raise NotApplicable("the network's logits are not a mean of patch logits, as BagNet's are")
+    _require_logits(explained)
+    size, stride = network.patch_size, network.patch_stride
+    seen: list[torch.Tensor] = []
+    handle = network.patches.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    maps = []
+    try:
+        for part in parts(explained):
+            seen.clear()
+            with torch.no_grad():
+                never_alone(network)(part.images)
+            rows = torch.arange(len(part.targets), device=part.targets.device)
+            logits = seen[0][rows, part.targets][:, None]
+            share = logits / (size**2 * logits.shape[2] * logits.shape[3])
+            spread = conv_transpose2d(share, share.new_ones(1, 1, size, size), stride=stride)[:, 0]
+            height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
+            # A row or column that no patch sees took no part in the logit.
+            maps.append(pad(spread, (0, width, 0, height)))
+    finally:
+        handle.remove()
+    return {"bagnet": torch.cat(maps)}
+
+
+@explainer("bcos")
+def bcos(explained: Explained) -> dict[str, torch.Tensor]:
+    """Contributions W(x)x of a B-cos network; the map sums to the logit.
+
+    Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to
+    any network with `encode`, which makes of images what its first layer reads and which the network takes as well,
+    and `linear`, a context in which the gradient at the encoded images is W(x).
+
+    Returns
+    -------
+    dict
+        ``bcos``: (N, H, W), any sign, units of the logit, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network is not of B-cos modules, or probabilities are explained.
+    """
+    import torch
+
+    network = explained.network
+    if not all(hasattr(network, name) for name in ("encode", "linear")):
+        raise NotApplicable("the network is not one linear map of each image, as B-cos networks are")
+    _require_logits(explained)
+    maps = []
+    for part in parts(explained):
+        with network.linear(), torch.enable_grad():
+            encoded = leaf(network.encode(part.images))
+            logits = never_alone(network)(encoded).gather(1, part.targets[:, None])
+            weights = torch.autograd.grad(logits.sum(), encoded)[0]
+        maps.append((weights * encoded.detach()).sum(1))
+    return {"bcos": torch.cat(maps)}
+
+
+def _require_logits(explained: Explained) -> None:
+    if explained.output is not explained.network:
+        raise NotApplicable("the network's own contributions make up its logits, not the softmax of them")

@@ -1,0 +1,112 @@
+"""B-cos modules: a network that is, for every image, one linear map of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from heatproof.models._resnet import three_stages
+
+
+class BcosConv2d(nn.Conv2d):
+    """|cos(x, w)| · ŵᵀx with weights ŵ of norm one: the B-cos transform with B = 2, without a bias.
+
+    Böhle et al., "B-cos networks", 2022, section 3.1. With `dynamic` off, the factor |cos| counts as a constant in
+    gradients, which then are the weights W(x) of section 3.2.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(channels_in, channels_out, kernel, stride, padding, bias=False)
+        self.around = padding
+        self.dynamic = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight / torch.linalg.vector_norm(self.weight, dim=(1, 2, 3), keepdim=True)
+        out = self._conv_forward(x, weight, None)
+        squares = functional.avg_pool2d(
+            x.square().sum(1, keepdim=True), self.kernel_size, self.stride, self.around, divisor_override=1
+        )
+        # The smallest number inside, because the root has no finite gradient at zero.
+        factor = out.abs() / (squares + 1e-6).sqrt()
+        return out * (factor if self.dynamic else factor.detach())
+
+
+class ScaleNorm2d(nn.Module):
+    """Batch norm without a mean and without a bias: every channel over its standard deviation, times a weight.
+
+    Böhle et al., "B-cos alignment", 2024, section 3.2. In training the deviation is the batch's, in evaluation a
+    running one, so that the module is then linear.
+    """
+
+    running_var: torch.Tensor
+    batches: torch.Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = self.running_var
+        if self.training:
+            variance = x.var((0, 2, 3), unbiased=False)
+            with torch.no_grad():
+                # The first batch is taken as it is, so that short trainings do not lag behind their weights.
+                self.running_var.lerp_(variance, 0.1 if self.batches else 1.0)
+                self.batches += 1
+        return x * (self.weight / (variance + 1e-5).sqrt())[:, None, None]
+
+
+class BcosBlock(nn.Module):
+    """Two 3×3 B-cos convolutions and a shortcut. B-cos is nonlinear itself: no ReLU."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            BcosConv2d(channels_in, channels_out, 3, stride, 1),
+            ScaleNorm2d(channels_out),
+            BcosConv2d(channels_out, channels_out, 3, 1, 1),
+            ScaleNorm2d(channels_out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(BcosConv2d(channels_in, channels_out, 1, stride), ScaleNorm2d(channels_out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.branch(x) + self.shortcut(x)
+
+
+class BcosResNet(nn.Module):
+    """The CIFAR ResNet of B-cos modules; it takes images (N, 3, H, W) in [0, 1], or what `encode` makes of them."""
+
+    def __init__(self, num_classes: int, blocks_per_stage: int, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(BcosConv2d(6, width, 3, 1, 1), ScaleNorm2d(width))
+        self.stages, channels = three_stages(BcosBlock, blocks_per_stage, width)
+        self.classifier = BcosConv2d(channels, num_classes, 1)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        """Return (N, 6, H, W): the colours and their inverses, so that black pixels carry weight as well."""
+        return torch.cat([images, 1 - images], 1)
+
+    @contextmanager
+    def linear(self) -> Iterator[None]:
+        """Inside, the gradient of a logit with respect to the encoded images is the row of W(x) that makes it."""
+        layers = [module for module in self.modules() if isinstance(module, BcosConv2d)]
+        try:
+            for layer in layers:
+                layer.dynamic = False
+            yield
+        finally:
+            for layer in layers:
+                layer.dynamic = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.encode(x) if x.shape[1] == 3 else x
+        return self.pool(self.classifier(self.stages(self.stem(x)))).flatten(1)

@@ -1,0 +1,16 @@
+"""BagNet for 32-pixel images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatproof.bounds import Count
+from heatproof.models.registry import InputFacts, architecture
+
+
+@architecture("cifar_bagnet", InputFacts(cam_layer="patches.7"))
+def cifar_bagnet(num_classes: int, *, width: Count = 32) -> Any:
+    """BagNet whose logits are the mean over patches of 10 × 10 pixels (Brendel & Bethge 2019, section 2)."""
+    from heatproof.models._bagnet import CifarBagNet
+
+    return CifarBagNet(num_classes, width=width)

@@ -1,0 +1,128 @@
+"""The networks of torchvision and timm, by their names there.
+
+What the common ones expect stands here, so that a plan is made without importing either library. Any other name of
+theirs is asked of the library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatproof.bounds import Count
+from heatproof.errors import HeatproofError
+from heatproof.models.registry import InputFacts, architecture
+from heatproof.registry import nearest
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TOKENS = "last_tokens.grid"
+
+_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d")
+_DENSENETS = ("densenet121", "densenet161", "densenet169", "densenet201")
+# The last ReLU, before the last pooling: 13 convolutions of VGG-16, each with its ReLU, and four poolings before it.
+_VGGS = {
+    f"vgg{depth}{suffix}": f"features.{(depth - 3) * layers + 3}"
+    for depth in (11, 13, 16, 19)
+    for suffix, layers in (("", 2), ("_bn", 3))
+}
+# Name to the layer that class activation maps read: feature maps after the last activation.
+TORCHVISION_LAYERS = {
+    **dict.fromkeys(_RESNETS, "layer4"),
+    **_VGGS,
+    **dict.fromkeys(_DENSENETS, "features.relu5"),
+    **{f"efficientnet_b{number}": "features" for number in range(8)},
+    **dict.fromkeys(("mobilenet_v2", "convnext_tiny", "convnext_small", "convnext_base"), "features"),
+    **dict.fromkeys(("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32"), TOKENS),
+}
+_TIMM_IMAGENET = {
+    **dict.fromkeys(_RESNETS, "layer4"),
+    **_VGGS,
+    **dict.fromkeys(_DENSENETS, "features"),
+    **{f"efficientnet_b{number}": "bn2" for number in (0, 2, 3, 4)},
+    "convnext_tiny": "stages",
+    **{f"deit_{size}_patch16_224": TOKENS for size in ("tiny", "small", "base")},
+}
+_TIMM_HALF = {
+    "efficientnet_b1": "bn2",
+    "tf_efficientnet_lite0": "bn2",
+    "inception_v4": "features",
+    **{f"vit_{size}_patch16_224": TOKENS for size in ("tiny", "small", "base")},
+}
+TIMM_LAYERS = {**_TIMM_IMAGENET, **_TIMM_HALF}
+NO_LAYER = "no layer for class activation maps is known of this network: name one in the model's cam_layer"
+# In training they return the logits of side branches as well.
+_SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
+
+
+def torchvision_facts(*, name: str, size: int | None = None) -> InputFacts:
+    """Return what torchvision's network of this name expects of its input, with torchvision's weights.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such classifier, or it takes any size and is given one.
+    """
+    layer = TORCHVISION_LAYERS.get(name)
+    if layer is None:
+        import torchvision.models
+
+        known = [known for known in torchvision.models.list_models(torchvision.models) if known not in _SEVERAL_OUTPUTS]
+        if name not in known:
+            raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {nearest(name, known)}")
+    return _facts(name, IMAGENET, layer, (224, 224) if name.startswith("vit_") else None, size)
+
+
+def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
+    """Return what timm's network of this name expects of its input, with the weights that timm has for it.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such network, or it takes any size and is given one.
+    """
+    if name in TIMM_LAYERS:
+        fixed = (224, 224) if TIMM_LAYERS[name] == TOKENS else None
+        return _facts(name, HALF if name in _TIMM_HALF else IMAGENET, TIMM_LAYERS[name], fixed, size)
+    import timm
+
+    base = name.partition(".")[0]
+    if not timm.is_model(base):
+        raise HeatproofError(f"timm has no network {name!r}: {nearest(name, timm.list_models())}")
+    try:
+        expected = timm.get_pretrained_cfg(name)
+    except RuntimeError:
+        expected = None
+    if expected is None:
+        known = timm.list_pretrained(f"{base}.*")
+        raise HeatproofError(f"timm has no weights {name!r}, whose input it could tell: {nearest(name, known)}")
+    fixed = expected.input_size[1:] if expected.fixed_input_size else None
+    return _facts(name, (expected.mean, expected.std), TIMM_LAYERS.get(base), fixed, size)
+
+
+def _facts(
+    name: str,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+    layer: str | None,
+    fixed: tuple[int, int] | None,
+    size: int | None,
+) -> InputFacts:
+    if size and not fixed:
+        raise HeatproofError(f"The network {name!r} takes images of any size: leave its option 'size' out.")
+    mean, std = normalisation
+    return InputFacts(mean, std, (size, size) if size else fixed, layer, NO_LAYER)
+
+
+@architecture("torchvision_model", torchvision_facts)
+def torchvision_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
+    """Network of torchvision by its name there, such as resnet50; `size` is for vision transformers alone."""
+    from heatproof.models._published import build_torchvision
+
+    return build_torchvision(name, num_classes, size)
+
+
+@architecture("timm_model", timm_facts)
+def timm_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
+    """Network of timm by its name there, such as inception_v4; `size` is for vision transformers alone."""
+    from heatproof.models._published import build_timm
+
+    return build_timm(name, num_classes, size)

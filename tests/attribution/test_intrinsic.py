@@ -1,0 +1,148 @@
+"""Networks made to be explained: their maps sum to the logit, and belong to one class."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import Explained
+from heatproof.errors import NotApplicable
+from heatproof.models.catalogue import ARCHITECTURES
+
+EXPLAINED_BY = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def explain(images):
+    """Return a function that explains random images with a network whose running statistics have seen data."""
+    networks = {}
+
+    def make(architecture, targets=(0, 1, 2, 1, 0), rows=slice(None), **changes):
+        if architecture not in networks:
+            with torch.random.fork_rng():
+                torch.manual_seed(3)
+                network = ARCHITECTURES[architecture].build(3, width=4)
+                network.train()
+                with torch.no_grad():
+                    for _ in range(3):
+                        network(torch.rand(8, 3, 32, 32))
+            networks[architecture] = network.eval().requires_grad_(False)
+        network = networks[architecture]
+        explained = Explained(
+            network,
+            network,
+            ARCHITECTURES[architecture].facts,
+            images,
+            torch.tensor(targets),
+            tuple("abcde"),
+            seed=0,
+            batch_size=4,
+        )
+        explained = dataclasses.replace(
+            explained, images=images[rows], targets=explained.targets[rows], image_ids=explained.image_ids[rows]
+        )
+        return dataclasses.replace(explained, **changes)
+
+    return make
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY)
+def test_the_map_sums_to_the_logit(name, explain, images):
+    explained = explain(EXPLAINED_BY[name])
+    (maps,) = EXPLAINERS[name].function(explained).values()
+    logits = explained.network(images).gather(1, explained.targets[:, None])[:, 0]
+    assert maps.shape == (5, 32, 32)
+    assert maps.std() > 0
+    assert (maps.sum((1, 2)) - logits).abs().max() <= 1e-4 * logits.abs().max().clamp(max=1)
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY)
+def test_another_class_has_another_map(name, explain):
+    (maps,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name])).values()
+    (others,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name], targets=(1, 2, 0, 0, 2))).values()
+    difference = (maps - others).abs().amax((1, 2))
+    assert difference.min() > 0.1 * maps.abs().max()
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY)
+def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain):
+    explained = explain(EXPLAINED_BY[name])
+    sizes = []
+    handle = explained.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    (maps,) = EXPLAINERS[name].function(explained).values()
+    for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
+        (some,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name], rows=rows)).values()
+        assert (some - maps[rows]).abs().max() < 1e-5
+    handle.remove()
+    assert min(sizes) == 2, "a single image travels with its copy"
+    assert max(sizes) == 4, "no pass is larger than the batch size"
+    assert not maps.requires_grad
+    for module in explained.network.modules():
+        assert not module._forward_hooks
+        assert getattr(module, "dynamic", True)
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY)
+@pytest.mark.parametrize("architecture", ["cifar_resnet20", "cifar_vgg11_nobias"])
+def test_other_networks_are_a_gap(name, architecture, explain):
+    with pytest.raises(NotApplicable, match=r"^the network"):
+        EXPLAINERS[name].function(explain(architecture))
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY)
+def test_probabilities_are_a_gap(name, explain):
+    explained = explain(EXPLAINED_BY[name])
+    output = torch.nn.Sequential(explained.network, torch.nn.Softmax(-1))
+    with pytest.raises(NotApplicable, match="not the softmax"):
+        EXPLAINERS[name].function(dataclasses.replace(explained, output=output))
+
+
+def test_a_patch_logit_lies_on_the_pixels_that_it_sees(explain, images):
+    """A change outside a patch leaves its logit, and a change inside does not."""
+    network = explain("cifar_bagnet").network
+    size, stride = network.patch_size, network.patch_stride
+    before = network.patch_logits(images)
+    changed = images.clone()
+    changed[:, :, 20, 13] += 1
+    moved = (network.patch_logits(changed) - before).abs().amax((0, 1)) > 1e-6
+    sees = [
+        [0 <= 20 - row * stride < size and 0 <= 13 - column * stride < size for column in range(before.shape[3])]
+        for row in range(before.shape[2])
+    ]
+    assert moved.tolist() == sees
+    assert (before.shape[2] - 1) * stride + size == 32, "every pixel is seen"
+
+
+def test_bcos_is_the_contribution_of_colours_and_their_inverses(explain, images):
+    """Against the formula: one linear map of each image, written out as a matrix in float64."""
+    network = explain("cifar_bcos_resnet20").network.double()
+    try:
+        encoded = network.encode(images[:1].double())
+        assert torch.equal(encoded[:, 3:], 1 - encoded[:, :3])
+        with network.linear():
+            matrix = torch.autograd.functional.jacobian(network, encoded)[0, :, 0]
+        explained = dataclasses.replace(explain("cifar_bcos_resnet20", rows=slice(0, 1)), images=images[:1].double())
+        maps = EXPLAINERS["bcos"].function(explained)["bcos"]
+        assert torch.allclose(maps[0], (matrix[0] * encoded[0]).sum(0))
+        assert torch.allclose((matrix * encoded).sum((1, 2, 3)), network(encoded)[0])
+    finally:
+        network.float()
+
+
+def test_bcos_convolution_is_the_formula(images):
+    from heatproof.models._bcos import BcosConv2d
+
+    layer = BcosConv2d(3, 2, 3, stride=2, padding=1).double()
+    x = images[:1].double() - 0.5
+    out = layer(x)
+    patches = torch.nn.functional.unfold(x, 3, padding=1, stride=2)[0].T
+    weights = layer.weight.flatten(1)
+    cosine = torch.nn.functional.cosine_similarity(patches[:, None], weights[None], dim=2)
+    expected = patches.norm(dim=1)[:, None] * cosine.abs() * cosine
+    assert torch.allclose(out[0].flatten(1).T, expected, atol=1e-5)
