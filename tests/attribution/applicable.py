@@ -10,8 +10,12 @@ ATTENTION = [
 DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp"}
 
 
+# Explainers of networks that are made to be explained.
+INTRINSIC = {"bagnet": ["cifar_bagnet"], "bcos": ["cifar_bcos_resnet20"]}
+
+
 def networks_of(name):
-    return ["small_vit"] if name in ATTENTION else ARCHITECTURES
+    return ["small_vit"] if name in ATTENTION else INTRINSIC.get(name, ARCHITECTURES)
 
 
 PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

@@ -113,7 +113,7 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     assert set(overrides["finetuning_overrides"]["properties"]) == fields | {"seed", "grid", "baseline", "share"}
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "config").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "config").rglob("*.yaml")), ids=lambda path: path.name)
 def test_ready_configs_are_sound(path):
     assert f"{path} is sound" in check_config(path)
 

@@ -10,7 +10,14 @@ from heatproof.errors import HeatproofError
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import build_network, find_layer
 
-SMALL = {"cifar_resnet20": {"width": 4}, "cifar_vgg11_bn": {"width": 4}, "small_vit": {"dim": 24, "depth": 2}}
+# Those of other libraries are tested by themselves.
+OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
+SMALL = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name in OWN}
+CONVOLUTIONS = {
+    **{f"cifar_resnet{depth}": depth for depth in (20, 32, 44, 56)},
+    **{f"cifar_vgg{depth}{suffix}": depth for depth in (11, 13, 16, 19) for suffix in ("", "_bn")},
+}
+WITHOUT_BIAS = ["cifar_resnet20_nobias", "cifar_vgg11_nobias"]
 
 
 def spec_of(name, **options):
@@ -28,21 +35,27 @@ def images():
     return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_every_architecture_is_tested_here():
-    assert set(SMALL) == set(ARCHITECTURES)
+def awake(network):
+    """Return a network whose weights that start at zero, as Fixup's do, no longer are, and whose norms saw a batch."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        if not parameter.any():
+            parameter.data.normal_(0, 0.1, generator=generator)
+    with torch.no_grad():
+        network.train()(torch.rand(4, 3, 32, 32, generator=generator))
+    return network.eval()
 
 
-@pytest.mark.parametrize("classes", [3, 10])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("name", "classes"), [(name, 3 + place % 8) for place, name in enumerate(SMALL)])
 def test_logits_for_any_number_of_classes(name, classes, images):
-    network = build_network(spec_of(name), classes).eval()
+    network = awake(build_network(spec_of(name), classes))
     assert network(images).shape == (3, classes)
     assert not torch.equal(network(images)[0], network(images)[1])
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_layer_for_cams_has_a_grid(name, images):
-    network = build_network(spec_of(name), 10).eval()
+    network = awake(build_network(spec_of(name), 10))
     seen = []
     layer = find_layer(network, ARCHITECTURES[name].facts.cam_layer, "model")
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
@@ -65,7 +78,48 @@ def test_weights_are_drawn_from_the_seed_and_the_global_generator_is_left_alone(
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name != "small_vit"])
+@pytest.mark.parametrize(("name", "depth"), CONVOLUTIONS.items())
+def test_depth_counts_convolutions_and_the_linear_layer(name, depth):
+    network = build_network(spec_of(name), 10)
+    layers = [
+        module
+        for path, module in network.named_modules()
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear) and "shortcut" not in path
+    ]
+    # A VGG's three linear layers are one here.
+    assert len(layers) == (depth if "resnet" in name else depth - 2)
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules()) == (
+        "resnet" in name or name.endswith("_bn")
+    )
+
+
+@pytest.mark.parametrize("name", WITHOUT_BIAS)
+def test_nothing_is_added_where_there_is_no_bias(name, images):
+    """The logits are homogeneous in the image."""
+    network = awake(build_network(spec_of(name), 10)).double()
+    assert not any("bias" in key for key in network.state_dict())
+    assert torch.allclose(network(images.double() * 3), network(images.double()) * 3, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", WITHOUT_BIAS)
+def test_input_x_gradient_is_complete_without_bias(name, images):
+    network = awake(build_network(spec_of(name), 10))
+    images = images.clone().requires_grad_()
+    logits = network(images)[:, 2]
+    total = (images * torch.autograd.grad(logits.sum(), images)[0]).sum((1, 2, 3))
+    assert (total - logits).abs().max() <= 1e-5 * logits.abs().max().clamp(max=1)
+
+
+def test_fixup_starts_as_its_shortcuts_and_learns(images):
+    network = build_network(spec_of("cifar_resnet20_fixup"), 10)
+    assert not network(images).any(), "the linear layer starts at zero"
+    assert all(not block.conv2.weight.any() for block in network.stages)
+    assert any("after2.bias" in name for name, _ in network.named_parameters())
+    first = build_network(spec_of("cifar_resnet20"), 10, seed=0).stages[0].conv1.weight.std()
+    assert network.stages[0].conv1.weight.std() < 0.5 * first, "less by the root of the number of blocks"
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("small_vit", "cifar_bcos_resnet20")])
 def test_no_activation_is_used_twice(name, images):
     """Hooks of DeepLift and guided methods need a module for each use."""
     network = build_network(spec_of(name), 10).eval()

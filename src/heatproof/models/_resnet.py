@@ -114,7 +114,7 @@ class FixupBlock(nn.Module):
 
 
 class FixupResNet(nn.Module):
-    """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is ever added."""
+    """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is added."""
 
     def __init__(self, num_classes: int, blocks_per_stage: int, width: int, *, bias: bool) -> None:
         super().__init__()
@@ -128,10 +128,12 @@ class FixupResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         for block in self.stages:
             # Fixup, rules 1 and 2, for residual branches of two layers.
-            block.conv1.weight.data.mul_(len(self.stages) ** -0.5)  # type: ignore[union-attr, operator]
-            nn.init.zeros_(block.conv2.weight)  # type: ignore[union-attr, arg-type]
-        nn.init.zeros_(self.classifier.weight)
+            first, last = block.conv1.weight.data, block.conv2.weight.data  # type: ignore[union-attr]
+            first.mul_(len(self.stages) ** -0.5)  # type: ignore[operator]
+            # With nothing added, networks that start at zero did not learn: their branches start small instead.
+            last.mul_(0 if bias else 1)  # type: ignore[operator]
         if bias:
+            nn.init.zeros_(self.classifier.weight)
             nn.init.zeros_(self.classifier.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

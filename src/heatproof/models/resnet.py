@@ -44,7 +44,7 @@ def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
 
 @architecture("cifar_resnet20_nobias", FACTS)
 def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
-    """CIFAR ResNet-20 by Fixup, without batch norm and without any bias: input × gradient sums to the logit."""
+    """CIFAR ResNet-20 without batch norm and without any bias: input × gradient sums to the logit."""
     from heatproof.models._resnet import FixupResNet
 
     return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=False)
