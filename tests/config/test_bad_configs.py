@@ -32,11 +32,11 @@ BAD = {
         "no architecture named 'small_vits': did you mean 'small_vit'?",
     ),
     "unknown architecture of a model": (
-        {"models": [{"m": {"architecture": "cifar_resnet2"}}]},
-        "'architecture' in models: m cannot be 'cifar_resnet2': did you mean 'cifar_resnet20'?",
+        {"models": [{"m": {"architecture": "cifar_resnet_20"}}]},
+        "'architecture' in models: m cannot be 'cifar_resnet_20': did you mean 'cifar_resnet20'?",
     ),
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
-    "explainer like no other": ({"explainers": ["qqqqq"]}, "known are *, edges, *, grad_cam, "),
+    "explainer like no other": ({"explainers": ["qqqqq"]}, "named 'qqqqq': known are "),
     "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "cannot be 'zero': did you mean 'zeros'?"),
     "unknown metric": (
         {"metrics": ["mas_insertions"]},
