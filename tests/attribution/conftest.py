@@ -10,7 +10,13 @@ from heatproof.attribution.registry import Explained
 from heatproof.data.digits import digits
 from heatproof.models.catalogue import ARCHITECTURES
 
-OPTIONS = {"cifar_resnet20": {"width": 8}, "cifar_vgg11_bn": {"width": 8}, "small_vit": {}}
+OPTIONS = {
+    "cifar_resnet20": {"width": 8},
+    "cifar_vgg11_bn": {"width": 8},
+    "small_vit": {},
+    "cifar_bagnet": {"width": 8},
+    "cifar_bcos_resnet20": {"width": 8},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +70,7 @@ def _train(name, data):
                 module.momentum = None
         with torch.no_grad():
             network(images)
-    layer = facts.cam_layer.replace("{last}", str(len(getattr(network, "blocks", [])) - 1))
+    layer = facts.cam_layer and facts.cam_layer.replace("{last}", str(len(getattr(network, "blocks", [])) - 1))
     return network.eval().requires_grad_(False), dataclasses.replace(facts, cam_layer=layer)
 
 
