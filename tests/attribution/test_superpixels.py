@@ -197,7 +197,7 @@ def test_missing_library_is_named(explain_digits, monkeypatch):
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(HeatproofError, match=r"heatproof\[superpixels\]"):
+    with pytest.raises(HeatproofError, match=r"scikit-image"):
         run("lime", explain_digits(), segments="slic")
 
 

@@ -1,0 +1,39 @@
+"""docs/gaps.md says what is so: made by docs/gaps.py, and run again here where networks are trained anyway."""
+
+from pathlib import Path
+
+import pytest
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.errors import NotApplicable
+
+TEXT = (Path(__file__).parents[2] / "docs" / "gaps.md").read_text(encoding="utf-8")
+CELLS = [
+    [cell.strip().strip("`") for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("| `")
+]
+HEAD = next(line for line in TEXT.splitlines() if line.startswith("| explainer"))
+COLUMNS = [cell.strip().strip("`") for cell in HEAD.split("|")[2:-1]]
+PAGE = {(row[0], column): cell for row in CELLS for column, cell in zip(COLUMNS, row[1:], strict=True)}
+FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 2}
+
+
+def test_every_explainer_of_models_has_a_row():
+    assert [row[0] for row in CELLS] == [name for name, entry in EXPLAINERS.items() if entry.uses_model]
+
+
+def test_every_gap_has_a_reason():
+    numbers = {line.partition(".")[0] for line in TEXT.splitlines() if line[:1].isdigit()}
+    assert {cell for cell in PAGE.values() if cell != "yes"} == numbers
+
+
+@pytest.mark.parametrize("column", ["resnet20", "vgg11_bn", "small_vit", "bagnet", "bcos_resnet20"])
+@pytest.mark.parametrize("name", [row[0] for row in CELLS])
+def test_the_page_is_so(name, column, explain_digits):
+    entry = EXPLAINERS[name]
+    explained = explain_digits(column if column == "small_vit" else f"cifar_{column}")
+    try:
+        entry.function(explained, **{option: FEW[option] for option in entry.options if option in FEW})
+    except NotApplicable:
+        assert PAGE[name, column] != "yes"
+    else:
+        assert PAGE[name, column] == "yes"
