@@ -30,13 +30,14 @@ FEW = {"steps": 4, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baseli
 HEAD = """# Which explainer applies to which network
 
 Made by `python docs/gaps.py`, which runs every explainer on digits and on a small network of every kind, trained for a
-moment; a test holds the page. In the workflow a gap is a row of the tables without a score and with its reason. Figures in
-reasons differ from network to network. An explainer that knows no model applies everywhere and is not listed.
+moment; a test holds the page. In the workflow a gap is a row of the tables without a score and with its reason. Figures
+in reasons differ from network to network. An explainer that knows no model applies everywhere and is not listed.
 """
 
 
-def pictures(split: str, count: int, dataset=None):
-    dataset = dataset or digits(seed=0)
+def pictures(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
+    """Return the first digits of a split, in [-1, 1], with labels and ids."""
+    dataset = digits(seed=0)
     images = torch.from_numpy(dataset.images(split, 0, count)) * 2 - 1
     return images, torch.from_numpy(dataset.splits[split].labels[:count]), dataset.splits[split].ids[:count]
 
@@ -82,6 +83,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
 
 
 def main() -> None:
+    """Print the page."""
     networks = {name: trained(name) for name in NETWORKS}
     notes: list[str] = []
     rows = []
