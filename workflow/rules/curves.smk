@@ -45,7 +45,12 @@ if plan.model_responses:
             paths.DATASET,
             paths.WEIGHTS,
         output:
-            updates(paths.subset_files(paths.at(paths.SUBSETS, response=list(plan.model_responses)), "{shard}")),
+            updates(
+                paths.subset_files(
+                    paths.at(paths.SUBSETS, response=list(plan.model_responses)),
+                    "{shard}",
+                )
+            ),
         log:
             "results/logs/subsets/{dataset}/{model}/{weights}/{response}.{shard}.log",
         conda:
@@ -56,7 +61,11 @@ if plan.model_responses:
             mem_mb=lambda w, attempt: 6000 * attempt,
             runtime=lambda w, attempt: 240 * attempt,
         params:
-            spec=lambda w: spec(plan.subsets_spec(w.dataset, w.model, w.weights, w.response, int(w.shard))),
+            spec=lambda w: spec(
+                plan.subsets_spec(
+                    w.dataset, w.model, w.weights, w.response, int(w.shard)
+                )
+            ),
         message:
             "Random subsets for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
         shell:

@@ -69,7 +69,10 @@ rule all_scores:
             paths.SCORES_TABLE,
             caption="../report/scores.rst",
             category="Scores",
-            labels={"what": "every metric, every method, every model", "kind": "table"},
+            labels={
+                "what": "every metric, every method, every model",
+                "kind": "table",
+            },
         ),
         paths.SCORES_TABLE_MANIFEST,
     log:
