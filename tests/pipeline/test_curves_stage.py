@@ -98,7 +98,7 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
         told = spec["explainers"][0]
         which = next(one for one in told["methods"] if one["method"] == method)
         ids = data.splits["evaluation"].ids[:10]
-        options["explain"] = method_maps(told, which, network, spec, ids, 64, torch.device("cpu"))
+        options["explain"] = method_maps(told, which, network, data, spec, ids, 64, torch.device("cpu"))
     ids = list(data.splits["evaluation"].ids[:10])
     expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)
     rows = finished.scores(name)
@@ -302,6 +302,20 @@ def test_a_gap_goes_through_to_the_scores(project):
     rows = pd.read_csv(made.folder / "results/scores.csv").set_index(["metric", "method"])
     assert rows.loc[("rise_deletion", "odd"), "gap"] == "the network has no attention"
     assert rows.loc[("rise_deletion", "random"), "n_images"] == 10
+
+
+def test_what_does_not_apply_to_changed_images_is_a_gap(project):
+    """Also the training images are there for those that take baselines from them."""
+    explainers = [{"picky": {"explainer": "toy_plugin:picky"}}, {"expected_gradients": {"samples": 2, "baselines": 4}}]
+    change = {"explainers": explainers, "metrics": [{"sensitivity_max": {"samples": 2}}, {"ids": FEW}]}
+    made = whole_chain(project(**change))
+    gaps = {
+        name: read_json(made.folder / f"results/scores/toy/net/finetuned/{name}.json")["gaps"]
+        for name in ("ids", "sensitivity_max")
+    }
+    assert gaps["ids"] == {}
+    assert gaps["sensitivity_max"] == dict.fromkeys(("picky", "picky_abs"), "this is no image of the split")
+    assert made.scores("sensitivity_max").valid.all()
 
 
 def test_nothing_but_gaps(project):

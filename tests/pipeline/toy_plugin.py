@@ -95,6 +95,17 @@ def never_applies(explained):
     raise NotApplicable("the network has no attention")
 
 
+def picky(explained):
+    """Refuses images that somebody has changed."""
+    known = torch.from_numpy(Toy(0, 12, ()).pixels["evaluation"].reshape(12, -1))
+    facts = explained.facts
+    mean, std = (torch.tensor(values)[:, None, None] for values in (facts.mean, facts.std))
+    seen = (explained.images * std + mean).flatten(1)
+    if torch.cdist(seen, known).min(1).values.max() > 1e-2:
+        raise NotApplicable("this is no image of the split")
+    return noisy(explained)
+
+
 def stops_applying(explained):
     """Finds out late."""
     if "evaluation-05" in explained.image_ids:

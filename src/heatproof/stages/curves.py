@@ -19,6 +19,7 @@ import torch
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
+from heatproof.errors import NotApplicable
 from heatproof.manifest import read_piece
 from heatproof.models.network import load_network, normalise, use_machine
 from heatproof.perturbation.dataset_mean import dataset_options
@@ -122,6 +123,7 @@ def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size
             settings["baseline"], settings["baseline_options"], dataset, facts
         )
     start, stop = min(piece.missing()[0] for _, piece in todo), spec["images"][1]
+    gaps: dict[str, str] = {}
     for low in track(range(start, stop, batch_size), "responses", unit="batch"):
         high = min(low + batch_size, stop)
         images = normalise(dataset.images("evaluation", low, high), spec["model"]["facts"])
@@ -130,7 +132,7 @@ def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size
         for explainer, piece in todo:
             # As a rule with the first image of the batch; where images were added, within it or after it.
             begin = max(piece.missing()[0], low)
-            if begin >= high:
+            if begin >= high or explainer["name"] in gaps:
                 continue
             began, before, row = time.monotonic(), whole.images, begin - low
             ask = _Ask(
@@ -141,15 +143,26 @@ def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size
                 labels=labels[row:],
                 ids=ids[row:],
                 intact={name: values[row:] for name, values in intact.items()},
+                dataset=dataset,
                 network=network,
                 whole=whole,
                 batch_size=batch_size,
                 device=device,
             )
-            answers = ask.methods(read(explainer["maps_store"] + ".zarr", "attribution", begin, high))
+            maps = read(explainer["maps_store"] + ".zarr", "attribution", begin, high)
+            try:
+                answers = ask.methods(maps)
+            except NotApplicable as reason:
+                # It applied to the images, and does not to what they are changed to.
+                log.info("%s does not apply: %s", explainer["name"], reason)
+                gaps[explainer["name"]] = str(reason)
+                continue
             piece.add(begin, {"response": answers}, time.monotonic() - began, whole.images - before)
-    for _, piece in todo:
-        piece.publish(str(device))
+    for explainer, piece in todo:
+        if explainer["name"] in gaps:
+            piece.publish_gap(gaps[explainer["name"]], str(device))
+        else:
+            piece.publish(str(device))
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,7 @@ class _Ask:
     labels: torch.Tensor
     ids: list[str]
     intact: Mapping[str, np.ndarray]
+    dataset: Dataset
     network: torch.nn.Module
     whole: WholeBatches
     batch_size: int
@@ -261,5 +275,5 @@ class _Ask:
     def _explain(self, method: Mapping[str, Any]) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         explaining = import_module("heatproof.stages.explaining")
         return explaining.method_maps(
-            self.explainer, method, self.network, self.spec, self.ids, self.batch_size, self.device
+            self.explainer, method, self.network, self.dataset, self.spec, self.ids, self.batch_size, self.device
         )

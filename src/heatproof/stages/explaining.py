@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from heatproof.attribution.make import Probabilities, find_function, stack_maps
+from heatproof.attribution.make import Background, Probabilities, find_function, stack_maps
 from heatproof.attribution.registry import Explained
+from heatproof.data.registry import Dataset
 from heatproof.models.registry import InputFacts
 
 
@@ -16,6 +17,7 @@ def method_maps(
     explainer: Mapping[str, Any],
     method: Mapping[str, Any],
     network: torch.nn.Module,
+    dataset: Dataset,
     spec: Mapping[str, Any],
     image_ids: Sequence[str],
     batch_size: int,
@@ -29,6 +31,8 @@ def method_maps(
         From a spec of the curves: the explainer with its options, and which of its maps, raw or absolute.
     network
         Images (B, C, H, W) to logits (B, K), in eval mode.
+    dataset
+        Its training images are baselines of some explainers.
     spec
         Has the model's ``facts``, the ``output`` that is explained, and the ``seed``.
     image_ids
@@ -45,6 +49,7 @@ def method_maps(
     known = bool(explainer["uses_model"])
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["facts"].items()}
     facts = InputFacts(**given)
+    background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
     output = Probabilities(network).eval() if spec["output"] == "probability" else network
 
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -58,6 +63,7 @@ def method_maps(
             image_ids=tuple(name for name in image_ids for _ in range(copies)),
             seed=spec["seed"],
             batch_size=batch_size,
+            background=background,
         )
         maps = stack_maps(function(explained, **explainer["options"]), explainer, explained)[:, method["index"]]
         found = torch.from_numpy(maps)
