@@ -107,6 +107,28 @@ def test_neither_batches_nor_shards_change_a_map(project, whole, batch_size, sha
         np.testing.assert_allclose(other.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
 
 
+def test_out_of_memory_halves_the_batch(project, caplog):
+    """With one line in the log, and the same maps."""
+    caplog.set_level("INFO", logger="heatproof")
+    explainers = [{"hungry": {"explainer": "toy_plugin:greedy"}}, {"noisy": {"explainer": "toy_plugin:noisy"}}]
+    made = project(explainers=explainers).attribute(batch_size=8)
+    np.testing.assert_array_equal(made.maps("hungry"), made.maps("noisy"))
+    said = [record.message for record in caplog.records if "out of memory" in record.message]
+    halved = "hungry: out of memory with {} images in a batch, going on with {}"
+    assert said == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
+
+
+def test_out_of_memory_with_one_image_is_said(project):
+    explainers = [{"hungry": {"explainer": "toy_plugin:greedy", "fits": 0}}]
+    with pytest.raises(HeatproofError, match="Memory runs out in 'hungry' with one image in a batch"):
+        project(explainers=explainers).attribute()
+
+
+def test_other_errors_are_not_taken_for_it(project):
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        project(explainers=[{"wrong": {"explainer": "toy_plugin:wrong_in_another_way"}}]).attribute()
+
+
 def test_the_same_command_gives_the_same_bytes(project, whole):
     again = project(explainers=MIXED).attribute()
     assert again.bytes("maps") == whole.bytes("maps") != {}

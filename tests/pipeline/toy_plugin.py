@@ -90,6 +90,17 @@ def breaks_at_seven(explained):
     return {"map": maps}
 
 
+def greedy(explained, *, fits=3):
+    """Runs out of memory with more images in a batch than fit."""
+    if explained.batch_size > fits:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+    return noisy(explained)
+
+
+def wrong_in_another_way(explained):
+    raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
 def never_applies(explained):
     """Needs what the network does not have."""
     raise NotApplicable("the network has no attention")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.attribution.memory import WithinMemory
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
@@ -162,7 +163,7 @@ def _explain(
     batch_size: int,
     device: torch.device,
 ) -> None:
-    function = find_function(entry)
+    function, within_memory = find_function(entry), WithinMemory(entry["name"])
     output = Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network
     counter = CountPasses(network)
     split = dataset.splits["evaluation"]
@@ -183,7 +184,7 @@ def _explain(
             batch_size=batch_size,
             background=background,
         )
-        maps = function(explained, **entry["options"])
+        maps = within_memory(function, explained, entry["options"])
         values = stack_maps(maps, entry, explained)
         piece.add(low, {"attribution": values}, time.monotonic() - began, counter.images - passes)
 

@@ -1,0 +1,66 @@
+"""A smaller batch where memory runs out: slower, and the same maps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from heatproof.attribution.registry import Explained
+from heatproof.errors import HeatproofError
+
+log = logging.getLogger(__name__)
+
+# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
+SAID = ("out of memory", "can't allocate memory")
+
+
+class WithinMemory:
+    """Runs an explainer, and halves its batches when memory runs out; what fitted is kept for the next images.
+
+    Parameters
+    ----------
+    name
+        The explainer's, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.batch_size: int | None = None
+
+    def __call__(
+        self, function: Callable[..., Mapping[str, torch.Tensor]], explained: Explained, options: Mapping[str, Any]
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the maps of the images.
+
+        Raises
+        ------
+        HeatproofError
+            If memory runs out with one image in a batch.
+        """
+        size = min(explained.batch_size, self.batch_size or explained.batch_size)
+        while True:
+            try:
+                return function(replace(explained, batch_size=size), **options)
+            except RuntimeError as error:
+                if not runs_out(error):
+                    raise
+                if size == 1:
+                    raise HeatproofError(
+                        f"Memory runs out in {self.name!r} with one image in a batch: take a device with more, or a "
+                        "smaller network."
+                    ) from None
+            # Outside the handler, which holds on to the tensors of the failed pass.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)
+            size //= 2
+            self.batch_size = size
+
+
+def runs_out(error: BaseException) -> bool:
+    """Tell whether an error says that there is no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in SAID)
