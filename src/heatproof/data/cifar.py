@@ -17,7 +17,7 @@ PIXELS = 3 * 32 * 32
 HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it"
 
 
-@dataset("cifar10", size=(32, 32), count=lambda **options: len(cifar10(seed=0, **options).splits["evaluation"]))
+@dataset("cifar10", size=(32, 32))
 def cifar10(*, seed: int, root: str, validation: float = 0.1) -> Divided:
     """CIFAR-10: 60,000 photographs of 10 kinds of thing, 32×32, from a folder of yours.
 
@@ -45,7 +45,7 @@ def cifar10(*, seed: int, root: str, validation: float = 0.1) -> Divided:
     return _cifar(folder, "batches.meta.txt", batches, "test_batch.bin", (1, 0), seed, validation)
 
 
-@dataset("cifar100", size=(32, 32), count=lambda **options: len(cifar100(seed=0, **options).splits["evaluation"]))
+@dataset("cifar100", size=(32, 32))
 def cifar100(*, seed: int, root: str, coarse: bool = False, validation: float = 0.1) -> Divided:
     """CIFAR-100: 60,000 photographs of 100 kinds of thing, 32×32, from a folder of yours.
 

@@ -21,7 +21,7 @@ from heatproof.errors import HeatproofError
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
-@dataset("image_folder", size=None, count=lambda **options: len(image_folder(seed=0, **options).splits["evaluation"]))
+@dataset("image_folder", size=None)
 def image_folder(
     *,
     seed: int,
@@ -108,7 +108,7 @@ def _parts(top: Path) -> dict[str, str]:
     )
 
 
-@dataset("resisc45", size=None, count=lambda **options: len(resisc45(seed=0, **options).splits["evaluation"]))
+@dataset("resisc45", size=None)
 def resisc45(
     *,
     seed: int,

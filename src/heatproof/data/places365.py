@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 
 
-@dataset("places365", size=None, count=lambda **options: len(places365(seed=0, **options).splits["evaluation"]))
+@dataset("places365", size=None)
 def places365(
     *,
     seed: int,

@@ -94,7 +94,15 @@ DATASETS: dict[str, DatasetEntry] = {}
 def dataset(
     name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Enter a loader in the table of datasets; its keyword-only arguments but `seed` are the options."""
+    """Enter a loader in the table of datasets; its keyword-only arguments but `seed` are the options.
+
+    Parameters
+    ----------
+    name, size
+        See `DatasetEntry`.
+    count
+        See `DatasetEntry`; left out, the loader lists the evaluation split, which opens no image.
+    """
 
     def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
         options = {
@@ -102,7 +110,8 @@ def dataset(
             for parameter in inspect.signature(load).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name != "seed"
         }
-        DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), count)
+        counted = count or (lambda **given: len(load(seed=0, **given).splits["evaluation"]))
+        DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), counted)
         return load
 
     return enter
