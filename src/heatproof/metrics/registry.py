@@ -158,8 +158,8 @@ def metric(
             source=source,
             options=MappingProxyType(
                 {
-                    **(_defaults(sequences) if sequences else {}),
-                    **(_defaults(settings) if settings else {}),
+                    **(keyword_defaults(sequences) if sequences else {}),
+                    **(keyword_defaults(settings) if settings else {}),
                     **{p.name: p.default for p in keyword_only},
                 }
             ),
@@ -173,10 +173,11 @@ def metric(
     return enter
 
 
-def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function, which are its options, with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _part(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _defaults(function) if name in options}
+    return {name: options[name] for name in keyword_defaults(function) if name in options}

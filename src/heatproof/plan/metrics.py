@@ -6,7 +6,6 @@ metric over responses that are there makes no network pass.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
 from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.curve import ResponseCurve
-from heatproof.metrics.registry import Metric
+from heatproof.metrics.registry import Metric, keyword_defaults
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.provenance import digest
@@ -129,7 +128,7 @@ def read_metric(name: str, given: dict[str, Any], sizes: Iterable[tuple[int, int
     if unknown:
         raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {nearest(str(unknown[0]), known)}")
     for function in filter(None, (metric.sequences, metric.settings, metric.function)):
-        own = {key: value for key, value in given.items() if key in _keywords(function)}
+        own = {key: value for key, value in given.items() if key in keyword_defaults(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
     if metric.reads == "patches":
         check_options(_patch_settings, {key: given[key] for key in PATCHES if key in given}, what)
@@ -159,11 +158,6 @@ def _referenced(reference: str) -> Metric:
         names = " and ".join(repr(metric.name) for metric in found)
         raise HeatproofError(f"The metric {reference!r} is entered as {names}: give each a function of its own.")
     return found[0]
-
-
-def _keywords(function: Any) -> set[str]:
-    kinds = inspect.Parameter.KEYWORD_ONLY
-    return {p.name for p in inspect.signature(function).parameters.values() if p.kind is kinds}
 
 
 def _responses(metric: Metric, options: Mapping[str, Any], sizes: list[tuple[int, int]]) -> dict[str, Response]:

@@ -91,22 +91,21 @@ class Scoring(Specs):
             "seed": self.config["seed"],
             "output": SCORES.format(**where, metric=metric),
             "manifest": SCORES_MANIFEST.format(**where, metric=metric),
-            "upstream": self._score_upstream(dataset, model, weights, asked),
+            "upstream": self._score_upstream(dataset, model, weights, metric),
         }
         return keyed(spec, ["heatproof.metrics.score", module])
 
     def _asked(self, dataset: str, model: str, weights: str, metric: str) -> tuple[dict[str, Any], str]:
         """Return the metric with its options and the stores that it reads, and the module of its code."""
         where = {"dataset": dataset, "model": model, "weights": weights}
-        pair = self.metrics_of(weights, model).get(metric)
-        if pair is not None:
+        drops_of = self._drops_of(model, weights, metric)
+        if metric not in self.metrics:
             kind, module, options = base_name(metric), "heatproof.metrics.single_deletion", {"truncate": False}
             entry = METRICS[kind]
         else:
             named = self.metrics[metric]
             entry, module, options = named.metric, named.module, _plain(named.options)
             kind = entry.name
-            pair = self.drops_of(named) if entry.reads == "patches" else None
         asked: dict[str, Any] = {
             "kind": kind,
             "module": module,
@@ -114,8 +113,8 @@ class Scoring(Specs):
             "options": options,
             "higher_is_better": entry.higher(options),
         }
-        if pair is not None:
-            grid, baseline, output = pair
+        if drops_of is not None:
+            grid, baseline, output = drops_of
             drops = DROPS.format(**where, grid=grid, baseline=baseline)
             return {**asked, "grid": grid, "of": output, "drops": drops}, module
         served = {
@@ -128,17 +127,25 @@ class Scoring(Specs):
         curves = {argument: {"response": r.name, "points": points} for argument, (r, points) in served.items()}
         return {**asked, "curves": curves, "store": store}, module
 
-    def _score_upstream(self, dataset: str, model: str, weights: str, asked: Mapping[str, Any]) -> str:
+    def _drops_of(self, model: str, weights: str, metric: str) -> tuple[int, str, str] | None:
+        """Return grid, baseline and output of the patch drops that a metric reads; None for one that reads none."""
+        named = self.metrics.get(metric)
+        if named is None:
+            return self.metrics_of(weights, model)[metric]
+        return self.drops_of(named) if named.metric.reads == "patches" else None
+
+    def _score_upstream(self, dataset: str, model: str, weights: str, metric: str) -> str:
         """Return a digest of the keys of all that is behind one metric's scores."""
-        where = (dataset, model, weights)
-        if "curves" in asked:
-            return digest([self._curve_keys(*where, read["response"]) for read in asked["curves"].values()])
-        if asked["reads"] == "subsets":
-            response = asked["drops"].rpartition("/")[2]
-            drops = self.subsets_spec(*where, response, 0)
+        where, drops_of = (dataset, model, weights), self._drops_of(model, weights, metric)
+        if drops_of is not None:
+            grid, baseline, _ = drops_of
+            drops = self.drops_spec(*where, grid, baseline, shard=0)
         else:
-            grid, _, baseline = asked["drops"].rpartition("/")[2].removeprefix("g").partition("_")
-            drops = self.drops_spec(*where, int(grid), baseline, shard=0)
+            named = self.metrics[metric]
+            served = [self.serving[response.name][0].name for response in named.responses.values()]
+            if named.metric.reads != "subsets":
+                return digest([self._curve_keys(*where, name) for name in served])
+            drops = self.subsets_spec(*where, served[0], 0)
         return digest([drops["key"], *self._map_keys(*where)])
 
     @remembered
