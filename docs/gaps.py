@@ -10,7 +10,8 @@ import re
 import torch
 
 from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.gate import IMAGES, hold
+from heatproof.attribution.registry import Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import NotApplicable
 from heatproof.models.catalogue import ARCHITECTURES
@@ -63,7 +64,8 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     facts = ARCHITECTURES[architecture].facts
     if "cam_layer" in entry.needs and facts.cam_layer is None:
         return facts.cam_reason
-    images, labels, ids = pictures("evaluation", 3)
+    images, labels, ids = pictures("evaluation", IMAGES)
+    figures: dict[str, Figure] = {}
     explained = Explained(
         network,
         network,
@@ -74,9 +76,11 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
         seed=0,
         batch_size=64,
         background=lambda n: pictures("train", n)[0],
+        figures=figures,
     )
     try:
-        entry.function(explained, **{name: FEW[name] for name in entry.options if name in FEW})
+        maps = entry.function(explained, **{name: FEW[name] for name in entry.options if name in FEW})
+        hold(figures, torch.stack(list(maps.values()), 1).numpy())
     except NotApplicable as gap:
         return str(gap)
     return None

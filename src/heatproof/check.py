@@ -20,6 +20,7 @@ def check_config(path: str | Path) -> str:
         One sentence for the first thing that is wrong.
     """
     plan = make_plan(read_config(path))
+    plan.require_libraries()
     check_checkpoints(plan)
     check_layers(plan)
     jobs = len(plan.pairs()) * len(plan.weights)

@@ -19,10 +19,15 @@ from heatproof.plan.whole import Plan, make_plan
 _held: list[IO[str]] = []
 
 
-def check_before_start(config: Mapping[str, Any], is_main: bool) -> Plan:
-    """Return the plan of a config; the main process also looks at checkpoints, networks and results."""
+def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = ()) -> Plan:
+    """Return the plan of a config; the main process also looks at libraries, checkpoints, networks and results.
+
+    With conda among the software deployment methods, jobs have libraries of their own.
+    """
     plan = make_plan(config)
     if is_main:
+        if not uses_conda(deployment):
+            plan.require_libraries()
         check_checkpoints(plan)
         check_layers(plan)
         adopt(plan)
@@ -51,7 +56,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     deployment
         Snakemake's software deployment methods; with conda, a job runs the Python of its environment.
     """
-    conda = any(str(method).lower().endswith("conda") for method in deployment)
+    conda = uses_conda(deployment)
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
     return {
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
@@ -60,6 +65,11 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
         "HEATPROOF_CONTROLLER": str(os.getpid()),
         **({"PYTHONPATH": path} if conda else {}),
     }
+
+
+def uses_conda(deployment: Iterable[object]) -> bool:
+    """Tell whether Snakemake's software deployment methods have conda among them."""
+    return any(str(method).lower().endswith("conda") for method in deployment)
 
 
 def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:

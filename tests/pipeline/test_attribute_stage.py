@@ -200,8 +200,8 @@ def test_a_gap_that_is_mended_is_filled(project):
 @pytest.mark.parametrize(
     ("explainer", "message"),
     [
-        ("keeps_channels", r"'odd' returned a map of shape \(10, 3, 12, 12\), and \(10, 12, 12\) was expected"),
-        ("one_image_too_few", r"'odd' returned a map of shape \(9, 12, 12\)"),
+        ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), and \(4, 12, 12\) was expected"),
+        ("one_image_too_few", r"'odd' returned a map of shape \(3, 12, 12\)"),
         ("two_maps", r"'odd' must return a dict of 1 maps, and returned \['first', 'second'\]"),
         ("bare_tensor", "'odd' must return a dict of 1 maps, and returned Tensor"),
         ("of_numpy", "'odd' returned a ndarray for a map: return a torch.Tensor"),

@@ -164,3 +164,18 @@ def smallest_drop(maps, drops, grid):
     cut = maps.reshape(len(maps), grid, SIZE // grid, grid, SIZE // grid).sum((2, 4)).reshape(len(maps), -1)
     found = np.take_along_axis(drops, cut.argmax(1)[:, None], axis=1)[:, 0]
     return found, np.isfinite(found)
+
+
+def constant_map(explained):
+    """Finds every pixel equally relevant."""
+    return {"map": torch.ones(len(explained.images), SIZE, SIZE)}
+
+
+def half_a_map(explained):
+    return {"map": noisy(explained)["noisy"][:, :6]}
+
+
+def misses_its_sum(explained):
+    """Says so itself."""
+    explained.note("completeness_error", torch.tensor([0.1, 3.0]), 1.0)
+    return noisy(explained)

@@ -17,7 +17,11 @@ NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
-    plan = check_before_start(config, is_main=workflow.is_main_process)
+    plan = check_before_start(
+        config,
+        is_main=workflow.is_main_process,
+        deployment=workflow.deployment_settings.deployment_method,
+    )
     if workflow.is_main_process and not workflow.dryrun:
         hold_folder(".snakemake")
 except HeatproofError as error:
@@ -44,7 +48,7 @@ def spec(value):
 def say_where():
     if os.path.exists(paths.IDSDS_TABLE):
         print(
-            f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv and accuracy.csv.",
+            f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv, accuracy.csv and applicability.csv.",
             file=sys.stderr,
         )
 

@@ -44,6 +44,12 @@ rule tables:
             category="Models",
             labels={"what": "accuracy before and after finetuning", "kind": "table"},
         ),
+        report(
+            paths.APPLICABILITY,
+            caption="../report/applicability.rst",
+            category="Models",
+            labels={"what": "which explainer applies to which model", "kind": "table"},
+        ),
         paths.TABLES_MANIFEST,
     log:
         "results/logs/tables.log",
@@ -56,7 +62,7 @@ rule tables:
     params:
         spec=spec(plan.table_spec()),
     message:
-        "Tables: scores, Meta-Rank, accuracy"
+        "Tables: scores, Meta-Rank, accuracy, applicability"
     shell:
         stage("tables")
 

@@ -12,6 +12,9 @@ from heatproof.models.registry import InputFacts
 if TYPE_CHECKING:
     import torch
 
+# Largest difference, as a share of the largest gradient, that is rounding.
+SAME = 1e-6
+
 
 @explainer("guided_backprop")
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
@@ -115,7 +118,20 @@ def _through_relus(explained: Explained, captum_class: type, name: str) -> torch
     method: Any = captum_class(Together(explained.output))
     with hookable(explained.output), torch.enable_grad():
         maps = [method.attribute(leaf(part.images), target=part.targets).detach().sum(1) for part in parts(explained)]
-    return torch.cat(maps)
+    found = torch.cat(maps)
+    if explained.figures is not None:
+        _require_difference(explained, found, name)
+    return found
+
+
+def _require_difference(explained: Explained, maps: torch.Tensor, name: str) -> None:
+    from heatproof.attribution.gradient import saliency
+
+    plain = saliency(explained)["saliency"]
+    scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
+    explained.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
+    if explained.figures is not None and explained.figures["difference_from_gradient"].value <= SAME:
+        raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLU modules takes part")
 
 
 def _require_relus(network: Any, name: str) -> None:

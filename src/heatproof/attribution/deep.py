@@ -123,6 +123,7 @@ def _rescale(
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
     scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
+    explained.note("convergence_delta", delta, TOLERANCE)
     if not (delta <= TOLERANCE).all():
         raise NotApplicable(
             f"DeepLift's convergence delta is {delta.max():.2g} of the largest change of an output, above "

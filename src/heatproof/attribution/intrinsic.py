@@ -11,6 +11,9 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
+# Largest share of the largest logit by which a map may miss the logit that it makes up.
+TOLERANCE = 1e-3
+
 
 @explainer("bagnet")
 def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
@@ -53,6 +56,7 @@ def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
             height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
             # A row or column that no patch sees took no part in the logit.
             maps.append(pad(spread, (0, width, 0, height)))
+            _note_conservation(part, maps[-1], seen[0].mean((2, 3)))
     finally:
         handle.remove()
     return {"bagnet": torch.cat(maps)}
@@ -86,10 +90,16 @@ def bcos(explained: Explained) -> dict[str, torch.Tensor]:
     for part in parts(explained):
         with network.linear(), torch.enable_grad():
             encoded = leaf(network.encode(part.images))
-            logits = never_alone(network)(encoded).gather(1, part.targets[:, None])
-            weights = torch.autograd.grad(logits.sum(), encoded)[0]
+            logits = never_alone(network)(encoded)
+            weights = torch.autograd.grad(logits.gather(1, part.targets[:, None]).sum(), encoded)[0]
         maps.append((weights * encoded.detach()).sum(1))
+        _note_conservation(part, maps[-1], logits.detach())
     return {"bcos": torch.cat(maps)}
+
+
+def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor) -> None:
+    missed = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs()
+    part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE)
 
 
 def _require_logits(explained: Explained) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.attribution.gate import IMAGES, for_manifest, open_gate
 from heatproof.attribution.memory import WithinMemory
-from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction
+from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
@@ -113,9 +114,10 @@ def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             continue
         if network is None and model:
             network = load_network(model, dataset.num_classes, spec["weights"], device)
+        context = _Context(spec, entry, dataset, network, facts, machine["batch_size"], device)
         try:
-            _require(entry, facts, network)
-            _explain(piece, entry, spec, dataset, network, facts, machine["batch_size"], device)
+            _pass_gate(piece, context)
+            _explain(piece, context)
         except NotApplicable as reason:
             log.info("%s does not apply: %s", entry["name"], reason)
             piece.publish_gap(str(reason), str(device))
@@ -145,48 +147,74 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
     )
 
 
-def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
-    if "cam_layer" in entry["needs"]:
-        if facts.cam_layer is None:
-            raise NotApplicable(facts.cam_reason)
-        if network is not None:
-            find_layer(network, facts.cam_layer, "model")
+class _Context:
+    """One explainer on one network, ready to explain images of the evaluation split."""
 
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        entry: Mapping[str, Any],
+        dataset: Dataset,
+        network: torch.nn.Module | None,
+        facts: InputFacts,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self.spec, self.entry, self.dataset, self.network = spec, entry, dataset, network
+        self.facts, self.batch_size, self.device = facts, batch_size, device
+        self.function, self.within_memory = find_function(entry), WithinMemory(entry["name"])
+        softmax = network is not None and spec["output"] == "probability"
+        self.output = Probabilities(network).eval() if network is not None and softmax else network
+        self.counter = CountPasses(network)
+        self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
 
-def _explain(
-    piece: Piece,
-    entry: Mapping[str, Any],
-    spec: Mapping[str, Any],
-    dataset: Dataset,
-    network: torch.nn.Module | None,
-    facts: InputFacts,
-    batch_size: int,
-    device: torch.device,
-) -> None:
-    function, within_memory = find_function(entry), WithinMemory(entry["name"])
-    output = Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network
-    counter = CountPasses(network)
-    split = dataset.splits["evaluation"]
-    background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
-    start, stop = piece.missing()
-    for low in track(range(start, stop, batch_size), entry["name"], unit="batch"):
-        high = min(low + batch_size, stop)
-        began, passes = time.monotonic(), counter.images
-        images = _prepare(dataset.images("evaluation", low, high), facts)
+    def maps(self, low: int, high: int, figures: dict[str, Figure] | None = None) -> np.ndarray:
+        """Return the maps (N, maps, H, W) of images [low, high)."""
+        split = self.dataset.splits["evaluation"]
         explained = Explained(
-            network=network,
-            output=output,
-            facts=facts if network is not None else None,
-            images=images.to(device),
-            targets=torch.from_numpy(split.labels[low:high]).to(device),
+            network=self.network,
+            output=self.output,
+            facts=self.facts if self.network is not None else None,
+            images=_prepare(self.dataset.images("evaluation", low, high), self.facts).to(self.device),
+            targets=torch.from_numpy(split.labels[low:high]).to(self.device),
             image_ids=split.ids[low:high],
-            seed=spec["seed"],
-            batch_size=batch_size,
-            background=background,
+            seed=self.spec["seed"],
+            batch_size=self.batch_size,
+            background=self.background,
+            figures=figures,
         )
-        maps = within_memory(function, explained, entry["options"])
-        values = stack_maps(maps, entry, explained)
-        piece.add(low, {"attribution": values}, time.monotonic() - began, counter.images - passes)
+        return stack_maps(self.within_memory(self.function, explained, self.entry["options"]), self.entry, explained)
+
+    def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
+        """Return the maps of the first few images, if the network has what the explainer needs."""
+        if "cam_layer" in self.entry["needs"]:
+            if self.facts.cam_layer is None:
+                raise NotApplicable(self.facts.cam_reason)
+            if self.network is not None:
+                find_layer(self.network, self.facts.cam_layer, "model")
+        return self.maps(0, few, figures)
+
+
+def _pass_gate(piece: Piece, context: _Context) -> None:
+    """Try the explainer on the first images of the split, once for all shards, and note what it says of itself."""
+    few = min(IMAGES, len(context.dataset.splits["evaluation"]))
+    record = open_gate(
+        f"{piece.base}.gate.json",
+        piece.key,
+        lambda figures: context.tried(few, figures),
+        lambda: context.counter.images,
+    )
+    piece.provenance["gate"] = for_manifest(record)
+    if record["gap"]:
+        raise NotApplicable(record["gap"])
+
+
+def _explain(piece: Piece, context: _Context) -> None:
+    start, stop = piece.missing()
+    for low in track(range(start, stop, context.batch_size), context.entry["name"], unit="batch"):
+        began, passes = time.monotonic(), context.counter.images
+        values = context.maps(low, min(low + context.batch_size, stop))
+        piece.add(low, {"attribution": values}, time.monotonic() - began, context.counter.images - passes)
 
 
 def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
@@ -204,6 +232,8 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
     ------
     HeatproofError
         If it returned other maps than it announced, or maps of another shape.
+    NotApplicable
+        If a map has another height or width than the image.
     """
     expected = (len(explained.images), *explained.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
@@ -216,6 +246,11 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
         if not isinstance(value, torch.Tensor):
             raise HeatproofError(
                 f"The explainer {entry['name']!r} returned a {type(value).__name__} for a map: return a torch.Tensor."
+            )
+        if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
+            raise NotApplicable(
+                f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
+                f"{expected[2]}"
             )
         if tuple(value.shape) != expected:
             raise HeatproofError(

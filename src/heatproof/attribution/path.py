@@ -12,6 +12,10 @@ from heatproof.bounds import Bounds, Count
 if TYPE_CHECKING:
     import torch
 
+# Largest share of an output's change that a map may miss: with few steps on a kinked path it is some percent, and where
+# it is more than the whole, a map of zeros would be nearer to the sum that is asked for.
+TOLERANCE = 1.0
+
 
 @explainer("integrated_gradients")
 def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str, torch.Tensor]:
@@ -149,7 +153,7 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     from captum.attr import IntegratedGradients
 
     require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
-    return (
+    maps = (
         IntegratedGradients(never_alone(part.output))
         .attribute(
             part.images,
@@ -160,3 +164,17 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
         )
         .detach()
     )
+    if part.figures is not None:
+        note_completeness(part, maps.sum((1, 2, 3)), baselines)
+    return maps
+
+
+def note_completeness(part: Explained, totals: torch.Tensor, baselines: torch.Tensor | float) -> None:
+    """Note by how much sums of maps (N,) miss the output's change, as a share of the largest change of an output."""
+    import torch
+
+    output = never_alone(part.output)
+    with torch.no_grad():
+        change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
+    missed = (totals - change.gather(1, part.targets[:, None])[:, 0]).abs()
+    part.note("completeness_error", missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny), TOLERANCE)

@@ -6,16 +6,26 @@ it builds its plan. Heavy libraries are imported inside the functions.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.models.registry import InputFacts
+
+
+class Figure(NamedTuple):
+    """What the gate measures of an explainer on a network, and the limit above which it does not apply."""
+
+    value: float
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class Explained:
     background
         ``background(count)`` returns `count` training images (count, C, H, W), normalised, drawn once from the seed;
         None where there are none.
+    figures
+        Where the gate of applicability asks, what explainers note of themselves (`note`); else None.
     """
 
     network: Any
@@ -56,6 +68,13 @@ class Explained:
     seed: int
     batch_size: int = 64
     background: Callable[[int], torch.Tensor] | None = None
+    figures: dict[str, Figure] | None = None
+
+    def note(self, name: str, values: torch.Tensor, limit: float | None = None) -> None:
+        """Record the largest of `values`, where the gate asks for figures; above `limit` the explainer is a gap."""
+        if self.figures is not None:
+            before = self.figures.get(name)
+            self.figures[name] = Figure(max(before.value if before else 0.0, float(values.max())), limit)
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
@@ -80,6 +99,8 @@ class Explainer:
         False for a reference map that knows no model: it is made once per dataset.
     options
         Every option with its default.
+    library
+        A library that is an optional extra, and the extra's name: ``("zennit", "lrp")``.
     """
 
     name: str
@@ -88,6 +109,7 @@ class Explainer:
     needs: frozenset[str] = frozenset()
     uses_model: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    library: tuple[str, str] | None = None
 
     @property
     def summary(self) -> str:
@@ -105,6 +127,7 @@ def explainer(
     signed: bool = True,
     needs: frozenset[str] | set[str] = frozenset(),
     uses_model: bool = True,
+    library: tuple[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Enter a function in the table of explainers; its keyword-only arguments are the options.
 
@@ -116,7 +139,7 @@ def explainer(
         Map name to whether it can be negative; left out, there is one map of the explainer's name.
     signed
         Whether that one map can be negative.
-    needs, uses_model
+    needs, uses_model, library
         See `Explainer`.
     """
 
@@ -128,6 +151,7 @@ def explainer(
             needs=frozenset(needs),
             uses_model=uses_model,
             options=MappingProxyType(options_of(function)),
+            library=library,
         )
         return function
 
@@ -141,3 +165,19 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+
+
+def require_library(entry: Explainer) -> None:
+    """Look for the library of an explainer that is an optional extra.
+
+    Raises
+    ------
+    HeatproofError
+        If it is not installed.
+    """
+    if entry.library and importlib.util.find_spec(entry.library[0]) is None:
+        library, extra = entry.library
+        raise HeatproofError(
+            f"The explainer {entry.name!r} needs {library}, which is not installed: pip install "
+            f'"heatproof[{extra}]", or leave it out of the config.'
+        )

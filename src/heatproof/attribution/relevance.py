@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._parts import accompany, leaf, parts
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import EXPLAINERS, Explained, explainer, require_library
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("lrp")
+@explainer("lrp", library=("zennit", "lrp"))
 def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit, as its `EpsilonPlusFlat`).
 
@@ -36,15 +36,16 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If zennit is not installed, probabilities are explained, the network cannot be traced, or the sum of a map
-        differs from the logit by more than 0.001 of the image's largest logit.
+        If probabilities are explained, the network cannot be traced, or the sum of a map differs from the logit by
+        more than 0.001 of the image's largest logit.
+    HeatproofError
+        If zennit is not installed.
     """
     import torch
 
-    try:
-        from zennit.attribution import Gradient
-    except ImportError:
-        raise NotApplicable('LRP needs zennit, which is not installed: pip install "heatproof[lrp]"') from None
+    require_library(EXPLAINERS["lrp"])
+    from zennit.attribution import Gradient
+
     from heatproof.attribution._canonical import canonise, composite
 
     if explained.output is not explained.network:
@@ -57,7 +58,7 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
             logits, relevance = attributor(leaf(both.images), _only(both.targets))
             count = len(part.image_ids)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(maps[-1], logits.detach()[:count], part.targets)
+            _require_conservation(part, maps[-1], logits.detach()[:count])
     return {"lrp": torch.cat(maps)}
 
 
@@ -71,8 +72,9 @@ def _only(targets: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return keep
 
 
-def _require_conservation(maps: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> None:
-    lost = (maps.sum((1, 2)) - logits.gather(1, targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
+def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor) -> None:
+    lost = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
+    part.note("conservation_error", lost, TOLERANCE)
     if not (lost <= TOLERANCE).all():
         raise NotApplicable(
             f"LRP's maps and the logits that they should sum to differ by {lost.max():.2g} of the largest logit, above "

@@ -38,9 +38,13 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
         explainers.setdefault(method["explainer"], []).append(method)
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
+    gates: dict[str, Any] = {}
     for explainer, methods in list(explainers.items()):
         for made in _read_by(spec, explainer, methods[0]["maps"]):
             keys |= {path: piece["key"] for path, piece in made.items()}
+            gate = next((piece["gate"] for piece in made.values() if "gate" in piece), None)
+            if gate:
+                gates[explainer] = gate
             reason = next((piece["gap"] for piece in made.values() if piece["gap"]), None)
             if reason:
                 gaps.update({method["method"]: reason for method in methods})
@@ -68,6 +72,7 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
         key=spec["key"],
         files=[describe_file(spec["output"], spec["manifest"])],
         gaps=gaps,
+        gates=gates,
         options=spec["options"],
         higher_is_better=spec["higher_is_better"],
         read=keys,

@@ -26,6 +26,7 @@ SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 IDSDS_TABLE = RESULTS + "/idsds_table.csv"
 META_RANK = RESULTS + "/meta_rank.csv"
 ACCURACY = RESULTS + "/accuracy.csv"
+APPLICABILITY = RESULTS + "/applicability.csv"
 TABLES_MANIFEST = RESULTS + "/tables.json"
 
 DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")

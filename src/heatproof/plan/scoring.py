@@ -9,6 +9,7 @@ from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import (
     ACCURACY,
+    APPLICABILITY,
     CURVES,
     DROPS,
     IDSDS_TABLE,
@@ -208,6 +209,7 @@ class Scoring(Specs):
             "idsds_table": IDSDS_TABLE,
             "meta_rank": META_RANK,
             "accuracy": ACCURACY,
+            "applicability": APPLICABILITY,
             "manifest": TABLES_MANIFEST,
         }
         return keyed(spec, ["heatproof.report.tables"])

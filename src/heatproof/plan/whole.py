@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import require_library
 from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
@@ -12,6 +14,7 @@ from heatproof.plan import figures
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
+    APPLICABILITY,
     IDSDS_TABLE,
     META_RANK,
     PRETRAINED,
@@ -44,6 +47,18 @@ class Plan(Scoring):
         """Return the checkpoint of a model where it is a file."""
         checkpoint = self.models[model].checkpoint
         return [checkpoint] if checkpoint and "://" not in checkpoint else []
+
+    def require_libraries(self) -> None:
+        """Look for the optional libraries that the config's explainers need.
+
+        Raises
+        ------
+        HeatproofError
+            If one is not installed.
+        """
+        for entry in self.explainers.values():
+            if entry.kind in EXPLAINERS:
+                require_library(EXPLAINERS[entry.kind])
 
     def records(self) -> Iterator[Record]:
         """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
@@ -107,7 +122,7 @@ class Plan(Scoring):
 
     def tables(self) -> list[str]:
         """Return the tables."""
-        return [IDSDS_TABLE, META_RANK, ACCURACY]
+        return [IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY]
 
     def figures(self) -> list[str]:
         """Return the figures and pages."""

@@ -33,9 +33,11 @@ SCORE_COLUMNS = [
     "rank",
 ]
 
+APPLICABILITY = ["dataset", "model", "weights", "explainer", "images", "figure", "value", "limit", "gap"]
+
 
 def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write idsds_table.csv, meta_rank.csv and accuracy.csv."""
+    """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
     gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
@@ -45,17 +47,23 @@ def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
     write_table(ranked, spec["meta_rank"])
     write_table(accuracy_table(spec["drops"], spec["images"]), spec["accuracy"])
-    publish_tables(spec, [spec["idsds_table"], spec["meta_rank"], spec["accuracy"]], spec["scores"])
+    write_table(applicability_table(spec["scores"]), spec["applicability"])
+    outputs = [spec[name] for name in ("idsds_table", "meta_rank", "accuracy", "applicability")]
+    publish_tables(spec, outputs, spec["scores"])
 
 
 def read_gaps(scores: str) -> list[dict[str, str]]:
     """Return what has no scores beside a file of scores: dataset, model, weights, metric, method, gap."""
+    where, manifest = _read_manifest(scores)
+    return [{**where, "method": method, "gap": reason} for method, reason in manifest["gaps"].items()]
+
+
+def _read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
     path = Path(scores)
-    where = dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True))
     manifest = read_json(path.with_suffix(".json"))
     if manifest is None:
         raise HeatproofError(f"{path.with_suffix('.json')} is missing or damaged: remove {path} and run again.")
-    return [{**where, "method": method, "gap": reason} for method, reason in manifest["gaps"].items()]
+    return dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True)), manifest
 
 
 def higher_is_better(metric: str) -> bool:
@@ -110,6 +118,34 @@ def score_table(
     order = {case: place for place, case in enumerate(dict.fromkeys(zip(*(scores[key] for key in CASE), strict=True)))}
     place = [order.get(case, len(order)) for case in zip(*(table[key] for key in CASE), strict=True)]
     return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
+
+
+def applicability_table(scores: list[str]) -> pd.DataFrame:
+    """Return what every explainer said of itself on every model before its maps were made.
+
+    Parameters
+    ----------
+    scores
+        Files of scores, with the gate's records in the manifests beside them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a figure: dataset, model, weights, explainer, ``images`` it was tried on, ``figure``, ``value`` (lower
+        is better, but for ``difference_from_gradient``), the ``limit`` above which it is a gap, where it has one, and
+        ``gap``, the reason for which the explainer was left out. An explainer that was refused before it could say
+        anything has a row without a figure.
+    """
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for path in scores:
+        where, manifest = _read_manifest(path)
+        for explainer, record in manifest["gates"].items():
+            case = {**{key: where[key] for key in CASE[:3]}, "explainer": explainer, "images": record["images"]}
+            for figure, said in (record["figures"] or {None: {}}).items():
+                row = {**case, "figure": figure, **said, "gap": record["gap"]}
+                # Every metric of the patch drops reads the same maps.
+                rows[(*(str(case[key]) for key in APPLICABILITY[:4]), str(figure))] = row
+    return pd.DataFrame(list(rows.values()), columns=APPLICABILITY)
 
 
 def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:

@@ -1,0 +1,85 @@
+"""The gate of applicability: asked once of a model and explainer, recorded, and a gap where it says so."""
+
+import pandas as pd
+import pytest
+from toy_project import WHERE
+
+from heatproof.attribution.make import attribute
+from heatproof.store import read_json, write_json
+
+IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
+
+
+def record(project, explainer):
+    return read_json(f"{project.base(explainer)}.gate.json")
+
+
+def gap(project, explainer, shard=0):
+    return read_json(f"{project.base(explainer)}.{shard}.json")["gap"]
+
+
+def test_what_explainers_say_of_themselves_is_recorded(project):
+    names = ("ig", "deep_lift", "guided_backprop", "lrp", "saliency")
+    made = project(explainers=[IG, *names[1:]]).attribute()
+    figures = {name: record(made, name)["figures"] for name in names}
+    assert 0 < figures["ig"]["completeness_error"]["value"] < 0.5
+    for name, figure, limit in (("deep_lift", "convergence_delta", 0.01), ("lrp", "conservation_error", 1e-3)):
+        assert figures[name][figure]["value"] < figures[name][figure]["limit"] == limit
+    assert figures["guided_backprop"]["difference_from_gradient"]["value"] > 0.01
+    assert figures["saliency"] == {"constant_maps": {"value": 0, "limit": None}}
+    assert not any(record(made, name)["gap"] for name in names)
+
+
+def test_more_steps_have_a_smaller_error(project):
+    errors = []
+    for steps in (2, 64):
+        made = project(explainers=[{"ig": {"explainer": "integrated_gradients", "steps": steps}}]).attribute()
+        errors.append(record(made, "ig")["figures"]["completeness_error"]["value"])
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("explainer", "reason"),
+    [
+        ("constant_map", "each of its maps has one value everywhere"),
+        ("half_a_map", "its map is of 6 by 12 pixels, and the image of 12 by 12"),
+        ("misses_its_sum", "its completeness error is 3, above 1"),
+        ("never_applies", "the network has no attention"),
+    ],
+)
+def test_what_fails_is_a_gap_with_its_reason_in_every_shard(project, explainer, reason):
+    made = project(explainers=[{"odd": {"explainer": f"toy_plugin:{explainer}"}}, "saliency"], shard_size=4).attribute()
+    assert record(made, "odd")["gap"] == reason
+    assert [gap(made, "odd", shard) for shard in range(3)] == [reason] * 3
+    assert gap(made, "saliency") is None
+
+
+def test_it_is_asked_once_for_all_shards(project):
+    made = project(explainers=["saliency"], shard_size=4).attribute()
+    alone = project(explainers=["saliency"], shard_size=12).attribute()
+    passes = [read_json(f"{made.base('saliency')}.{shard}.json")["gate"]["network_passes"] for shard in range(3)]
+    assert passes == [4, 4, 4]
+    assert record(made, "saliency")["images"] == 4
+    assert record(alone, "saliency")["figures"] == record(made, "saliency")["figures"]
+
+
+def test_a_later_job_reads_what_the_first_found(project):
+    made = project(explainers=["saliency"], shard_size=4)
+    made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 0))
+    path = f"{made.base('saliency')}.gate.json"
+    write_json(path, {**read_json(path), "gap": "somebody said so"})
+    made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 1))
+    assert gap(made, "saliency", 1) == "somebody said so"
+
+
+def test_the_table_has_a_row_for_every_figure_and_every_gap(project):
+    made = project(explainers=[IG, {"odd": {"explainer": "toy_plugin:never_applies"}}, "saliency", "random"])
+    made.attribute().drop().score()
+    table = pd.read_csv(made.folder / "results/applicability.csv")
+    rows = table.set_index(["explainer", "figure"])
+    assert set(zip(table["dataset"], table["model"], table["weights"], strict=True)) >= {WHERE}
+    assert rows.loc[("ig", "completeness_error"), "limit"] == 1
+    assert rows.loc[("random", "constant_maps"), "value"] == 0
+    refused = table[table["explainer"] == "odd"]
+    assert set(refused["gap"]) == {"the network has no attention"}
+    assert refused["figure"].isna().all()
