@@ -1,0 +1,72 @@
+"""The page on methods says how many network passes an explainer makes of an image, and it makes that many."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from heatproof.attribution.catalogue import EXPLAINERS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+SPECIAL = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
+ROWS = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in TEXT.partition("\n## ")[0].splitlines()
+    if line.startswith("| `")
+]
+
+
+def stated():
+    """Return explainer, passes without a gradient and with one, and whether each channel of a layer is one more."""
+    found = []
+    for names, *_, cost in ROWS:
+        known = re.findall(r"`(\w+)`", names)
+        costs = cost.split(";") if ";" in cost else [cost] * len(known)
+        for name, text in zip(known, costs, strict=True):
+            if EXPLAINERS[name].uses_model:
+                text, each, _ = text.partition(", and 1 for each channel")
+                gradients = sum(map(int, re.findall(r"(\d+) gradient", text)))
+                found.append((name, sum(map(int, re.findall(r"\d+", text))) - gradients, gradients, bool(each)))
+    return found
+
+
+class Counted:
+    """Counts images that pass, with a gradient and without."""
+
+    def __init__(self, network):
+        self.plain = self.gradient = 0
+        self.handle = network.register_forward_pre_hook(self)
+
+    def __call__(self, module, inputs):
+        if torch.is_grad_enabled():
+            self.gradient += len(inputs[0])
+        else:
+            self.plain += len(inputs[0])
+
+
+def test_every_explainer_of_models_is_on_the_page():
+    assert sorted(name for name, *_ in stated()) == sorted(n for n, entry in EXPLAINERS.items() if entry.uses_model)
+
+
+@pytest.mark.parametrize(("name", "plain", "gradient", "channels"), stated())
+def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channels, explain_digits):
+    known = "attention" in EXPLAINERS[name].function.__module__
+    explained = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)
+    explained = replace(explained, batch_size=128)
+    if name == "lrp":
+        pytest.skip("zennit runs a traced copy, whose passes no hook of ours sees")
+    counted = Counted(explained.network)
+    try:
+        EXPLAINERS[name].function(explained)
+    finally:
+        counted.handle.remove()
+    if channels:
+        layer = explained.network.get_submodule(explained.facts.cam_layer)
+        shapes = []
+        handle = layer.register_forward_hook(lambda *called: shapes.append(called[-1].shape))
+        explained.network(explained.images)
+        handle.remove()
+        plain += shapes[0][1]
+    assert (counted.plain / 2, counted.gradient / 2) == (plain, gradient)
