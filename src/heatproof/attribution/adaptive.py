@@ -6,7 +6,7 @@ NumPy image at a time and a keyword that NumPy 2.4 has removed. The tests compar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._parts import draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
@@ -26,14 +26,14 @@ def guided_ig(
     fraction: Annotated[float, Bounds(above=0, most=1)] = 0.25,
     max_dist: Annotated[float, Bounds(least=0, most=1)] = 0.02,
     anchors: Annotated[int, Bounds(least=0)] = 0,
+    rule: Literal["trapezoid", "left"] = "trapezoid",
 ) -> dict[str, torch.Tensor]:
     """Guided integrated gradients: from the zero baseline, values of small gradient move first.
 
     Kapishnikov et al., "Guided integrated gradients: an adaptive path method for removing noise", 2021, section 4. A
     value is one channel of one pixel. Every step covers the same share of the L1 distance between baseline and image.
-    Gradients are taken where a step begins, so that a map sums to the output at the image minus the output at the
-    baseline up to an error of order 1 / `steps`; on a linear network it does so exactly. `steps` network passes an
-    image.
+    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. `steps` +
+    `anchors` + 1 network passes an image, or `steps` with the left rule, each with a gradient.
 
     Parameters
     ----------
@@ -50,6 +50,10 @@ def guided_ig(
     anchors
         Points of the straight path, equally spaced, that the path has to pass, as in the paper; each segment between
         two is a path of its own, with its share of the steps, and `max_dist` is a share of the segment.
+    rule
+        What stands for the gradient along a step: the mean of those at both its ends, or that at its beginning, as in
+        the authors' library. The latter is small because the step was chosen for it, and not because it stays so:
+        maps then miss a good part of the output's change on networks with ReLUs, however many the steps.
 
     Returns
     -------
@@ -70,6 +74,9 @@ def guided_ig(
         steps > anchors,
         f"Guided integrated gradients need a step for each of {anchors + 1} segments, not {steps}: raise steps.",
     )
+    require(
+        rule in ("trapezoid", "left"), f"Guided integrated gradients know the rules trapezoid and left, not {rule}."
+    )
     segments = anchors + 1
     maps = []
     for part in parts(explained):
@@ -78,33 +85,45 @@ def guided_ig(
         for segment in range(segments):
             share = steps * (segment + 1) // segments - steps * segment // segments
             total += follow_small_gradients(
-                part, images * (segment / segments), images / segments, share, fraction, max_dist
+                part, images * (segment / segments), images / segments, share, fraction, max_dist, rule
             )
         maps.append(total.sum(1))
     return {"guided_ig": torch.cat(maps)}
 
 
 def follow_small_gradients(
-    part: Explained, start: torch.Tensor, way: torch.Tensor, steps: int, fraction: float, max_dist: float
+    part: Explained,
+    start: torch.Tensor,
+    way: torch.Tensor,
+    steps: int,
+    fraction: float,
+    max_dist: float,
+    rule: str = "trapezoid",
 ) -> torch.Tensor:
     """Return gradients integrated along the path (N, C, H, W) from `start` to `start` + `way`, same shape."""
     import torch
     from captum.attr import Saliency
 
     method = Saliency(never_alone(part.output))
+
+    def differentiate(travelled: torch.Tensor) -> torch.Tensor:
+        points = start + travelled.view_as(way) * way
+        return method.attribute(leaf(points), target=part.targets, abs=False).detach().flatten(1)
+
     distances = way.abs().flatten(1)
     together = int(fraction * (distances.shape[1] - 1)) + 1
-    travelled = torch.zeros_like(distances)
-    total = torch.zeros_like(distances)
+    travelled, total = torch.zeros_like(distances), torch.zeros_like(distances)
+    gradients = differentiate(travelled)
     for step in range(1, steps + 1):
-        points = start + travelled.view_as(way) * way
-        gradients = method.attribute(leaf(points), target=part.targets, abs=False).detach().flatten(1)
-        if step < steps:
-            moved = move(travelled, distances, gradients.abs(), step / steps, together, max_dist)
-        else:
-            moved = torch.ones_like(travelled)
-        total += (moved - travelled) * gradients
-        travelled = moved
+        last = step == steps
+        moved = (
+            torch.ones_like(travelled)
+            if last
+            else move(travelled, distances, gradients.abs(), step / steps, together, max_dist)
+        )
+        after = gradients if last and rule == "left" else differentiate(moved)
+        total += (moved - travelled) * (gradients if rule == "left" else (gradients + after) / 2)
+        travelled, gradients = moved, after
     return total.view_as(way) * way
 
 
@@ -144,7 +163,9 @@ def move(
     count = ordered.shape[1]
     done = torch.zeros_like(missing, dtype=torch.long)
     # Each image goes through its values in order of steepness, some at a time, until it has covered what is missing.
-    while bool(((missing > 0) & movable.any(1)).any()):
+    for _ in range(-(-count // together)):
+        if not bool((missing > 0).any()):
+            break
         threshold = ordered.gather(1, (done + together - 1).clamp(max=count - 1)[:, None])
         chosen = movable & (steepness <= threshold)
         room = torch.where(chosen, furthest - moved, 0)
@@ -263,18 +284,36 @@ def walk_to(
 def look_around(
     explained: Explained, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return predictions (N,), and gradients of the false class's lead over them and of the target output."""
+    """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
     import torch
+    from torch.nn.functional import one_hot
 
     points = leaf(points)
     with torch.enable_grad():
         logits = never_alone(explained.network)(points)
-        predicted = logits.detach().argmax(1)
-        # The last layer's products with 1 and -1 are exact. With probabilities their rounding would depend on the
-        # batch, and the sign of a gradient near zero with it.
-        lead = (logits.gather(1, false[:, None]) - logits.gather(1, predicted[:, None])).sum()
-        output = logits if explained.output is explained.network else logits.softmax(1)
-        said = output.gather(1, targets[:, None]).sum()
-        (ascent,) = torch.autograd.grad(lead, points, retain_graph=True)
-        (gradients,) = torch.autograd.grad(said, points)
-    return predicted, ascent, gradients
+    odds = logits.detach().softmax(1)
+    known = odds.shape[1]
+    # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
+    upward = one_hot(false, known) - odds
+    said = one_hot(targets, known).to(odds)
+    if explained.output is not explained.network:
+        said = odds.gather(1, targets[:, None]) * (said - odds)
+    ascent, gradients = pull_back(logits, points, torch.stack([upward, said]))
+    return logits.detach().argmax(1), ascent, gradients
+
+
+def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return gradients (M, N, C, H, W) of M weighted sums of the logits, by weights (M, N, K)."""
+    import torch
+
+    from heatproof.attribution.memory import runs_out
+
+    # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
+    # order, and the sign of a gradient near zero would depend on the batch.
+    try:
+        return torch.autograd.grad(logits, points, weights, retain_graph=True, is_grads_batched=True)[0]
+    except RuntimeError as error:
+        if runs_out(error):
+            raise
+    # A network's own backward function need not work on several at once.
+    return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])
