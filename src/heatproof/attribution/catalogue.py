@@ -1,6 +1,7 @@
 """Every explainer, entered by importing the modules that define them."""
 
 from heatproof.attribution import (  # noqa: F401
+    adaptive,
     attention,
     backprop,
     cam,

@@ -1,0 +1,319 @@
+"""Explainers that integrate gradients along paths which the network itself chooses.
+
+No library at hand has them for batches in torch: `saliency`, by the authors of guided integrated gradients, takes one
+NumPy image at a time and a keyword that NumPy 2.4 has removed. The tests compare with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from heatproof.attribution._parts import draw_per_image, leaf, never_alone, parts, require
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
+from heatproof.errors import NotApplicable
+from heatproof.models.registry import InputFacts
+
+if TYPE_CHECKING:
+    import torch
+
+
+@explainer("guided_ig")
+def guided_ig(
+    explained: Explained,
+    *,
+    steps: Count = 200,
+    fraction: Annotated[float, Bounds(above=0, most=1)] = 0.25,
+    max_dist: Annotated[float, Bounds(least=0, most=1)] = 0.02,
+    anchors: Annotated[int, Bounds(least=0)] = 0,
+    rule: Literal["trapezoid", "left"] = "trapezoid",
+) -> dict[str, torch.Tensor]:
+    """Guided integrated gradients: from the zero baseline, values of small gradient move first.
+
+    Kapishnikov et al., "Guided integrated gradients: an adaptive path method for removing noise", 2021, section 4. A
+    value is one channel of one pixel. Every step covers the same share of the L1 distance between baseline and image.
+    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. `steps` +
+    `anchors` + 1 network passes an image, or `steps` with the left rule, each with a gradient.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    steps
+        Steps of the path, one gradient each.
+    fraction
+        Share of all values that move together: those of smallest absolute gradient among those that are not at the
+        end of their range. Where they do not cover the step, the next ones follow. With 1 the path is straight.
+    max_dist
+        How far a value may be ahead of or behind the straight path, as a share of its own way; 0 is the straight path
+        and 1 leaves it free. The authors' later library has this bound in place of anchors.
+    anchors
+        Points of the straight path, equally spaced, that the path has to pass, as in the paper; each segment between
+        two is a path of its own, with its share of the steps, and `max_dist` is a share of the segment.
+    rule
+        What stands for the gradient along a step: the mean of those at both its ends, or that at its beginning, as in
+        the authors' library. The latter is small because the step was chosen for it, and not because it stays so:
+        maps then miss a good part of the output's change on networks with ReLUs, however many the steps.
+
+    Returns
+    -------
+    dict
+        ``guided_ig``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is out of its range, or there are fewer steps than segments.
+    """
+    import torch
+
+    require(0 < fraction <= 1, f"Guided integrated gradients need a fraction above 0 and at most 1, not {fraction}.")
+    require(0 <= max_dist <= 1, f"Guided integrated gradients need a max_dist from 0 to 1, not {max_dist}.")
+    require(anchors >= 0, f"Guided integrated gradients need at least 0 anchors, not {anchors}.")
+    require(
+        steps > anchors,
+        f"Guided integrated gradients need a step for each of {anchors + 1} segments, not {steps}: raise steps.",
+    )
+    require(
+        rule in ("trapezoid", "left"), f"Guided integrated gradients know the rules trapezoid and left, not {rule}."
+    )
+    segments = anchors + 1
+    maps = []
+    for part in parts(explained):
+        images = part.images.detach()
+        total = torch.zeros_like(images)
+        for segment in range(segments):
+            share = steps * (segment + 1) // segments - steps * segment // segments
+            total += follow_small_gradients(
+                part, images * (segment / segments), images / segments, share, fraction, max_dist, rule
+            )
+        maps.append(total.sum(1))
+    return {"guided_ig": torch.cat(maps)}
+
+
+def follow_small_gradients(
+    part: Explained,
+    start: torch.Tensor,
+    way: torch.Tensor,
+    steps: int,
+    fraction: float,
+    max_dist: float,
+    rule: str = "trapezoid",
+) -> torch.Tensor:
+    """Return gradients integrated along the path (N, C, H, W) from `start` to `start` + `way`, same shape."""
+    import torch
+    from captum.attr import Saliency
+
+    method = Saliency(never_alone(part.output))
+
+    def differentiate(travelled: torch.Tensor) -> torch.Tensor:
+        points = start + travelled.view_as(way) * way
+        return method.attribute(leaf(points), target=part.targets, abs=False).detach().flatten(1)
+
+    distances = way.abs().flatten(1)
+    together = int(fraction * (distances.shape[1] - 1)) + 1
+    travelled, total = torch.zeros_like(distances), torch.zeros_like(distances)
+    gradients = differentiate(travelled)
+    for step in range(1, steps + 1):
+        last = step == steps
+        moved = (
+            torch.ones_like(travelled)
+            if last
+            else move(travelled, distances, gradients.abs(), step / steps, together, max_dist)
+        )
+        after = gradients if last and rule == "left" else differentiate(moved)
+        total += (moved - travelled) * (gradients if rule == "left" else (gradients + after) / 2)
+        travelled, gradients = moved, after
+    return total.view_as(way) * way
+
+
+def move(
+    travelled: torch.Tensor,
+    distances: torch.Tensor,
+    steepness: torch.Tensor,
+    share: float,
+    together: int,
+    max_dist: float,
+) -> torch.Tensor:
+    """Return how far each value has travelled after a step, as shares (N, values) of its own way.
+
+    Parameters
+    ----------
+    travelled
+        Shares (N, values) before the step.
+    distances
+        Lengths of the ways (N, values).
+    steepness
+        Absolute gradients (N, values); the smallest move first, and equal ones at once.
+    share
+        What the step has to reach: this share of an image's summed distances.
+    together
+        How many values move at a time.
+    max_dist
+        How far a value's share may be from `share`.
+    """
+    import torch
+
+    furthest = min(share + max_dist, 1.0)
+    moved = travelled.clamp(min=max(share - max_dist, 0.0))
+    missing = share * distances.sum(1) - (moved * distances).sum(1)
+    movable = (moved < furthest) & (distances > 0)
+    steepness = steepness.masked_fill(~movable, torch.inf)
+    ordered = steepness.sort(1).values
+    count = ordered.shape[1]
+    done = torch.zeros_like(missing, dtype=torch.long)
+    # Each image goes through its values in order of steepness, some at a time, until it has covered what is missing.
+    for _ in range(-(-count // together)):
+        if not bool((missing > 0).any()):
+            break
+        threshold = ordered.gather(1, (done + together - 1).clamp(max=count - 1)[:, None])
+        chosen = movable & (steepness <= threshold)
+        room = torch.where(chosen, furthest - moved, 0)
+        reach = (room * distances).sum(1)
+        used = (missing / reach.clamp(min=torch.finfo(reach.dtype).tiny)).clamp(0, 1)
+        moved = moved + used[:, None] * room
+        missing = missing - reach
+        movable = movable & ~chosen
+        done = (steepness <= threshold).sum(1)
+    return moved
+
+
+@explainer("agi")
+def agi(
+    explained: Explained,
+    *,
+    steps: Count = 20,
+    epsilon: Annotated[float, Bounds(above=0, most=1)] = 0.05,
+    topk: Count = 20,
+) -> dict[str, torch.Tensor]:
+    """Adversarial gradient integration: along steepest ascents from the image to false classes.
+
+    Pan, Li and Zhu, "Explaining deep neural network models with adversarial gradient integration", 2021, algorithms 1
+    and 2. A path steps by the sign of the gradient of a false class's probability, which is that of its logarithm,
+    until the network predicts that class or the steps are used up. Minus the target output's gradient times the step
+    is summed over all steps of all paths: on a linear network a map sums to how much the paths lower the target
+    output, summed over paths. The false classes are drawn for each image, all equally likely, as in the paper: they
+    are not the most likely ones. At most `topk` · `steps` network passes an image, with two gradients each, and one
+    pass to count the classes.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    steps
+        The longest path.
+    epsilon
+        Length of a step in each value of the image before normalisation, where images lie in [0, 1]; a path stays
+        within.
+    topk
+        How many false classes are drawn, by the name that the authors' code has for it; all where there are fewer.
+
+    Returns
+    -------
+    dict
+        ``agi``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network knows one class alone.
+    HeatproofError
+        If an option is out of its range.
+    """
+    import torch
+
+    require(steps >= 1, f"Adversarial gradient integration needs at least 1 step, not {steps}.")
+    require(
+        0 < epsilon <= 1, f"Adversarial gradient integration needs an epsilon above 0 and at most 1, not {epsilon}."
+    )
+    require(topk >= 1, f"Adversarial gradient integration needs at least 1 false class, not {topk}.")
+    with torch.no_grad():
+        known = never_alone(explained.network)(explained.images[:1]).shape[1]
+    if known < 2:
+        raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
+    paths = min(topk, known - 1)
+    maps = []
+    # A few images at a time, so that what is held at once is one network pass, or one image's paths.
+    for few in parts(explained, max(1, explained.batch_size // paths)):
+        images = few.images.detach().repeat_interleave(paths, 0)
+        targets = few.targets.repeat_interleave(paths)
+        false = draw_false_classes(few, known, paths).flatten()
+        size = few.batch_size
+        walked = [
+            walk_to(few, *some, steps, epsilon)
+            for some in zip(images.split(size), targets.split(size), false.split(size), strict=True)
+        ]
+        maps.append(torch.cat(walked).sum(1).unflatten(0, (-1, paths)).sum(1))
+    return {"agi": torch.cat(maps)}
+
+
+def draw_false_classes(explained: Explained, known: int, count: int) -> torch.Tensor:
+    """Return `count` different classes (N, count) for each image, out of `known` and without its target."""
+    import torch
+
+    drawn = draw_per_image(
+        explained, "false classes of agi", lambda generator: torch.randperm(known - 1, generator=generator)[:count]
+    ).long()
+    return drawn + (drawn >= explained.targets[:, None])
+
+
+def walk_to(
+    explained: Explained, images: torch.Tensor, targets: torch.Tensor, false: torch.Tensor, steps: int, epsilon: float
+) -> torch.Tensor:
+    """Return minus the target output's gradient times the step, summed over each image's path, (N, C, H, W)."""
+    import torch
+
+    facts = explained.facts or InputFacts()
+    mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (facts.mean, facts.std))
+    lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
+    total = torch.zeros_like(images)
+    points, walking = images, torch.arange(len(images), device=images.device)
+    for _ in range(steps):
+        predicted, ascent, gradients = look_around(explained, points, targets[walking], false[walking])
+        ahead = predicted != false[walking]
+        # A path that has arrived takes no further pass.
+        walking, points = walking[ahead], points[ahead]
+        if not len(walking):
+            break
+        onward = (points + stride * ascent[ahead].sign()).clamp(lowest, highest)
+        total[walking] -= (onward - points) * gradients[ahead]
+        points = onward
+    return total
+
+
+def look_around(
+    explained: Explained, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
+    import torch
+    from torch.nn.functional import one_hot
+
+    points = leaf(points)
+    with torch.enable_grad():
+        logits = never_alone(explained.network)(points)
+    odds = logits.detach().softmax(1)
+    known = odds.shape[1]
+    # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
+    upward = one_hot(false, known) - odds
+    said = one_hot(targets, known).to(odds)
+    if explained.output is not explained.network:
+        said = odds.gather(1, targets[:, None]) * (said - odds)
+    ascent, gradients = pull_back(logits, points, torch.stack([upward, said]))
+    return logits.detach().argmax(1), ascent, gradients
+
+
+def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return gradients (M, N, C, H, W) of M weighted sums of the logits, by weights (M, N, K)."""
+    import torch
+
+    from heatproof.attribution.memory import runs_out
+
+    # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
+    # order, and the sign of a gradient near zero would depend on the batch.
+    try:
+        return torch.autograd.grad(logits, points, weights, retain_graph=True, is_grads_batched=True)[0]
+    except RuntimeError as error:
+        if runs_out(error):
+            raise
+    # A network's own backward function need not work on several at once.
+    return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])
