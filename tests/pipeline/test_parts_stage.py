@@ -1,5 +1,7 @@
 """What a model loses without the parts of an object, cached by its stage, and the scores that are read off it."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -21,15 +23,9 @@ from heatproof.store import describe, read, read_json
 
 WHERE = ("toy", "net", "finetuned")
 STORE = "results/parts/toy/net/finetuned.zarr"
+FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
 CONFIG = {
-    "datasets": [
-        {
-            "toy": {
-                **{"dataset": "parts", "size": 16, "classes": 3},
-                **{"train_images": 24, "validation_images": 6, "evaluation_images": 12},
-            }
-        }
-    ],
+    "datasets": [{"toy": {"dataset": "parts", **FEW}}],
     "models": [{"net": {"architecture": "cifar_resnet20", "options": {"width": 4}}}],
     "pretraining": {"epochs": 1, "batch_size": 8},
     "finetuning": {"epochs": 1, "batch_size": 8},
@@ -135,8 +131,6 @@ def test_one_store_serves_all_metrics_over_parts(made):
 
 def again(made, folder, **change):
     """Return a project with the same weights."""
-    import shutil
-
     shutil.copytree(made.folder / "results" / "weights", folder / "results" / "weights")
     shutil.copytree(made.folder / "results" / "datasets", folder / "results" / "datasets")
     return WithParts(folder, **merge(CONFIG, change))

@@ -36,7 +36,7 @@ def _corners(*points: tuple[float, float]) -> Polygon:
 # In the frame of its part: the first coordinate leads away from the body, from 0 to 1, and the second one across it,
 # from -1 to 1. No shape is another one's in part, so that covering a bit of it does not make it a different variant.
 SHAPES: dict[str, tuple[Polygon, ...]] = {
-    "wedge": (_corners((0, -0.9), (1, 0), (0, 0.9)),),
+    "wedge": (_corners((0, -0.8), (1, 0), (0, 0.8)),),
     "fork": (_corners((0, -0.35), (1, -1), (0.5, 0), (1, 1), (0, 0.35)),),
     "paddle": (_box(0, -0.25, 0.5, 0.25), _ellipse(0.65, 0, 0.35, 0.8)),
     "trident": (
@@ -44,7 +44,7 @@ SHAPES: dict[str, tuple[Polygon, ...]] = {
         _box(0.42, -1, 0.6, 1),
         *(_box(0.5, v - 0.2, 1, v + 0.2) for v in (-0.8, 0.8)),
     ),
-    "saw": tuple(_corners((0, v - 0.36), (1, v), (0, v + 0.36)) for v in (-0.66, 0, 0.66)),
+    "saw": tuple(_corners((0, v - 0.34), (1, v), (0, v + 0.34)) for v in (-0.6, 0, 0.6)),
     "dome": (_ellipse(0.2, 0, 0.65, 0.85),),
     "antlers": tuple(_corners((0, 0), (0, side * 0.35), (1, side), (1, side * 0.5)) for side in (-1, 1)),
     "spike": (_corners((0, -0.35), (1, -0.12), (1, 0.12), (0, 0.35)),),
@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[Polygon, ...]] = {
     "wheels": tuple(_ellipse(0.6, v, 0.4, 0.5) for v in (-0.55, 0.55)),
     "anvil": (_box(0, -0.22, 0.8, 0.22), _box(0.68, -0.85, 1, 0.85)),
     "disc": (_ellipse(0.5, 0, 0.5, 1),),
-    "stripe": (_box(0.3, -1.25, 0.7, 1.25),),
+    "stripe": (_box(0.28, -1.05, 0.72, 1.05),),
     "cross": (_box(0, -0.35, 1, 0.35), _box(0.33, -1, 0.67, 1)),
     "eyes": tuple(_ellipse(u, 0, 0.27, 0.6) for u in (0.05, 0.95)),
 }
@@ -72,13 +72,13 @@ COLOURS = np.array(
     dtype=np.float32,
 )
 # Where a part begins, in image sides from the middle of the body; where it leads; its length and half its width.
-# What is visible of two parts is more than two pixels apart at 32 pixels.
+# What is visible of two parts is 1.9 pixels of 32 apart, or more, and no part leaves the picture in any pose.
 PLACES = {
-    "tail": ((-0.19, 0.0), (-1, 0), 0.23, 0.12),
+    "tail": ((-0.19, 0.0), (-1, 0), 0.22, 0.12),
     "crest": ((0.0, -0.13), (0, -1), 0.2, 0.14),
     "snout": ((0.2, 0.0), (1, 0), 0.22, 0.1),
     "legs": ((0.0, 0.13), (0, 1), 0.2, 0.14),
-    "mark": ((-0.1, 0.0), (1, 0), 0.2, 0.1),
+    "mark": ((-0.1, 0.0), (1, 0), 0.2, 0.09),
 }
 NAMES = tuple(PLACES)
 # The shapes of each part; a variant is a shape in a colour of its own.
@@ -155,7 +155,7 @@ class Creature:
         """Return the fine pixels inside a polygon that is turned, scaled and moved."""
         from skimage.draw import polygon as inside
 
-        turn, scale = np.deg2rad(30 * (pose[0] - 0.5)), 0.92 + 0.16 * pose[1]
+        turn, scale = np.deg2rad(30 * (pose[0] - 0.5)), 0.9 + 0.14 * pose[1]
         matrix = scale * np.array([(np.cos(turn), np.sin(turn)), (-np.sin(turn), np.cos(turn))])
         moved = polygon @ matrix + (0.5 + 0.04 * (pose[2] - 0.5), 0.5 + 0.16 * (pose[3] - 0.5))
         side = self._size * FINE
