@@ -47,6 +47,9 @@ def evaluate(metric: str, model: Any, images: torch.Tensor, targets: Any, maps: 
         - ``ranking`` (N, H × W), pixels from most to least relevant, instead of the map's order;
         - ``explain``, images and targets to maps, where a map is updated along the way.
 
+        ``part_deletion`` is told the parts: ``masks`` (N, K, H, W) bool, true where each is visible, and ``removed``
+        (N, K, C, H, W), the images without each part, normalised as the images are; or ``drops`` (N, K) instead of it.
+
     Returns
     -------
     xarray.Dataset
