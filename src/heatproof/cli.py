@@ -25,6 +25,7 @@ STAGES = {
     "attribute": "heatproof.attribution.make",
     "curves": "heatproof.stages.curves",
     "subsets": "heatproof.stages.subsets",
+    "parts": "heatproof.stages.parts",
     "score": "heatproof.metrics.score",
     "all_scores": "heatproof.report.scores",
     "tables": "heatproof.report.tables",

@@ -47,6 +47,9 @@ def evaluate(metric: str, model: Any, images: torch.Tensor, targets: Any, maps: 
         - ``ranking`` (N, H × W), pixels from most to least relevant, instead of the map's order;
         - ``explain``, images and targets to maps, where a map is updated along the way.
 
+        ``part_deletion`` is told the parts: ``masks`` (N, K, H, W) bool, true where each is visible, and ``removed``
+        (N, K, C, H, W), the images without each part, normalised as the images are; or ``drops`` (N, K) instead of it.
+
     Returns
     -------
     xarray.Dataset
@@ -260,6 +263,31 @@ def _subsets(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, A
     return {"maps": case.maps, "drops": _drops(read, options["output"]), "masks": masks, "image_ids": case.ids}
 
 
+def _parts(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
+    masks, drops = options["masks"], options["drops"]
+    if masks is None or (drops is None) == (options["removed"] is None):
+        raise HeatproofError(
+            f"The metric {entry.name!r} needs `masks` (images, parts, height, width), and either `removed`, the images "
+            "without each part (images, parts, channels, height, width), or `drops` (images, parts)."
+        )
+    if drops is None:
+        import torch
+
+        from heatproof.perturbation.parts import part_responses
+
+        removed = torch.as_tensor(options["removed"])
+        read = part_responses(
+            case.model, case.images, removed, case.labels, case.ids, case.batch_size, device=case.device
+        )
+        drops = _drops(read, options["output"])
+    return {"maps": case.maps, "drops": _array(drops), "masks": _array(masks), "image_ids": case.ids}
+
+
+def _array(values: Any) -> np.ndarray:
+    """Return a tensor, wherever it is, or anything else as an array."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
 def _explanations(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
     import torch
 
@@ -287,6 +315,7 @@ _READERS = {
     "curves": _curves,
     "pictures": _pictures,
     "subsets": _subsets,
+    "parts": _parts,
     "explanations": _explanations,
 }
 
@@ -302,7 +331,7 @@ def _dataset(
     plain = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in options.items()
-        if value is not None and not isinstance(value, dict | np.ndarray)
+        if value is not None and not isinstance(value, dict) and not hasattr(value, "shape")
     }
     attributes = {
         "metric": entry.name,

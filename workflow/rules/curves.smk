@@ -70,3 +70,30 @@ if plan.model_responses:
             "Random subsets for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
         shell:
             stage("subsets")
+
+
+if plan.reads_parts:
+
+    rule parts:
+        input:
+            paths.DATASET,
+            paths.WEIGHTS,
+        output:
+            updates(paths.part_files(paths.PARTS, "{shard}")),
+        log:
+            "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
+        conda:
+            ENVIRONMENT
+        threads: THREADS
+        resources:
+            gpu=1,
+            mem_mb=lambda w, attempt: 6000 * attempt,
+            runtime=lambda w, attempt: 120 * attempt,
+        params:
+            spec=lambda w: spec(
+                plan.parts_spec(w.dataset, w.model, w.weights, int(w.shard))
+            ),
+        message:
+            "Images without a part for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+        shell:
+            stage("parts")

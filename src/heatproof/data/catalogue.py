@@ -8,6 +8,7 @@ from heatproof.data import (  # noqa: F401
     food101,
     image_folder,
     imagenet,
+    parts,
     places365,
 )
 from heatproof.data.registry import DATASETS

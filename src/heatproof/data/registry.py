@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +53,30 @@ class Dataset(Protocol):
         ...
 
 
+@runtime_checkable
+class HasParts(Protocol):
+    """What a dataset offers beside `Dataset` where its objects are made of parts that can be removed."""
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the K kinds of parts."""
+        ...
+
+    def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return where each part of images [start, stop) is visible: (N, K, H, W) bool, no pixel in two of them.
+
+        The mask of a part that an image lacks is empty.
+        """
+        ...
+
+    def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
+
+        What is behind a part shows in its place, and nothing else changes.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class DatasetEntry:
     """A way to load a dataset.
@@ -66,6 +90,8 @@ class DatasetEntry:
     count
         ``count(**options)`` returns the number of evaluation images without loading any, and raises HeatproofError
         for a folder that is not there; None where that cannot be known cheaply.
+    parts
+        Whether what it loads is a `HasParts` too.
     """
 
     name: str
@@ -73,6 +99,7 @@ class DatasetEntry:
     size: tuple[int, int] | None
     options: Mapping[str, Any]
     count: Callable[..., int] | None = None
+    parts: bool = False
 
     def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return height and width of the images under the options of a config; None where that is not known.
@@ -92,7 +119,7 @@ DATASETS: dict[str, DatasetEntry] = {}
 
 
 def dataset(
-    name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None
+    name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None, *, parts: bool = False
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
     """Enter a loader in the table of datasets; its keyword-only arguments but `seed` are the options.
 
@@ -102,6 +129,8 @@ def dataset(
         See `DatasetEntry`.
     count
         See `DatasetEntry`; left out, the loader lists the evaluation split, which opens no image.
+    parts
+        See `DatasetEntry`.
     """
 
     def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
@@ -111,7 +140,7 @@ def dataset(
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name != "seed"
         }
         counted = count or (lambda **given: len(load(seed=0, **given).splits["evaluation"]))
-        DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), counted)
+        DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), counted, parts)
         return load
 
     return enter

@@ -48,7 +48,8 @@ class Metric:
         that takes them; None for a metric that reads none.
     reads
         Which responses the inputs come from: ``patches`` (patch drops), ``curves``, ``pictures`` (PIC), ``subsets``
-        (random subsets of pixels), or ``explanations`` (maps of changed images).
+        (random subsets of pixels), ``explanations`` (maps of changed images), or ``parts`` (images without a part of
+        their object).
     settings
         The options of the responses, as keyword-only arguments, where they are no sequences.
     order
@@ -101,7 +102,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
-READS = ("patches", "curves", "pictures", "subsets", "explanations")
+READS = ("patches", "curves", "pictures", "subsets", "explanations", "parts")
 
 
 def metric(

@@ -156,6 +156,20 @@ def _subsets(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> d
     return {method: np.concatenate(values) for method, values in parts.items()}
 
 
+def _parts(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dict[str, np.ndarray]:
+    ids = describe(spec["drops"] + ".zarr")["image_ids"]
+    scored: dict[str, list[np.ndarray]] = {}
+    for start, stop in _shards(spec):
+        drops = _drops(spec, start, stop)
+        masks = read(spec["drops"] + ".zarr", "mask", start, stop).astype(bool)
+        for methods in explainers.values():
+            maps = read(methods[0]["maps"] + ".zarr", "attribution", start, stop)
+            for method in methods:
+                inputs = {"maps": _maps(method, maps), "drops": drops, "masks": masks, "image_ids": ids[start:stop]}
+                scored.setdefault(method["method"], []).append(_defined(metric.score(inputs, spec["options"])))
+    return {method: np.concatenate(values) for method, values in scored.items()}
+
+
 @dataclass(frozen=True)
 class _Stored:
     """The responses of one explainer: values (N, methods, quantities, points), what they are, and the labels."""
@@ -213,6 +227,7 @@ def _along_maps(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -
 _READERS = {
     "patches": _patches,
     "subsets": _subsets,
+    "parts": _parts,
     "curves": _along_maps,
     "pictures": _along_maps,
     "explanations": _along_maps,

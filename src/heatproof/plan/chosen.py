@@ -153,13 +153,18 @@ class Chosen:
     def method_responses(self) -> dict[str, Response]:
         """Responses that are made for every method, by name."""
         found = {response.name: response for response, _ in self.serving.values()}
-        return {name: response for name, response in found.items() if response.kind != "subsets"}
+        return {name: response for name, response in found.items() if response.kind not in ("subsets", "parts")}
 
     @cached_property
     def model_responses(self) -> dict[str, Response]:
-        """Responses that are made once for a model, by name."""
+        """Responses to random subsets, which are made once for a model, by name."""
         found = {response.name: response for response, _ in self.serving.values()}
         return {name: response for name, response in found.items() if response.kind == "subsets"}
+
+    @property
+    def reads_parts(self) -> list[str]:
+        """Names of the metrics that read what a model loses without the parts of an object."""
+        return [name for name, entry in self.metrics.items() if entry.metric.reads == "parts"]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
         """Return how these weights were finetuned; None for `pretrained`."""

@@ -24,8 +24,8 @@ from heatproof.provenance import digest
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.subsets import subset_masks
 
-# What the workflow knows better than a config: it comes from the model.
-FROM_THE_MODEL = ("mean", "std", "random_mask")
+# What the workflow knows better than a config, by what a metric reads: it comes from the model or the dataset.
+NOT_IN_A_CONFIG = {"pictures": ("mean", "std", "random_mask"), "parts": ("masks", "removed", "drops")}
 # As many as there are thresholds in the published code.
 PIC_POINTS = range(13)
 # Settings of responses; the other options are the metric's own.
@@ -43,7 +43,7 @@ class Response:
     Attributes
     ----------
     kind
-        ``curves``, ``pictures`` and ``explanations`` belong to a method, ``subsets`` to a model.
+        ``curves``, ``pictures`` and ``explanations`` belong to a method, ``subsets`` and ``parts`` to a model.
     settings
         All that decides what it is, in plain values.
     """
@@ -122,7 +122,7 @@ def read_metric(name: str, given: dict[str, Any], sizes: Iterable[tuple[int, int
             "called idsds where the weights are in-domain, else sds."
         )
     known = {**metric.options, **(PATCHES if metric.reads == "patches" else {})}
-    for key in FROM_THE_MODEL if metric.reads == "pictures" else ():
+    for key in NOT_IN_A_CONFIG.get(metric.reads, ()):
         known.pop(key, None)
     unknown = [key for key in given if key not in known]
     if unknown:
@@ -178,6 +178,8 @@ def _responses(metric: Metric, options: Mapping[str, Any], sizes: list[tuple[int
     if metric.reads == "subsets":
         subset_masks(["image"], 32, 32, options["sizes"], options["samples"], 0)
         return {"drops": Response("subsets", part(SUBSET_SETTINGS))}
+    if metric.reads == "parts":
+        return {"drops": Response("parts", {})}
     if metric.reads == "explanations":
         return {"changes": Response("explanations", part(CHANGE_SETTINGS))}
     return {}

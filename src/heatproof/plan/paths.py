@@ -19,6 +19,7 @@ WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
 CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
+PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
@@ -31,6 +32,7 @@ TABLES_MANIFEST = RESULTS + "/tables.json"
 
 DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")
 SUBSET_ARRAYS = ("logit", "log_probability")
+PART_ARRAYS = (*SUBSET_ARRAYS, "importance")
 
 
 def drop_files(drops: str, shard: int | str) -> list[str]:
@@ -51,6 +53,12 @@ def curve_files(curves: str, shard: int | str) -> list[str]:
 def subset_files(subsets: str, shard: int | str) -> list[str]:
     """Return the files that one shard of the responses to random subsets consists of, its manifest first."""
     return [f"{subsets}.{shard}.json", *(drop_file(subsets, array, shard) for array in SUBSET_ARRAYS)]
+
+
+def part_files(parts: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of the responses to images without a part consists of, its manifest first."""
+    arrays = [drop_file(parts, array, shard) for array in PART_ARRAYS]
+    return [f"{parts}.{shard}.json", *arrays, f"{parts}.zarr/mask/c/{shard}/0/0/0"]
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:

@@ -14,6 +14,7 @@ from heatproof.plan.paths import (
     DROPS,
     IDSDS_TABLE,
     META_RANK,
+    PARTS,
     SCORES,
     SCORES_MANIFEST,
     SCORES_TABLE,
@@ -24,6 +25,7 @@ from heatproof.plan.paths import (
     drop_file,
     map_file,
     map_files,
+    part_files,
     subset_files,
 )
 from heatproof.plan.specs import Specs, keyed, remembered
@@ -124,6 +126,8 @@ class Scoring(Specs):
         if entry.reads == "subsets":
             response, _ = served["drops"]
             return {**asked, "of": options["output"], "drops": SUBSETS.format(**where, response=response.name)}, module
+        if entry.reads == "parts":
+            return {**asked, "of": options["output"], "drops": PARTS.format(**where)}, module
         store = CURVES.format(**where, explainer="{explainer}", response="{response}")
         curves = {argument: {"response": r.name, "points": points} for argument, (r, points) in served.items()}
         return {**asked, "curves": curves, "store": store}, module
@@ -144,9 +148,12 @@ class Scoring(Specs):
         else:
             named = self.metrics[metric]
             served = [self.serving[response.name][0].name for response in named.responses.values()]
-            if named.metric.reads != "subsets":
+            if named.metric.reads == "subsets":
+                drops = self.subsets_spec(*where, served[0], 0)
+            elif named.metric.reads == "parts":
+                drops = self.parts_spec(*where, 0)
+            else:
                 return digest([self._curve_keys(*where, name) for name in served])
-            drops = self.subsets_spec(*where, served[0], 0)
         return digest([drops["key"], *self._map_keys(*where)])
 
     @remembered
@@ -174,6 +181,8 @@ class Scoring(Specs):
                     files.append(map_file(self.maps_of(**where, explainer=explainer), shard))
             if asked["reads"] == "subsets":
                 files += subset_files(asked["drops"], shard)
+            elif asked["reads"] == "parts":
+                files += part_files(asked["drops"], shard)
             elif "drops" in asked:
                 files.append(drop_file(asked["drops"], DROP_ARRAY[asked["of"]], shard))
         return files

@@ -21,6 +21,7 @@ from heatproof.plan.paths import (
     HISTORY,
     MAPS,
     NO_MODEL,
+    PARTS,
     PRETRAINED,
     SUBSETS,
     WEIGHTS,
@@ -229,6 +230,13 @@ class Specs(Chosen):
         made = {**self._passes(dataset, model, weights), "settings": dict(self.model_responses[response].settings)}
         spec = keyed(made, ["heatproof.stages.subsets", self.models[model].module])
         store = SUBSETS.format(dataset=dataset, model=model, weights=weights, response=response)
+        return {**spec, "store": store, **self._piece(shard, self.images)}
+
+    def parts_spec(self, dataset: str, model: str, weights: str, shard: int) -> dict[str, Any]:
+        """Return what makes one shard of the responses to images without a part of their object."""
+        made = self._passes(dataset, model, weights)
+        spec = keyed(made, ["heatproof.stages.parts", self.models[model].module])
+        store = PARTS.format(dataset=dataset, model=model, weights=weights)
         return {**spec, "store": store, **self._piece(shard, self.images)}
 
     def machine(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from heatproof.plan.paths import (
     drop_file,
     drop_files,
     map_files,
+    part_files,
     subset_files,
 )
 from heatproof.plan.scoring import Scoring
@@ -112,6 +113,11 @@ class Plan(Scoring):
                 files = subset_files(spec["store"], shard)
                 yield Record(4, files[0], spec["key"], files, spec["images"][1])
 
+            if self.reads_parts:
+                spec = self.parts_spec(dataset, model, weights, shard)
+                files = part_files(spec["store"], shard)
+                yield Record(4, files[0], spec["key"], files, spec["images"][1])
+
     def table_drop_files(self) -> list[str]:
         """Return the shards of patch drops that the accuracy table reads."""
         return [
@@ -148,6 +154,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         if not plan.models_of(dataset):
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
         _check_count(plan, dataset)
+        _check_parts(plan, dataset)
     return plan
 
 
@@ -179,4 +186,15 @@ def _check_count(plan: Plan, dataset: str) -> None:
         raise HeatproofError(
             f"evaluation.{key} is {plan.drop_images}, and the evaluation split of {dataset!r} has {available} images: "
             "ask for that many at most."
+        )
+
+
+def _check_parts(plan: Plan, dataset: str) -> None:
+    """Refuse a metric over parts where a dataset is known to have none; one of the user's own is asked by the stage."""
+    entry = DATASETS.get(plan.datasets[dataset]["kind"])
+    if plan.reads_parts and entry is not None and not entry.parts:
+        with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)
+        raise HeatproofError(
+            f"The metric {plan.reads_parts[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
+            f"{with_parts}, or leave the metric out."
         )

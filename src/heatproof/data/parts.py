@@ -1,0 +1,132 @@
+"""Synthetic creatures made of known parts, which decide the class: a dataset whose truth is known by construction."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated
+
+import numpy as np
+
+from heatproof.bounds import Bounds, Count
+from heatproof.data._creatures import NAMES, VARIANTS, VARIANTS_EACH, Creature
+from heatproof.data.registry import Split, dataset
+from heatproof.randomness import numpy_generator
+
+MOST_CLASSES = 50
+
+
+@cache
+def class_parts() -> np.ndarray:
+    """Return the variant of each part for `MOST_CLASSES` classes, (classes, K) integers.
+
+    Classes differ in two parts or more, so that an image without one part still has its class. The first ten of them
+    have each variant two or three times; the table of fewer classes is the beginning of that of more.
+    """
+    words: list[np.ndarray] = []
+    number, total = 0, VARIANTS_EACH ** len(NAMES)
+    while len(words) < MOST_CLASSES:
+        word = number // VARIANTS_EACH ** np.arange(len(NAMES)) % VARIANTS_EACH
+        if all((word != other).sum() >= 2 for other in words):
+            words.append(word)
+        # A step without a factor in common with the number of words visits all of them; with this one, neighbours in
+        # the table are far from each other.
+        number = (number + 307) % total
+    return np.array(words)
+
+
+class Parts:
+    """Creatures of a body and five parts, rendered when they are asked for; see the loader `parts`."""
+
+    part_names = NAMES
+
+    def __init__(self, seed: int, size: int, classes: int, counts: dict[str, int], missing: float) -> None:
+        self._seed, self._size, self._missing = seed, size, missing
+        self.num_classes = classes
+        self.class_names = tuple(
+            " ".join(VARIANTS[part][variant] for part, variant in zip(NAMES, word, strict=True))
+            for word in class_parts()[:classes]
+        )
+        # Classes alternate, so that any first n images are balanced, and what an image shows follows from its id alone.
+        self.splits = MappingProxyType(
+            {
+                name: Split(
+                    tuple(f"parts-{name}-{row:06d}" for row in range(count)),
+                    np.arange(count, dtype=np.int64) % classes,
+                )
+                for name, count in counts.items()
+            }
+        )
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        made = [creature.image(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        return np.array(made, dtype=np.float32).reshape(-1, 3, self._size, self._size)
+
+    def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return where each part is visible: (N, K, H, W) bool; empty where an image lacks the part."""
+        made = [creature.masks(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        return np.array(made, dtype=bool).reshape(-1, len(NAMES), self._size, self._size)
+
+    def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
+
+        Outside the part's mask they are the same in every bit.
+        """
+        made = [
+            creature.image({*lacks, part})
+            for creature, lacks in self._creatures(split, start, stop)
+            for part in range(len(NAMES))
+        ]
+        return np.array(made, dtype=np.float32).reshape(-1, len(NAMES), 3, self._size, self._size)
+
+    def _creatures(self, split: str, start: int, stop: int) -> list[tuple[Creature, set[int]]]:
+        chosen = self.splits[split]
+        return [
+            (
+                Creature(
+                    self._size, class_parts()[chosen.labels[row]], numpy_generator(self._seed, "parts", chosen.ids[row])
+                ),
+                self._lacks(split, chosen.ids[row]),
+            )
+            for row in range(len(chosen))[start:stop]
+        ]
+
+    def _lacks(self, split: str, image_id: str) -> set[int]:
+        if split == "evaluation":
+            return set()
+        chance, which = numpy_generator(self._seed, "missing part", image_id).random(2)
+        return {int(which * len(NAMES))} if chance < self._missing else set()
+
+
+@dataset("parts", size=None, parts=True)
+def parts(
+    *,
+    seed: int,
+    size: Annotated[int, Bounds(least=16)] = 32,
+    classes: Annotated[int, Bounds(least=2, most=MOST_CLASSES)] = 10,
+    train_images: Count = 4000,
+    validation_images: Count = 500,
+    evaluation_images: Count = 1000,
+    missing: Annotated[float, Bounds(least=0, most=1)] = 0.5,
+) -> Parts:
+    """Synthetic creatures of a body and five parts (tail, crest, snout, legs, mark), whose variants decide the class.
+
+    Made after the idea of FunnyBirds (Hesse et al., 2023): every part has its mask, and can be removed while the image
+    stays in the data's domain. Each part has four variants, a shape in a colour; a class is one variant of each part,
+    shared with some other classes. Pose, shades, body and background are drawn for each image.
+
+    Parameters
+    ----------
+    size
+        Height and width in pixels.
+    classes
+        How many of the 50 classes.
+    train_images, validation_images, evaluation_images
+        Images of each split; an image's id says what it shows, whatever these numbers are.
+    missing
+        Share of the training and validation images that lack one part, label kept, so that a network knows such
+        images. Evaluation images are whole.
+    """
+    counts = {"train": train_images, "validation": validation_images, "evaluation": evaluation_images}
+    return Parts(seed, size, classes, counts, missing)

@@ -1,0 +1,105 @@
+"""The single-deletion protocol on parts of objects: a map's say on a part against what the model loses without it.
+
+Nothing here depends on how the parts were removed. Where images without a part lie in the data's domain, as those of
+the dataset `parts`, the drops are the true importance of the parts for that model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+
+from heatproof.bounds import Bounds
+from heatproof.errors import HeatproofError
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.registry import Result, metric
+from heatproof.metrics.subsets import subset_sums
+
+
+def part_settings(
+    *,
+    masks: np.ndarray | None = None,
+    removed: np.ndarray | None = None,
+    drops: np.ndarray | None = None,
+    output: Literal["logit", "probability"] = "logit",
+) -> None:
+    """Take what `heatproof.evaluate` has to be told of the parts, and which output of the model is read.
+
+    In the workflow, masks and images without a part come from the dataset.
+    """
+
+
+@metric(
+    "part_deletion",
+    higher_is_better=True,
+    range=(-1.0, 1.0),
+    source="Hesse et al., FunnyBirds, 2023, single-deletion protocol; Hesse et al. 2024 (IDSDS), figure 2 c",
+    reads="parts",
+    settings=part_settings,
+)
+def part_deletion(
+    maps: np.ndarray,
+    drops: np.ndarray,
+    masks: np.ndarray,
+    image_ids: Sequence[str],
+    *,
+    widen: Annotated[int, Bounds(least=0)] = 0,
+) -> Result:
+    """Spearman correlation of the attribution in each part with what the model loses without it: higher is better.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W), signed: sums are taken as they are, so that a larger part has a larger say.
+    drops
+        (N, K): target logit of the image minus target logit of the image without part k.
+    masks
+        (N, K, H, W) bool, where each part is visible. A part that an image does not have, or that is hidden, has an
+        empty mask and is left out of that image's correlation.
+    image_ids
+        N strings, for messages.
+    widen
+        Pixels by which masks are widened on every side before sums are taken, as the authors' code does by 2 pixels of
+        256. Widened masks may overlap.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [-1, 1], higher is better; NaN where it is undefined. The authors report (score + 1) / 2, and
+        leave undefined images out.
+    valid : numpy.ndarray
+        (N,) bool: false where fewer than two parts are visible, all of their sums or all of their drops are equal, or
+        a drop is NaN.
+    curves : dict
+        Empty.
+
+    Raises
+    ------
+    HeatproofError
+        If a map has a value that is not finite, or maps, drops and masks do not belong together.
+    """
+    if masks.ndim != 4 or drops.shape != masks.shape[:2] or len(maps) != len(masks):
+        raise HeatproofError(
+            f"Maps {maps.shape}, drops {drops.shape} and masks of parts {masks.shape} do not belong together: give "
+            "maps (images, height, width), drops (images, parts) and masks (images, parts, height, width)."
+        )
+    masks = masks.astype(bool)
+    visible = masks.any(axis=(2, 3))
+    sums = subset_sums(maps, _widened(masks, widen), image_ids)
+    score = np.full(len(maps), np.nan)
+    # Nearly always all parts are visible, so that there is one pattern.
+    for pattern in np.unique(visible, axis=0):
+        rows = (visible == pattern).all(axis=1)
+        score[rows] = spearman_rows(sums[rows][:, pattern], drops[rows][:, pattern])
+    return score, ~np.isnan(score), {}
+
+
+def _widened(masks: np.ndarray, pixels: int) -> np.ndarray:
+    if not pixels:
+        return masks
+    from scipy.ndimage import maximum_filter
+
+    side = 2 * pixels + 1
+    return maximum_filter(masks, size=(1, 1, side, side), mode="constant")

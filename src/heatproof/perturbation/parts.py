@@ -1,0 +1,76 @@
+"""What the model says of images without one part of their object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+
+
+def part_responses(
+    network: Network,
+    images: torch.Tensor,
+    removed: torch.Tensor,
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    batch_size: int = 64,
+    *,
+    device: torch.device | str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run a network on every image as it is and without each of its parts.
+
+    The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
+    Exactly N × (K + 1) images go through the network, `batch_size` at a time.
+
+    Parameters
+    ----------
+    network
+        As in `heatproof.perturbation.responses.run_batched`.
+    images
+        (N, C, H, W), normalised; a channels_last layout is kept.
+    removed
+        (N, K, C, H, W), normalised: each image without each of its parts.
+    targets
+        (N,) int64, usually the labels.
+    image_ids
+        N strings, for messages.
+    batch_size
+        The largest number of images in one network pass.
+    device
+        Where the network is; left out, where the images are.
+
+    Returns
+    -------
+    dict
+        The arrays of `run_batched`, each (N, K + 1): index 0 is the intact image, then the parts. The logit drop of
+        part k is ``logit[:, 0] - logit[:, 1 + k]``.
+
+    Raises
+    ------
+    HeatproofError
+        If the images without parts do not belong to the images, or the network fails as in `run_batched`.
+    """
+    if removed.ndim != 5 or (removed.shape[0], *removed.shape[2:]) != tuple(images.shape):
+        raise HeatproofError(
+            f"Images without a part {tuple(removed.shape)} do not belong to images {tuple(images.shape)}: give "
+            "(images, parts, channels, height, width) for the same images."
+        )
+    device = images.device if device is None else torch.device(device)
+    targets = targets.to(device)
+    variants = removed.shape[1] + 1
+
+    def batches() -> Iterator[Batch]:
+        # As many images as a batch has: all of their variants fill whole batches, and no more of them is in memory.
+        for start in range(0, len(images), batch_size):
+            stop = start + batch_size
+            chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)
+            for part in torch.arange(len(chunk)).split(batch_size):
+                seen = chunk[part].to(device).contiguous(memory_format=_layout(images))
+                yield seen, (part // variants + start).to(device)
+
+    read = run_batched(network, batches(), targets, image_ids)
+    return {name: values.reshape(len(images), variants) for name, values in read.items()}

@@ -1,0 +1,170 @@
+"""Part deletion where the truth is planted, and in numbers made by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+import heatproof
+from heatproof.data.parts import parts
+from heatproof.errors import HeatproofError
+from heatproof.metrics.parts import part_deletion
+from heatproof.models.network import normalise
+
+FACTS = {"size": None, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+COUNT = 6
+
+
+class Additive(nn.Module):
+    """Two classes: the first one's logit is a weighted sum over pixels, the other's is zero."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+        self.seen = 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        logit = (images * self.weights).sum((1, 2, 3))
+        return torch.stack([logit, torch.zeros_like(logit)], dim=1)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A model without interactions, and the map of what each pixel adds to what stands behind the part."""
+    data = parts(seed=0)
+    images = normalise(data.images("evaluation", 0, COUNT), FACTS)
+    masks = data.part_masks("evaluation", 0, COUNT)
+    removed = data.without_part("evaluation", 0, COUNT)
+    removed = normalise(removed.reshape(-1, 3, 32, 32), FACTS).reshape(removed.shape)
+    model = Additive(torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))).eval()
+    # Masks are disjoint, so each pixel belongs to one removal at most.
+    behind = torch.where(torch.from_numpy(masks)[:, :, None], images[:, None] - removed, 0).sum(1)
+    truth = (model.weights * behind).sum(1)
+    return model, images, torch.zeros(COUNT, dtype=torch.long), truth, masks, removed
+
+
+def score(planted, maps, **options):
+    model, images, labels, _, masks, removed = planted
+    given = {"masks": masks, "removed": removed, **options}
+    return heatproof.evaluate("part_deletion", model, images, labels, maps, **given)
+
+
+@pytest.mark.parametrize("output", ["logit", "probability"])
+def test_the_truth_is_one_and_its_reverse_minus_one(planted, output):
+    truth = planted[3]
+    # Logits of hundreds would make all probabilities alike.
+    planted = (Additive(planted[0].weights * 0.01).eval(), *planted[1:])
+    best = score(planted, truth, output=output)
+    np.testing.assert_allclose(best["score"], 1)
+    np.testing.assert_allclose(score(planted, -truth, output=output)["score"], -1)
+    assert best["valid"].all()
+    assert best.attrs["higher_is_better"] == 1
+    assert best.attrs["range"] == [-1.0, 1.0]
+
+
+def test_it_is_scipys_correlation_of_sums_and_drops(planted):
+    model, images, _, _, masks, removed = planted
+    maps = np.random.default_rng(0).normal(size=(COUNT, 32, 32))
+    with torch.inference_mode():
+        intact = model(images)[:, :1]
+        drops = (intact - model(removed.flatten(0, 1))[:, 0].reshape(COUNT, 5)).double().numpy()
+    sums = np.array([[maps[n][masks[n, k]].sum() for k in range(5)] for n in range(COUNT)])
+    expected = [spearmanr(a, b).statistic for a, b in zip(sums, drops, strict=True)]
+    np.testing.assert_allclose(score(planted, maps)["score"], expected, atol=1e-12)
+    given = score(planted, maps, removed=None, drops=drops)
+    np.testing.assert_allclose(given["score"], expected, atol=1e-12)
+    with_tensors = score(planted, torch.from_numpy(maps), masks=torch.from_numpy(masks))
+    np.testing.assert_array_equal(with_tensors["score"], score(planted, maps)["score"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_passes_are_one_for_the_image_and_one_for_each_part(planted, batch_size):
+    model = Additive(planted[0].weights).eval()
+    made = score((model, *planted[1:]), planted[3], batch_size=batch_size)
+    assert model.seen == COUNT * 6
+    np.testing.assert_allclose(made["score"], 1)
+
+
+def test_scale_changes_nothing_and_the_order_of_parts_neither(planted):
+    model, images, labels, _, masks, removed = planted
+    maps = torch.rand(COUNT, 32, 32, generator=torch.Generator().manual_seed(1))
+    first = score(planted, maps)["score"]
+    np.testing.assert_array_equal(score(planted, maps * 4)["score"], first)
+    turned = (model, images, labels, None, masks[:, ::-1], removed.flip(1))
+    np.testing.assert_allclose(score(turned, maps)["score"], first)
+
+
+def test_masks_can_be_widened():
+    maps = np.zeros((1, 9, 9))
+    maps[0, 4, 3] = 5
+    maps[0, 0, 0] = 1
+    masks = np.zeros((1, 3, 9, 9), dtype=bool)
+    masks[0, 0, 4, 5] = masks[0, 1, 0, 0] = masks[0, 2, 8, 8] = True
+    drops = np.array([[3.0, 2.0, 1.0]])
+    np.testing.assert_allclose(part_deletion(maps, drops, masks, ["a"])[0], spearmanr([0, 1, 0], drops[0]).statistic)
+    for pixels, sums in ((1, [0, 1, 0]), (2, [5, 1, 0])):
+        found = part_deletion(maps, drops, masks, ["a"], widen=pixels)[0]
+        np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
+
+
+def squares(visible):
+    """Return masks of four squares, of which some are hidden."""
+    masks = np.zeros((len(visible), 4, 8, 8), dtype=bool)
+    for part in range(4):
+        top, left = 4 * (part // 2), 4 * (part % 2)
+        masks[:, part, top : top + 3, left : left + 3] = True
+    return masks & np.array(visible, dtype=bool)[:, :, None, None]
+
+
+def test_a_hidden_part_is_left_out():
+    maps = np.random.default_rng(0).normal(size=(3, 8, 8))
+    drops = np.random.default_rng(1).normal(size=(3, 4))
+    masks = squares([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0]])
+    found, valid, _ = part_deletion(maps, drops, masks, list("abc"))
+    assert valid.tolist() == [True, True, False]
+    for row, kept in ((0, [0, 1, 2, 3]), (1, [0, 2, 3])):
+        sums = [maps[row][masks[row, part]].sum() for part in kept]
+        np.testing.assert_allclose(found[row], spearmanr(sums, drops[row, kept]).statistic)
+    assert np.isnan(found[2])
+
+
+@pytest.mark.parametrize("what", ["constant map", "zero map", "equal drops", "drop of NaN", "no part"])
+def test_what_is_undefined_is_nan(what):
+    maps = np.random.default_rng(0).normal(size=(1, 8, 8))
+    drops = np.array([[0.1, 0.4, 0.3, 0.2]])
+    masks = squares([[0] * 4 if what == "no part" else [1] * 4])
+    if what == "equal drops":
+        drops = np.full((1, 4), 0.3)
+    elif what == "drop of NaN":
+        drops[0, 2] = np.nan
+    elif what != "no part":
+        maps = np.full((1, 8, 8), 0.1 if what == "constant map" else 0.0)
+    found, valid, _ = part_deletion(maps, drops, masks, ["a"])
+    assert np.isnan(found).all()
+    assert not valid.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"masks": None}, "The metric 'part_deletion' needs `masks`"),
+        ({"removed": None}, "either `removed`"),
+        ({"drops": np.zeros((COUNT, 5))}, "either `removed`"),
+        ({"removed": None, "drops": np.zeros((COUNT, 4))}, "do not belong together"),
+        (
+            {"masks": np.ones((COUNT, 5, 8, 8), dtype=bool)},
+            "Subsets of (8, 8) pixels do not belong to maps of (32, 32)",
+        ),
+        ({"removed": torch.zeros(COUNT, 5, 3, 8, 8)}, "Images without a part (6, 5, 3, 8, 8) do not belong to images"),
+        ({"removed": torch.zeros(COUNT, 3, 32, 32)}, "do not belong to images (6, 3, 32, 32)"),
+        ({"output": "logits"}, "output is 'logits': take 'logit' or 'probability'"),
+        ({"mask": None}, "no option 'mask': did you mean 'masks'?"),
+    ],
+)
+def test_what_does_not_belong_together_is_said(planted, change, says):
+    with pytest.raises(HeatproofError) as raised:
+        score(planted, planted[3], **change)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
