@@ -19,7 +19,7 @@ ROWS = [
 
 
 def stated():
-    """Return explainer, passes without a gradient and with one, whether channels add theirs, and whether it is a bound."""
+    """Return explainer, passes without and with a gradient, whether channels add theirs, and whether it is a bound."""
     found = []
     for names, *_, cost in ROWS:
         known = re.findall(r"`(\w+)`", names)
