@@ -110,20 +110,31 @@ def test_map_knows_its_class(name, pooling, explain_digits):
     assert (one - other).abs().amax((1, 2)).min() > 0.1 * one.std((1, 2)).min()
 
 
-@pytest.mark.parametrize("name", ["transition_attention", "chefer_lrp", "ss_cam", "is_cam", "hires_cam"])
-def test_random_weights_give_another_map(name, explain_digits):
-    explained = explain_digits("small_vit")
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("transition_attention", "small_vit"),
+        ("chefer_lrp", "small_vit"),
+        ("ss_cam", "cifar_resnet20"),
+        ("is_cam", "cifar_resnet20"),
+        ("hires_cam", "cifar_resnet20"),
+    ],
+)
+def test_random_weights_give_another_map(name, architecture, explain_digits):
+    explained = explain_digits(architecture)
     fresh = copy.deepcopy(explained.network)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        fresh.init_weights()
+        for module in fresh.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
     few = {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
     of_trained, of_random = (
         EXPLAINERS[name].function(replaced(explained, network), **few)[name].flatten(1)
         for network in (explained.network, fresh)
     )
     for pair in zip(of_trained, of_random, strict=True):
-        assert torch.corrcoef(torch.stack(pair))[0, 1] < 0.99
+        assert torch.corrcoef(torch.stack(pair))[0, 1] < 0.95
 
 
 CLASS_TOKEN_ONLY = {"one prefix token": {}, "two prefix tokens": {"reg_tokens": 1}, "none": POOLINGS["mean of patches"]}

@@ -142,7 +142,8 @@ def transition_attention(
         Equidistant points of the path, both ends among them, one network pass and one gradient each: an image costs
         `steps` of them. The authors take 20.
     skipped
-        Share of the blocks, from the first one on and rounded down, that the chain does not reach. The authors leave out 4 of 12.
+        Share of the blocks, from the first one on and rounded down, that the chain does not reach. The authors leave
+        out 4 of 12.
 
     Returns
     -------

@@ -32,10 +32,10 @@ def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
     product over blocks of I + E[(gradient × relevance)⁺], the last block leftmost, the mean E over heads. The
     relevance of attention comes from a relevance of 1 at the target's logit, which is sent back by equation 3 through
-    linear layers, by equation 2 through sums and matrix products, normalised by equation 10 so that none is lost or
-    made; biases take none, and norms, GELU and softmax pass it on unchanged. Where no input raises a linear layer's
-    output, all share its relevance in proportion to their size; a mean over patch tokens follows equation 2. Both are ours. One network
-    pass and one gradient an image.
+    linear layers, and by equation 2 through sums and matrix products, normalised by equation 10 so that none is lost
+    or made; biases take none, and norms, GELU and softmax pass it on unchanged. Two rules are ours: where no input
+    raises a linear layer's output, all share its relevance in proportion to their size, and a mean over patch tokens
+    follows equation 2. One network pass and one gradient an image.
 
     Returns
     -------
