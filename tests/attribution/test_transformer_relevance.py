@@ -99,6 +99,64 @@ def rule(inputs, weight, relevance):
     return (raising / raising.sum(2, keepdim=True) * relevance[:, :, None]).sum(1)
 
 
+def share(function, inputs, relevance):
+    """Equation 2, by automatic differentiation."""
+    inputs = [each.detach().requires_grad_() for each in inputs]
+    output = function(*inputs)
+    slopes = torch.autograd.grad(output, inputs, relevance / output)
+    return [(each * slope).detach() for each, slope in zip(inputs, slopes, strict=True)]
+
+
+def share_linear(inputs, weight, relevance):
+    """Equation 3: what is raised by positive and by negative inputs."""
+    raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
+    signed = [inputs.clamp(min=0), inputs.clamp(max=0)]
+    return sum(share(lambda one, other: one @ raising.mT + other @ lowering.mT, signed, relevance))
+
+
+def share_normalised(function, inputs, relevance):
+    """Equation 10, an image at a time."""
+    shares = share(function, inputs, relevance)
+    total = sum(each.sum().abs() for each in shares)
+    return [each * (each.sum().abs() / total) * (relevance.sum() / each.sum()) for each in shares]
+
+
+def test_two_blocks_by_automatic_differentiation(explain_digits):
+    network = tiny_vit(depth=2, embed_dim=48).double()
+    explained = explain_digits(count=1, dtype=torch.float64)
+    tokens, kept = network._pos_embed(network.patch_embed(explained.images)), []
+    for block in network.blocks:
+        normed = block.norm1(tokens)
+        query, key, value = (
+            each.unflatten(-1, (2, 24)).transpose(1, 2) for each in block.attn.qkv(normed).chunk(3, -1)
+        )
+        weights = (query @ key.mT / 24**0.5).softmax(-1)
+        mixed = (weights @ value).transpose(1, 2).flatten(2)
+        middle = tokens + block.attn.proj(mixed)
+        read = block.norm2(middle)
+        hidden = block.mlp.act(block.mlp.fc1(read))
+        kept.append((block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden))
+        tokens = middle + block.mlp.fc2(hidden)
+    relevance = torch.zeros_like(tokens)
+    one_hot = torch.eye(10, dtype=torch.float64)[explained.targets]
+    relevance[:, 0] = share_linear(network.norm(tokens)[:, 0], network.head.weight, one_hot)
+    expected = []
+    for block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden in reversed(kept):
+        stays, branch = share_normalised(torch.add, [middle, block.mlp.fc2(hidden)], relevance)
+        branch = share_linear(hidden, block.mlp.fc2.weight, branch)
+        relevance = stays + share_linear(read, block.mlp.fc1.weight, branch)
+        stays, branch = share_normalised(torch.add, [tokens, block.attn.proj(mixed)], relevance)
+        heads = share_linear(mixed, block.attn.proj.weight, branch).unflatten(-1, (2, 24)).transpose(1, 2)
+        of_weights, of_value = share_normalised(torch.matmul, [weights, value], heads)
+        expected.append(of_weights)
+        of_query, of_key = share_normalised(lambda one, other: one @ other.mT, [query, key], of_weights)
+        joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (of_query, of_key, of_value)], -1)
+        relevance = stays + share_linear(normed, block.attn.qkv.weight, joined)
+    ((_, found, at_tokens),) = relevances(replaced(explained, network))
+    for got, wanted in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
+        assert (got - wanted).abs().max() < 1e-8 * wanted.abs().max()
+
+
 @pytest.mark.parametrize("name", ["transition_attention", "chefer_lrp"])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_map_knows_its_class(name, pooling, explain_digits):

@@ -21,7 +21,7 @@ Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
 # Added to denominators in the direction of their sign: far below the terms of a residual branch that a layer scale made
 # small.
-STABILISER = 1e-12
+STABILISER = 1e-16
 
 
 def require_rules(transformer: Any) -> None:
@@ -122,6 +122,7 @@ def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.
     Where none does, the equation has nothing to give relevance to; there all inputs share it in proportion to their
     size.
     """
+    weight = weight.to(inputs)
     positive, negative = inputs.clamp(min=0), inputs.clamp(max=0)
     raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
     raised = positive @ raising.mT + negative @ lowering.mT

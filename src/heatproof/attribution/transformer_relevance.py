@@ -35,7 +35,8 @@ def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
     linear layers, and by equation 2 through sums and matrix products, normalised by equation 10 so that none is lost
     or made; biases take none, and norms, GELU and softmax pass it on unchanged. Two rules are ours: where no input
     raises a linear layer's output, all share its relevance in proportion to their size, and a mean over patch tokens
-    follows equation 2. One network pass and one gradient an image.
+    follows equation 2. One network pass and one gradient an image, in float64: relevance is divided by sums that can
+    cancel, and in float32 their rounding changed maps of a ViT by 5 % of their maximum in the median.
 
     Returns
     -------
@@ -75,11 +76,13 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     blocks = attention_blocks(network)
     transformer = find_transformer(network, blocks)
+    tensors = [*network.named_parameters(), *network.named_buffers()]
+    exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
     require_rules(transformer)
     for part in parts(explained):
         both, count = accompany(part), len(part.image_ids)
         with watch(blocks) as attention, record(transformer) as seen, torch.enable_grad():
-            logits = network(leaf(both.images))
+            logits = torch.func.functional_call(network, exact, (leaf(both.images.double()),))
         require_tokens(attention, both.images, transformer, len(blocks))
         if not torch.equal(logits, seen[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
