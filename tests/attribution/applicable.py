@@ -6,6 +6,7 @@ ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
 ATTENTION = [
     name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.attention"
 ]
+TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
 # These read the network itself, whichever output is attributed.
 DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp"}
 
@@ -15,7 +16,7 @@ INTRINSIC = {"bagnet": ["cifar_bagnet"], "bcos": ["cifar_bcos_resnet20"]}
 
 
 def networks_of(name):
-    return ["small_vit"] if name in ATTENTION else INTRINSIC.get(name, ARCHITECTURES)
+    return ["small_vit"] if name in TRANSFORMERS else INTRINSIC.get(name, ARCHITECTURES)
 
 
 PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

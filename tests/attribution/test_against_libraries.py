@@ -26,6 +26,12 @@ def captum_input_x_gradient(explained, image, target):
     return captum.attr.InputXGradient(explained.output).attribute(image, target=target)
 
 
+def captum_hires_cam(explained, image, target):
+    layer = explained.network.get_submodule(explained.facts.cam_layer)
+    products = captum.attr.LayerGradientXActivation(explained.output, layer).attribute(image, target=target)
+    return interpolate(products, (32, 32), mode="bilinear", align_corners=False)
+
+
 def captum_integrated_gradients(explained, image, target):
     return captum.attr.IntegratedGradients(explained.output).attribute(image, target=target, n_steps=50)
 
@@ -34,6 +40,7 @@ CAPTUM = {
     "saliency": captum_saliency,
     "input_x_gradient": captum_input_x_gradient,
     "integrated_gradients": captum_integrated_gradients,
+    "hires_cam": captum_hires_cam,
 }
 TORCHCAM = {
     "grad_cam": torchcam.methods.GradCAM,
@@ -42,7 +49,11 @@ TORCHCAM = {
     "xgrad_cam": torchcam.methods.XGradCAM,
     "layer_cam": torchcam.methods.LayerCAM,
     "score_cam": torchcam.methods.ScoreCAM,
+    "ss_cam": torchcam.methods.SSCAM,
+    "is_cam": torchcam.methods.ISCAM,
 }
+# Their defaults take 35 and 10 passes a channel.
+FEW_SAMPLES = {"ss_cam": 2, "is_cam": 2}
 
 
 @pytest.mark.parametrize("softmax", [False, True])
@@ -75,12 +86,14 @@ def test_captum_with_the_uniform_baseline(explain_digits):
 @pytest.mark.parametrize("name", TORCHCAM)
 def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
-    ours = EXPLAINERS[name].function(explained)[name]
+    few = FEW_SAMPLES.get(name)
+    ours = EXPLAINERS[name].function(explained, **({"samples": few} if few else {}))[name]
     layer = explained.network.get_submodule(explained.facts.cam_layer)
     for row, target in enumerate(explained.targets.tolist()):
         image = explained.images[row : row + 1].clone().requires_grad_()
-        seed = derive_seed(explained.seed, "noise of smooth_grad_cam_pp", explained.image_ids[row])
-        with torch.random.fork_rng(), TORCHCAM[name](explained.output, layer) as extractor:
+        seed = derive_seed(explained.seed, f"noise of {name}", explained.image_ids[row])
+        options = {"num_samples": few} if few else {}
+        with torch.random.fork_rng(), TORCHCAM[name](explained.output, layer, **options) as extractor:
             torch.manual_seed(seed)
             scores = explained.output(image)
             (cam,) = extractor([target], scores, normalized=False)

@@ -5,34 +5,14 @@ import dataclasses
 import pytest
 import timm
 import torch
-from applicable import ATTENTION
+from applicable import ATTENTION, TRANSFORMERS
+from tiny_vits import POOLINGS, Wrapped, by_hand, enlarge, tiny_vit
 from torch import nn
-from torch.nn.functional import interpolate
 
 from heatproof.attribution._attention import attend, attention_blocks
-from heatproof.attribution.attention import propagate, roll_out
+from heatproof.attribution.attention import chain, propagate, roll_out
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.errors import NotApplicable
-
-
-def tiny_vit(**options):
-    """Blocks whose attention is far from uniform: random weights, ten times as large as timm's."""
-    sizes = {"img_size": 32, "patch_size": 8, "num_classes": 10, "embed_dim": 12, "depth": 3, "num_heads": 2}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = timm.models.VisionTransformer(**(sizes | options))
-        for name, parameter in network.named_parameters():
-            if "qkv" in name:
-                nn.init.normal_(parameter, std=0.5)
-    return network.eval().requires_grad_(False)
-
-
-POOLINGS = {
-    "class token": {},
-    "class token and registers": {"reg_tokens": 3},
-    "mean of patches": {"class_token": False, "global_pool": "avg"},
-    "mean of patches beside a class token": {"global_pool": "avg", "reg_tokens": 2},
-}
 
 
 @pytest.fixture(params=POOLINGS)
@@ -41,30 +21,6 @@ def explained(request, explain_digits):
     return dataclasses.replace(
         explain_digits(count=3), network=network, output=network, targets=torch.tensor([1, 5, 9]), batch_size=2
     )
-
-
-def by_hand(network, images, targets):
-    """Return the attention of every block, and its gradient, from timm's weights and no hook."""
-    tokens = network._pos_embed(network.patch_embed(images.clone().requires_grad_()))
-    seen = []
-    for block in network.blocks:
-        normed = block.norm1(tokens)
-        count, length, width = normed.shape
-        query, key, value = block.attn.qkv(normed).view(count, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
-        weights = (query @ key.mT / (width // 2) ** 0.5).softmax(-1)
-        seen.append(weights)
-        tokens = tokens + block.attn.proj((weights @ value).transpose(1, 2).flatten(2))
-        tokens = tokens + block.mlp(block.norm2(tokens))
-    logits = network.forward_head(network.norm(tokens))
-    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), seen)
-    return logits.detach(), [each.detach() for each in seen], gradients
-
-
-def enlarge(network, rows):
-    prefix = network.num_prefix_tokens
-    query = rows[:, 0] if network.global_pool == "token" else rows[:, prefix:].mean(1)
-    assert query.shape[1] == 16 + prefix
-    return interpolate(query[:, prefix:].view(-1, 1, 4, 4), (32, 32), mode="bilinear", align_corners=False)[:, 0]
 
 
 def test_attention_and_gradients_are_those_of_the_network(explained):
@@ -87,12 +43,17 @@ def test_maps_follow_the_formulas(explained):
     identity = torch.eye(maps[0].shape[-1])
     first, second, third = ((each.mean(1) + identity) / 2 for each in maps)
     weighted = [(slope * each).relu().mean(1) for each, slope in zip(maps, gradients, strict=True)]
+    path = [by_hand(network, explained.images * share, explained.targets)[2][-1] for share in torch.linspace(0, 1, 20)]
+    mean_slope = sum(path) / 20
+    # A third of three blocks is skipped: the first one.
+    state = maps[2].mean(1) @ maps[1].mean(1) + maps[2].mean(1)
     relevance = (identity + weighted[2]) @ (identity + weighted[1]) @ (identity + weighted[0])
     expected = {
         "raw_attention": maps[-1].mean(1),
         "attention_rollout": third @ second @ first,
         "attention_grad": weighted[-1],
         "chefer_attention": relevance,
+        "transition_attention": state * mean_slope.relu().mean(1),
     }
     assert set(expected) == set(ATTENTION)
     for name, rows in expected.items():
@@ -121,11 +82,19 @@ def test_rollout_multiplies_later_blocks_from_the_left():
     torch.testing.assert_close(rolled, torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
 
 
+def test_chain_adds_every_block_to_the_state_of_the_later_ones():
+    first, second, third = torch.rand(3, 1, 4, 4).softmax(-1)
+    state = chain([first, second, third])
+    torch.testing.assert_close(state, third + third @ second + third @ first + third @ second @ first)
+    torch.testing.assert_close(state.sum(-1), torch.full((1, 4), 4.0))
+    assert torch.equal(chain([third]), third)
+
+
 def test_relevance_without_positive_gradients_stays_with_each_token():
     assert torch.equal(propagate(iter([torch.zeros(1, 3, 3)] * 2)), torch.eye(3)[None])
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", TRANSFORMERS)
 @pytest.mark.parametrize("settings", [[True, True, True], [True, False, True]], ids=str)
 def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, settings, explain_digits):
     network = tiny_vit()
@@ -142,9 +111,10 @@ def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, setting
     EXPLAINERS[name].function(explained)
     for handle in handles:
         handle.remove()
-    assert met == [[False] * 3]
+    # Transition attention's twenty passes end with the whole image.
+    assert met == [[False] * 3] * (20 if name == "transition_attention" else 1)
     assert [block.fused_attn for block in blocks] == settings
-    assert (logits[0] - fused_logits).abs().max() < 1e-5
+    assert (logits[-1] - fused_logits).abs().max() < 1e-5
     assert not any(block.attn_drop._forward_hooks for block in blocks)
 
 
@@ -157,7 +127,7 @@ def test_fused_attention_comes_back_after_a_failure(explain_digits):
     assert not any(block.attn_drop._forward_hooks for block in attention_blocks(network))
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", TRANSFORMERS)
 def test_map_is_where_the_network_attends(name, explain_digits):
     """All queries attend most to the one bright patch."""
     network = tiny_vit(depth=1, num_heads=1, pos_embed="none", class_token=False, global_pool="avg")
@@ -180,21 +150,10 @@ def test_map_is_where_the_network_attends(name, explain_digits):
     assert 16 <= column < 24
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", TRANSFORMERS)
 def test_network_without_attention_is_a_gap(name, explain_digits):
     with pytest.raises(NotApplicable, match="no attention blocks"):
         EXPLAINERS[name].function(explain_digits("cifar_resnet20"))
-
-
-class Wrapped(nn.Module):
-    """A network of one's own around timm's."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, images):
-        return self.inner(images) * 2
 
 
 def test_a_transformer_inside_of_a_network_is_found(explain_digits):

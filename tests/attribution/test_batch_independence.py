@@ -78,6 +78,8 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
         "kernel_shap",
         "gradient_shap",
         "expected_gradients",
+        "smooth_grad_cam_pp",
+        "ss_cam",
     ],
 )
 def test_draws_depend_on_seed_and_image(name, explain_digits):

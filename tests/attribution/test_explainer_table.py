@@ -49,7 +49,7 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 
-LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "bagnet", "bcos"]
+LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "chefer_lrp", "bagnet", "bcos"]
 
 
 @pytest.mark.parametrize("name", LOGITS_ONLY)

@@ -19,17 +19,25 @@ ROWS = [
 
 
 def stated():
-    """Return explainer, passes without and with a gradient, whether channels add theirs, and whether it is a bound."""
+    """Return explainer, passes without and with a gradient, those of each channel, and whether it is a bound."""
     found = []
     for names, *_, cost in ROWS:
         known = re.findall(r"`(\w+)`", names)
         costs = cost.split(";") if ";" in cost else [cost] * len(known)
         for name, text in zip(known, costs, strict=True):
             if EXPLAINERS[name].uses_model:
-                text, each, _ = text.partition(", and 1 for each channel")
+                text, _, each = text.partition(", and ")
                 gradients = sum(map(int, re.findall(r"(\d+) gradient", text)))
                 plain = sum(map(int, re.findall(r"\d+", text))) - gradients
-                found.append((name, plain, gradients, bool(each), "at most" in text))
+                found.append(
+                    (
+                        name,
+                        plain,
+                        gradients,
+                        int((re.findall(r"(\d+) for each channel", each) or [0])[0]),
+                        "at most" in text,
+                    )
+                )
     return found
 
 
@@ -53,7 +61,8 @@ def test_every_explainer_of_models_is_on_the_page():
 
 @pytest.mark.parametrize(("name", "plain", "gradient", "channels", "at_most"), stated())
 def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channels, at_most, explain_digits):
-    known = "attention" in EXPLAINERS[name].function.__module__
+    module = EXPLAINERS[name].function.__module__
+    known = "attention" in module or "transformer" in module
     explained = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)
     explained = replace(explained, batch_size=128)
     if name == "lrp":
@@ -69,7 +78,7 @@ def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channel
         handle = layer.register_forward_hook(lambda *called: shapes.append(called[-1].shape))
         explained.network(explained.images)
         handle.remove()
-        plain += shapes[0][1]
+        plain += channels * shapes[0][1]
     if at_most:
         assert 0 < counted.plain / 2 + counted.gradient / 2 <= plain + gradient
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from heatproof.attribution._parts import leaf, never_alone, parts
 from heatproof.attribution.registry import Explained
@@ -24,7 +24,8 @@ class Attended:
     attention
         For each block, first to last, (N, heads, tokens, tokens): a row is a query, and sums to 1.
     gradients
-        The gradient of the target output with respect to each of them; empty where none was asked for.
+        The gradient of the target output with respect to each of them, or to the last one only; empty where none was
+        asked for.
     images
         The part of the batch, (N, C, H, W).
     transformer
@@ -37,8 +38,15 @@ class Attended:
     transformer: Any
 
 
-def attend(explained: Explained, *, gradients: bool = False) -> Iterator[Attended]:
+def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -> Iterator[Attended]:
     """Yield the attention of every part of the batch, one network pass each.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    gradients
+        Whether the gradients are wanted too: of all blocks, or of the last one, which costs little.
 
     Raises
     ------
@@ -48,15 +56,16 @@ def attend(explained: Explained, *, gradients: bool = False) -> Iterator[Attende
     import torch
 
     blocks = attention_blocks(explained.network)
-    transformer = _find_transformer(explained.network, blocks)
+    transformer = find_transformer(explained.network, blocks)
     for part in parts(explained):
         count = len(part.image_ids)
-        with _watch(blocks) as seen, torch.set_grad_enabled(gradients):
+        with watch(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
             outputs = never_alone(part.output)(leaf(part.images) if gradients else part.images)
             chosen = outputs.gather(1, part.targets[:, None]).sum()
-        _require_tokens(seen, part.images, transformer, len(blocks))
+        require_tokens(seen, part.images, transformer, len(blocks))
         # The copy of a lone image is of no use.
-        slopes = [slope[:count] for slope in torch.autograd.grad(chosen, seen)] if gradients else []
+        wanted = seen[-1:] if gradients == "last" else seen
+        slopes = [slope[:count] for slope in torch.autograd.grad(chosen, wanted)] if gradients else []
         maps = [each.detach()[:count] for each in seen]
         yield Attended(maps, slopes, part.images, transformer)
 
@@ -103,7 +112,7 @@ def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _watch(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
+def watch(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
     """Collect the attention of every block, for which fused attention is switched off meanwhile."""
     seen: list[torch.Tensor] = []
     before = [block.fused_attn for block in blocks]
@@ -121,7 +130,7 @@ def _watch(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
             block.fused_attn = fused
 
 
-def _find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
+def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
     for module in network.modules():
         embed = getattr(module, "patch_embed", None)
         if hasattr(module, "num_prefix_tokens") and hasattr(embed, "dynamic_feat_size"):
@@ -144,7 +153,7 @@ def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def _require_tokens(maps: list[torch.Tensor], images: torch.Tensor, transformer: Any, blocks: int) -> None:
+def require_tokens(maps: list[torch.Tensor], images: torch.Tensor, transformer: Any, blocks: int) -> None:
     rows, columns = _grid(transformer, images)
     tokens = transformer.num_prefix_tokens + rows * columns
     if len(maps) != blocks:

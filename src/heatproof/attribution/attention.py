@@ -9,10 +9,13 @@ hides it: that is switched off for the pass and set back after it, and changes l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._attention import attend, to_pixels
+from heatproof.attribution._parts import parts, require
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +88,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
 
     maps = []
     for part in attend(explained, gradients=True):
-        *_, last = _weighted(part.attention, part.gradients)
+        *_, last = weigh(part.attention, part.gradients)
         maps.append(to_pixels(part, last))
     return {"attention_grad": torch.cat(maps)}
 
@@ -96,7 +99,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
 
     Chefer, Gur and Wolf, "Generic attention-model explainability", 2021, section 3.1, equations 5 and 6 for
     self-attention: R starts as the identity, and every block adds E[(gradient × attention)⁺] R to it, the mean E over
-    heads. It is not their earlier method (CVPR 2021, "CheferLRP"), which propagates by layer-wise relevance.
+    heads. Their earlier method (CVPR 2021, "CheferLRP"), which propagates by layer-wise relevance, is `chefer_lrp`.
 
     Returns
     -------
@@ -112,8 +115,82 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
 
     maps = []
     for part in attend(explained, gradients=True):
-        maps.append(to_pixels(part, propagate(_weighted(part.attention, part.gradients))))
+        maps.append(to_pixels(part, propagate(weigh(part.attention, part.gradients))))
     return {"chefer_attention": torch.cat(maps)}
+
+
+@explainer("transition_attention", signed=False)
+def transition_attention(
+    explained: Explained,
+    *,
+    steps: Annotated[int, Bounds(least=2)] = 20,
+    skipped: Annotated[float, Bounds(least=0, below=1)] = 1 / 3,
+) -> dict[str, torch.Tensor]:
+    """Transition attention maps: a Markov chain of attention backwards, times integrated gradients of the last block.
+
+    Yuan, Li, Xiong, Cao and Dou, "Explaining information flow inside vision transformers using Markov chain", 2021.
+    The state starts as the last block's attention, and every block before it adds the state times its attention, each
+    the mean of its heads. The last state is weighted by the gradient of the target output with respect to the last
+    block's attention: its mean along the path from the zero image to the image, where that is positive, the mean of
+    its heads.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    steps
+        Equidistant points of the path, both ends among them, one network pass and one gradient each: an image costs
+        `steps` of them. The authors take 20.
+    skipped
+        Share of the blocks, from the first one on and rounded down, that the chain does not reach. The authors leave
+        out 4 of 12.
+
+    Returns
+    -------
+    dict
+        ``transition_attention``: (N, H, W), not negative, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the network has no attention blocks of timm over a grid of patches.
+    HeatproofError
+        If `steps` is below 2, or `skipped` not in [0, 1).
+    """
+    import torch
+
+    require(steps >= 2, f"Transition attention needs at least 2 steps, not {steps}.")
+    require(0 <= skipped < 1, f"Transition attention can skip a share of at least 0 and below 1, not {skipped}.")
+    maps = []
+    for part in parts(explained):
+        # The whole image comes last, and its attention is kept.
+        slopes: list[torch.Tensor] = []
+        for share in torch.linspace(0, 1, steps).tolist():
+            (attended,) = attend(replace(part, images=part.images * share), gradients="last")
+            slopes.append(attended.gradients[-1])
+        weights = (sum(slopes[1:], slopes[0]) / steps).clamp(min=0).mean(1)
+        reached = [each.mean(1) for each in attended.attention[int(skipped * len(attended.attention)) :]]
+        maps.append(to_pixels(attended, chain(reached) * weights))
+    return {"transition_attention": torch.cat(maps)}
+
+
+def chain(attention: list[torch.Tensor]) -> torch.Tensor:
+    """Return the last state of the Markov chain that runs from the last block to the first.
+
+    Parameters
+    ----------
+    attention
+        For each block, first to last, (N, tokens, tokens), rows sum to 1.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, tokens, tokens), a row for every token that the chain can start from; with B blocks its sum is 2^(B-1).
+    """
+    state = attention[-1]
+    for each in reversed(attention[:-1]):
+        state = state @ each + state
+    return state
 
 
 def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
@@ -151,6 +228,7 @@ def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
     return relevance
 
 
-def _weighted(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def weigh(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
     for each, slope in zip(attention, gradients, strict=True):
         yield (slope * each).clamp(min=0).mean(1)

@@ -1,7 +1,7 @@
-"""Class activation maps, through torchcam.
+"""Class activation maps, through torchcam, and HiResCAM through captum.
 
-Every map reads the layer that the model's input facts name, is not negative (torchcam applies the ReLU of the
-papers), is not rescaled, and is enlarged to the image's size bilinearly.
+Every map reads the layer that the model's input facts name, is not rescaled, and is enlarged to the image's size
+bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the papers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._parts import accompany, draw_per_image, leaf, parts, require
+from heatproof.attribution._parts import accompany, leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
+from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +142,7 @@ def smooth_grad_cam_pp(
     require(stdev > 0, f"Smooth Grad-CAM++ needs a standard deviation above 0, not {stdev}.")
 
     def draw(extractor: Any, part: Explained) -> None:
-        extractor._distrib = _NoisePerImage(part, samples, stdev)
+        extractor._distrib = _NoisePerImage(part, "noise of smooth_grad_cam_pp", stdev)
 
     return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, draw, num_samples=samples, std=stdev)}
 
@@ -168,24 +169,134 @@ def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
     return {"score_cam": _extract(explained, ScoreCAM, batch_size=max(2, explained.batch_size))}
 
 
+@explainer("ss_cam", signed=False, needs={"cam_layer"})
+def ss_cam(
+    explained: Explained, *, samples: Count = 35, stdev: Annotated[float, Bounds(above=0)] = 2.0
+) -> dict[str, torch.Tensor]:
+    """SS-CAM: Score-CAM's weights, the mean over noisy copies of each channel (torchcam `SSCAM`).
+
+    Wang et al., "SS-CAM: Smoothed Score-CAM for sharper visual feature localization", 2020, section 3: Gaussian noise
+    is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image costs 2 network
+    passes and `samples` for each channel of the layer.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    samples
+        Noisy copies of each channel.
+    stdev
+        Standard deviation of the Gaussian noise, in units of the scaled channel; it and `samples` are torchcam's
+        defaults.
+
+    Returns
+    -------
+    dict
+        ``ss_cam``: (N, H, W), not negative, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the model names no layer with a spatial grid.
+    HeatproofError
+        If `samples` is below 1 or `stdev` not above 0.
+    """
+    from torchcam.methods import SSCAM
+
+    require(samples >= 1, f"SS-CAM needs at least 1 sample, not {samples}.")
+    require(stdev > 0, f"SS-CAM needs a standard deviation above 0, not {stdev}.")
+
+    def draw(extractor: Any, part: Explained) -> None:
+        extractor._distrib = _NoisePerImage(part, "noise of ss_cam", stdev)
+
+    options = {"batch_size": max(2, explained.batch_size), "num_samples": samples, "std": stdev}
+    return {"ss_cam": _extract(explained, SSCAM, draw, **options)}
+
+
+@explainer("is_cam", signed=False, needs={"cam_layer"})
+def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tensor]:
+    """IS-CAM: Score-CAM's weights, the mean along a path from a small share of each channel on (torchcam `ISCAM`).
+
+    Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
+    multiplies the masked image by the running sum of 1/n, 2/n, ... over n `samples`, so that the path ends at
+    (n + 1) / 2 times the masked image. An image costs 2 network passes and `samples` for each channel of the layer.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    samples
+        Points of the path for each channel; torchcam's default.
+
+    Returns
+    -------
+    dict
+        ``is_cam``: (N, H, W), not negative, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the model names no layer with a spatial grid.
+    HeatproofError
+        If `samples` is below 1.
+    """
+    from torchcam.methods import ISCAM
+
+    require(samples >= 1, f"IS-CAM needs at least 1 sample, not {samples}.")
+    return {"is_cam": _extract(explained, ISCAM, batch_size=max(2, explained.batch_size), num_samples=samples)}
+
+
+@explainer("hires_cam", needs={"cam_layer"})
+def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
+    """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
+
+    Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
+    2020, section 3. It has no ReLU: where nothing but global average pooling and a linear layer follow the layer, the
+    map's sum is the output without its bias, times the share of the layer's grid in the image's pixels. One gradient.
+
+    Returns
+    -------
+    dict
+        ``hires_cam``: (N, H, W), any sign, in units of the output, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the model names no layer with a spatial grid.
+    """
+    import torch
+    from captum.attr import LayerGradientXActivation
+    from torch.nn.functional import interpolate
+
+    from heatproof.attribution._modules import hookable
+
+    layer, name = _find_cam_layer(explained)
+    method: Any = LayerGradientXActivation(explained.output, layer)
+    maps = []
+    for part in parts(explained):
+        both = accompany(part)
+        with hookable(explained.output), torch.enable_grad():
+            products = method.attribute(leaf(both.images), target=both.targets)
+        _require_grid(products, name)
+        cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
+        maps.append(interpolate(cam.float(), part.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+    return {"hires_cam": torch.cat(maps)}
+
+
 class _NoisePerImage:
     """Stands in for the distribution that torchcam samples for a whole batch from the global generator."""
 
-    def __init__(self, part: Explained, samples: int, stdev: float) -> None:
-        import torch
-
-        shape = part.images.shape[1:]
-        drawn = draw_per_image(
-            part,
-            "noise of smooth_grad_cam_pp",
-            lambda generator: torch.stack(
-                [torch.normal(0.0, stdev, shape, generator=generator) for _ in range(samples)]
-            ),
-        )
-        self.left = list(drawn.unbind(1))
+    def __init__(self, part: Explained, purpose: str, stdev: float) -> None:
+        # One generator an image that is drawn from anew for each sample: all samples of all channels fill no memory.
+        self.generators = [torch_generator(part.seed, purpose, image_id) for image_id in part.image_ids]
+        self.stdev = stdev
+        self.images = part.images
 
     def sample(self, size: torch.Size) -> torch.Tensor:
-        return self.left.pop(0)
+        import torch
+
+        drawn = [torch.normal(0.0, self.stdev, size[1:], generator=generator) for generator in self.generators]
+        return torch.stack(drawn).to(self.images)
 
 
 def _extract(
@@ -199,7 +310,6 @@ def _extract(
     from torch.nn.functional import interpolate
 
     from heatproof.attribution._modules import Together
-    from heatproof.models.network import find_layer
 
     class Watched(extractor_class):
         """Keeps the weights, which torchcam throws away."""
@@ -208,10 +318,7 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    facts = explained.facts or InputFacts()
-    if facts.cam_layer is None:
-        raise NotApplicable(facts.cam_reason)
-    layer = find_layer(explained.network, facts.cam_layer, "model")
+    layer, name = _find_cam_layer(explained)
     # Score-CAM runs the network itself, and its last pass can be one image.
     output = Together(explained.output)
     maps = []
@@ -221,7 +328,7 @@ def _extract(
             if prepare:
                 prepare(extractor, part)
             scores = output(leaf(part.images))
-            _require_grid(extractor.hook_a[0], facts.cam_layer)
+            _require_grid(extractor.hook_a[0], name)
             (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
             activations, weights = extractor.hook_a[0], extractor.weights[0]
             # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
@@ -230,6 +337,15 @@ def _extract(
         size = part.images.shape[2:]
         maps.append(interpolate(cam[:count, None].float(), size, mode="bilinear", align_corners=False)[:, 0])
     return torch.cat(maps).detach()
+
+
+def _find_cam_layer(explained: Explained) -> tuple[Any, str]:
+    from heatproof.models.network import find_layer
+
+    facts = explained.facts or InputFacts()
+    if facts.cam_layer is None:
+        raise NotApplicable(facts.cam_reason)
+    return find_layer(explained.network, facts.cam_layer, "model"), facts.cam_layer
 
 
 def _require_grid(activations: torch.Tensor | None, name: str) -> None:

@@ -15,6 +15,7 @@ from heatproof.attribution import (  # noqa: F401
     reference,
     relevance,
     superpixels,
+    transformer_relevance,
 )
 from heatproof.attribution.registry import EXPLAINERS
 

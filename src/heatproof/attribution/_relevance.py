@@ -1,0 +1,194 @@
+"""Relevance of attention: what a class's relevance becomes on its way back through a vision transformer of timm.
+
+The rules are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021,
+section 3; equations are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from timm.layers import Mlp
+from timm.models.vision_transformer import Attention, Block, VisionTransformer
+from torch import nn
+
+from heatproof.errors import NotApplicable
+
+Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
+
+# Added to denominators in the direction of their sign: far below the terms of a residual branch that a layer scale made
+# small.
+STABILISER = 1e-16
+
+
+def require_rules(transformer: Any) -> None:
+    """Make sure that every operation between the first block and the logits has a rule.
+
+    Raises
+    ------
+    NotApplicable
+        If one has none.
+    """
+    plain = all(
+        getattr(type(transformer), name, None) is getattr(VisionTransformer, name)
+        for name in ("forward_features", "forward_head", "pool")
+    )
+    if not plain:
+        raise NotApplicable(
+            f"no rule covers a {type(transformer).__name__}, which is no plain VisionTransformer of timm"
+        )
+    if transformer.attn_pool is not None or transformer.global_pool not in ("token", "avg"):
+        raise NotApplicable("no rule covers a pooling other than the class token or the mean of tokens")
+    if type(transformer.head) is not nn.Linear:
+        raise NotApplicable("no rule covers a head other than one linear layer")
+    for block in transformer.blocks:
+        if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
+            raise NotApplicable("no rule covers blocks other than timm's Block with its Attention and Mlp")
+        extra = [block.attn.q_norm, block.attn.k_norm, block.attn.norm, block.mlp.norm]
+        if block.attn.gate is not None or any(type(module) is not nn.Identity for module in extra):
+            raise NotApplicable("no rule covers attention with a gate, or norms inside of a block's layers")
+        if type(block.mlp.fc1) is not nn.Linear or type(block.mlp.fc2) is not nn.Linear:
+            raise NotApplicable("no rule covers a multilayer perceptron that is not of linear layers")
+
+
+@contextmanager
+def record(transformer: Any) -> Iterator[Record]:
+    """Keep the first input and the output of every module that a rule reads."""
+    seen: Record = {}
+
+    def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        seen[module] = (inputs[0], output)
+
+    modules = [transformer, transformer.norm, transformer.head]
+    for block in transformer.blocks:
+        modules += [block.norm1, block.attn.qkv, block.attn.proj, block.ls1]
+        modules += [block.norm2, block.mlp.fc1, block.mlp.fc2, block.ls2]
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def relevance_of_attention(
+    transformer: Any, seen: Record, attention: list[torch.Tensor], targets: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Send a relevance of 1 from the target's logit back to the tokens that the first block reads.
+
+    Norms, GELU, softmax and layer scales pass relevance on unchanged.
+
+    Parameters
+    ----------
+    transformer
+        The module that holds the blocks, one that `require_rules` accepts.
+    seen
+        What `record` kept of one network pass.
+    attention
+        For each block, first to last, (N, heads, tokens, tokens).
+    targets
+        (N,), the class whose relevance it is.
+
+    Returns
+    -------
+    relevances
+        For each block, that of its attention, (N, heads, tokens, tokens).
+    tokens
+        (N, tokens, width): that of the tokens that the first block reads.
+    """
+    with torch.no_grad():
+        logits = seen[transformer.head][1]
+        relevance = nn.functional.one_hot(targets, logits.shape[1]).to(logits)
+        relevance = through_linear(seen[transformer.head][0], transformer.head.weight, relevance)
+        relevance = _through_pooling(transformer, seen[transformer.norm][1], relevance)
+        found = []
+        for block, weights in zip(reversed(transformer.blocks), reversed(attention), strict=True):
+            kept, changed = through_sum(seen[block.norm2][0], seen[block.ls2][1], relevance)
+            changed = through_linear(seen[block.mlp.fc2][0], block.mlp.fc2.weight, changed)
+            relevance = kept + through_linear(seen[block.mlp.fc1][0], block.mlp.fc1.weight, changed)
+            kept, changed = through_sum(seen[block.norm1][0], seen[block.ls1][1], relevance)
+            changed, of_attention = _through_attention(block.attn, seen, weights, changed)
+            found.append(of_attention)
+            relevance = kept + changed
+    return found[::-1], relevance
+
+
+def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
+    """Share each output's relevance among the inputs that raise it, in proportion (equation 3).
+
+    Where none does, the equation has nothing to give relevance to; there all inputs share it in proportion to their
+    size.
+    """
+    weight = weight.to(inputs)
+    positive, negative = inputs.clamp(min=0), inputs.clamp(max=0)
+    raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
+    raised = positive @ raising.mT + negative @ lowering.mT
+    each = _divide(relevance, raised)
+    shared = positive * (each @ raising) + negative * (each @ lowering)
+    if (raised == 0).any():
+        sizes = inputs.abs()
+        orphaned = relevance.masked_fill(raised != 0, 0).sum(-1, keepdim=True)
+        shared = shared + sizes * _divide(orphaned, sizes.sum(-1, keepdim=True))
+    return shared
+
+
+def through_product(
+    one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Share the relevance of `one @ other` between both.
+
+    By equation 2 each would receive all of it, so that the normalisation (equation 10) halves them.
+    """
+    each = _divide(relevance, one @ other) / 2
+    return one * (each @ other.mT), other * (one.mT @ each)
+
+
+def through_sum(one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Share the relevance of `one + other` between both.
+
+    By equation 2 in proportion to their values; the normalisation (equation 10) then makes the sum of each, over an
+    image, that share of the whole which its size has in the sizes of both sums.
+    """
+    each = _divide(relevance, one + other)
+    parts = one * each, other * each
+    sums = [part.sum((1, 2), keepdim=True) for part in parts]
+    whole = _divide(relevance.sum((1, 2), keepdim=True), sums[0].abs() + sums[1].abs())
+    return parts[0] * sums[0].sign() * whole, parts[1] * sums[1].sign() * whole
+
+
+def _through_attention(
+    attention: Any, seen: Record, weights: torch.Tensor, relevance: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def split(tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+
+    def join(heads: torch.Tensor) -> torch.Tensor:
+        return heads.transpose(1, 2).flatten(2)
+
+    read, projected = seen[attention.qkv]
+    query, key, value = (split(each) for each in projected.chunk(3, -1))
+    relevance = split(through_linear(seen[attention.proj][0], attention.proj.weight, relevance))
+    of_weights, of_value = through_product(weights, value, relevance)
+    of_query, of_key = through_product(query, key.mT, of_weights)
+    relevance = torch.cat([join(of_query), join(of_key.mT), join(of_value)], -1)
+    return through_linear(read, attention.qkv.weight, relevance), of_weights
+
+
+def _through_pooling(transformer: Any, tokens: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
+    shared = torch.zeros_like(tokens)
+    if transformer.global_pool == "token":
+        shared[:, 0] = relevance
+    else:
+        pooled = slice(0 if transformer.pool_include_prefix else transformer.num_prefix_tokens, None)
+        read = tokens[:, pooled]
+        shared[:, pooled] = read * _divide(relevance, read.sum(1))[:, None]
+    return shared
+
+
+def _divide(relevance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return relevance / values, and 0 where the value is 0."""
+    stable = values + values.sign() * STABILISER
+    return (relevance / stable).masked_fill(values == 0, 0)
