@@ -36,7 +36,8 @@ def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
             if belongs(record):
                 set_times(record, now + record.rank)
             elif record.rank == 0:
-                # Read from no other file, a list of images cannot be older than its inputs; it is made in a second.
+                # Made from no other result, a list of images or a fetched file may have no input to be older than.
+                # The list is made in a second, and what was fetched stays until it is fetched again.
                 Path(record.manifest).unlink(missing_ok=True)
             else:
                 date_back(record)
