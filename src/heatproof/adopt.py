@@ -88,7 +88,7 @@ def read_the_same(record: Record) -> bool:
 def date_back(record: Record) -> None:
     """Make a job's files older than all that they could be made from, so that Snakemake makes them again."""
     oldest = [LONG_AGO, *(os.stat(source).st_mtime for source in record.sources if os.path.exists(source))]
-    set_times(record, min(oldest) - record.rank)
+    set_times(record, min(oldest) - record.rank - 1)
 
 
 def set_times(record: Record, when: float) -> None:
