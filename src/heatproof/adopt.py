@@ -88,7 +88,8 @@ def read_the_same(record: Record) -> bool:
 def date_back(record: Record) -> None:
     """Make a job's files older than all that they could be made from, so that Snakemake makes them again."""
     oldest = [LONG_AGO, *(os.stat(source).st_mtime for source in record.sources if os.path.exists(source))]
-    set_times(record, min(oldest) - record.rank - 1)
+    # What is made from no other result, and so of rank 0, is older than the file as well.
+    set_times(record, min(oldest) - max(record.rank, 1))
 
 
 def set_times(record: Record, when: float) -> None:
