@@ -18,6 +18,7 @@ from heatproof.plan.paths import (
     PRETRAINED,
     START,
     START_FILES,
+    START_MANIFEST,
     WEIGHTS_FILES,
     curve_files,
     drop_file,
@@ -44,8 +45,12 @@ class Plan(Scoring):
         return [name for name, model in self.models.items() if model.transfer]
 
     def start_file(self, model: str) -> list[str]:
-        """Return what the training of a model begins with, where that is a checkpoint."""
-        return [START.format(model=model)] if self.models[model].transfer else []
+        """Return what the training of a model begins with, where that is a checkpoint, and its manifest.
+
+        Snakemake notices a file that is missing only where a job reads it, and `adopt` takes a manifest away.
+        """
+        files = (START, START_MANIFEST) if self.models[model].transfer else ()
+        return [pattern.format(model=model) for pattern in files]
 
     def finetuned(self) -> list[str]:
         """Return the names of the finetuned weights."""
