@@ -35,9 +35,9 @@ def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
         for record in records:
             if belongs(record):
                 set_times(record, now + record.rank)
-            elif record.rank == 0:
-                # Made from no other result, a list of images or a fetched file may have no input to be older than.
-                # The list is made in a second, and what was fetched stays until it is fetched again.
+            elif record.rank == 0 and not record.sources:
+                # Made from no file that it could be older than: without its manifest it is made again, where what
+                # follows from it is.
                 Path(record.manifest).unlink(missing_ok=True)
             else:
                 date_back(record)
