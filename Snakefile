@@ -31,6 +31,7 @@ localrules:
     all,
     prepare,
     fetch,
+    fetch_start,
 
 
 rule all:

@@ -35,8 +35,9 @@ def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
         for record in records:
             if belongs(record):
                 set_times(record, now + record.rank)
-            elif record.rank == 0:
-                # Read from no other file, a list of images cannot be older than its inputs; it is made in a second.
+            elif record.rank == 0 and not record.sources:
+                # Made from no file that it could be older than: without its manifest it is made again, where what
+                # follows from it is.
                 Path(record.manifest).unlink(missing_ok=True)
             else:
                 date_back(record)
@@ -87,7 +88,8 @@ def read_the_same(record: Record) -> bool:
 def date_back(record: Record) -> None:
     """Make a job's files older than all that they could be made from, so that Snakemake makes them again."""
     oldest = [LONG_AGO, *(os.stat(source).st_mtime for source in record.sources if os.path.exists(source))]
-    set_times(record, min(oldest) - record.rank)
+    # What is made from no other result, and so of rank 0, is older than the file as well.
+    set_times(record, min(oldest) - max(record.rank, 1))
 
 
 def set_times(record: Record, when: float) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
+from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.entries import ModelEntry
 from heatproof.plan.whole import Plan, make_plan
@@ -33,14 +34,16 @@ def check_config(path: str | Path) -> str:
 
 
 def check_checkpoints(plan: Plan) -> None:
-    """Look for the checkpoints that are files.
+    """Look for the checkpoints that are files, and for the packages that hold others.
 
     Raises
     ------
     HeatproofError
         If one is not there.
     """
-    for model in plan.models:
+    for model, entry in plan.models.items():
+        if entry.checkpoint and is_packaged(entry.checkpoint):
+            find_packaged(entry.checkpoint)
         for path in plan.checkpoint_file(model):
             if not Path(path).is_file():
                 raise HeatproofError(

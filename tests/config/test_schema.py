@@ -10,6 +10,7 @@ from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.check import check_config
 from heatproof.config import default_config, merge, normalise, schema
 from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
 from heatproof.metrics.catalogue import METRICS
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
@@ -115,7 +116,12 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "config").rglob("*.yaml")), ids=lambda path: path.name)
 def test_ready_configs_are_sound(path):
-    assert f"{path} is sound" in check_config(path)
+    try:
+        assert f"{path} is sound" in check_config(path)
+    except HeatproofError as error:
+        if "pip install 'heatproof[" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 def test_the_default_config_names_every_key_at_the_top():

@@ -13,11 +13,13 @@ from heatproof.models.network import build_network, find_layer
 # Those of other libraries are tested by themselves.
 OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
 SMALL = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name in OWN}
+# For images of ImageNet's size; the smallest that leaves a grid.
+LARGE = ["bagnet33", "resnet50_fixup", "resnet50_nobias", "vgg16_nobias"]
 CONVOLUTIONS = {
     **{f"cifar_resnet{depth}": depth for depth in (20, 32, 44, 56)},
     **{f"cifar_vgg{depth}{suffix}": depth for depth in (11, 13, 16, 19) for suffix in ("", "_bn")},
 }
-WITHOUT_BIAS = ["cifar_resnet20_nobias", "cifar_vgg11_nobias"]
+WITHOUT_BIAS = ["cifar_resnet20_nobias", "cifar_vgg11_nobias", "resnet50_nobias", "vgg16_nobias"]
 
 
 def spec_of(name, **options):
@@ -30,32 +32,34 @@ def spec_of(name, **options):
     }
 
 
-@pytest.fixture(scope="module")
-def images():
-    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+@pytest.fixture
+def images(request):
+    name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
+    side = 64 if name in LARGE else 32
+    return torch.rand(3, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def awake(network):
+def awake(network, side=32):
     """Return a network whose weights that start at zero, as Fixup's do, no longer are, and whose norms saw a batch."""
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         if not parameter.any():
             parameter.data.normal_(0, 0.1, generator=generator)
     with torch.no_grad():
-        network.train()(torch.rand(4, 3, 32, 32, generator=generator))
+        network.train()(torch.rand(4, 3, side, side, generator=generator))
     return network.eval()
 
 
 @pytest.mark.parametrize(("name", "classes"), [(name, 3 + place % 8) for place, name in enumerate(SMALL)])
 def test_logits_for_any_number_of_classes(name, classes, images):
-    network = awake(build_network(spec_of(name), classes))
+    network = awake(build_network(spec_of(name), classes), images.shape[-1])
     assert network(images).shape == (3, classes)
     assert not torch.equal(network(images)[0], network(images)[1])
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_layer_for_cams_has_a_grid(name, images):
-    network = awake(build_network(spec_of(name), 10))
+    network = awake(build_network(spec_of(name), 10), images.shape[-1])
     seen = []
     layer = find_layer(network, ARCHITECTURES[name].facts.cam_layer, "model")
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
@@ -96,18 +100,60 @@ def test_depth_counts_convolutions_and_the_linear_layer(name, depth):
 @pytest.mark.parametrize("name", WITHOUT_BIAS)
 def test_nothing_is_added_where_there_is_no_bias(name, images):
     """The logits are homogeneous in the image."""
-    network = awake(build_network(spec_of(name), 10)).double()
+    network = awake(build_network(spec_of(name), 10), images.shape[-1]).double()
     assert not any("bias" in key for key in network.state_dict())
     assert torch.allclose(network(images.double() * 3), network(images.double()) * 3, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", WITHOUT_BIAS)
 def test_input_x_gradient_is_complete_without_bias(name, images):
-    network = awake(build_network(spec_of(name), 10))
+    network = awake(build_network(spec_of(name), 10), images.shape[-1])
     images = images.clone().requires_grad_()
     logits = network(images)[:, 2]
     total = (images * torch.autograd.grad(logits.sum(), images)[0]).sum((1, 2, 3))
     assert (total - logits).abs().max() <= 1e-5 * logits.abs().max().clamp(max=1)
+
+
+def test_bagnet33_sees_33_pixels_of_which_its_logits_are_the_mean():
+    network = awake(build_network(spec_of("bagnet33"), 5), 64).double()
+    images = torch.rand(1, 3, 67, 75, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    patches = network.patch_logits(images)
+    assert patches.shape == (1, 5, 5, 6)
+    assert torch.allclose(patches.mean((2, 3)), network(images))
+    gradient = torch.autograd.grad(patches[0, :, 2, 3].sum(), images)[0].abs().sum((0, 1))
+    rows, columns = (gradient.sum(axis).nonzero().flatten() for axis in (1, 0))
+    assert (int(rows[0]), int(rows[-1])) == (2 * 8, 2 * 8 + 32)
+    assert (int(columns[0]), int(columns[-1])) == (3 * 8, 3 * 8 + 32)
+    assert (network.patch_size, network.patch_stride) == (33, 8)
+
+
+def test_bagnet33_has_a_map_that_sums_to_its_logit():
+    import heatproof.attribution.catalogue  # noqa: F401
+    from heatproof.attribution.registry import EXPLAINERS, Explained
+
+    network = awake(build_network(spec_of("bagnet33"), 5), 64)
+    images = torch.rand(2, 3, 65, 65, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([1, 4])
+    explained = Explained(network, network, None, images, targets, ("a", "b"), 0)
+    maps = EXPLAINERS["bagnet"].function(explained)["bagnet"]
+    logits = network(images).gather(1, targets[:, None])[:, 0]
+    assert torch.allclose(maps.sum((1, 2)), logits, rtol=1e-4)
+
+
+def test_resnet50_fixup_starts_as_its_shortcuts():
+    network = build_network(spec_of("resnet50_fixup"), 10)
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert not network(images).any(), "the linear layer starts at zero"
+    assert len(network.stages) == 16
+    features = network.stem(images)
+    for block in network.stages:
+        assert not block.branch(features).any()
+        assert torch.equal(block(features), block.shortcut(features).relu())
+        features = block(features)
+    assert features.any()
+    kaiming = (2 / (4 * 9)) ** 0.5
+    spread = torch.cat([block.branch[4].weight.flatten() for block in network.stages[:3]]).detach().std()
+    assert float(spread) == pytest.approx(kaiming / 2, rel=0.15), "16 blocks to the power of −1/4"
 
 
 def test_fixup_starts_as_its_shortcuts_and_learns(images):

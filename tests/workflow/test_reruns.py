@@ -282,6 +282,30 @@ def test_another_checkpoint_under_the_same_path(project, tmp_path):
         assert each.ran(target) == {}
 
 
+def test_another_checkpoint_to_start_from(project, tmp_path):
+    """Transferred weights are trained again when what they start from is another file."""
+    weights = project.folder / "results/weights/digits/vgg"
+    target = "results/weights/digits/vgg/finetuned.safetensors"
+    checkpoints = {name: (weights / f"{name}.safetensors").read_bytes() for name in ("pretrained", "finetuned")}
+    mine = project.folder / "mine.safetensors"
+    mine.write_bytes(checkpoints["pretrained"])
+    project.config["models"][0]["vgg"] |= {"checkpoint": mine.name, "transfer": True}
+    transferred = {"fetch_start": 1, "pretrain": 1, "finetune": 1}
+    assert project.ran(target) == transferred
+    assert project.ran(target) == {}
+    copied = Project(clone(tmp_path / "copied"), project.config)
+    shutil.copytree(project.folder / "results", copied.folder / "results")
+    shutil.copy2(mine, copied.folder)
+    assert copied.ran(target) == {}
+    for each in (project, copied):
+        path = each.folder / mine.name
+        path.write_bytes(checkpoints["finetuned"])
+        os.utime(path, (1e9, 1e9))
+        assert each.ran(target) == transferred
+        assert (each.folder / "results/checkpoints/vgg.safetensors").read_bytes() == path.read_bytes()
+        assert each.ran(target) == {}
+
+
 def test_conda_file(project):
     """The file of an environment that is not in use decides nothing."""
     project.edit("envs/heatproof.yaml", "python >=3.11", "python >=3.11.1")

@@ -14,6 +14,23 @@ rule prepare:
         stage("prepare")
 
 
+rule fetch_start:
+    input:
+        checkpoint=lambda w: plan.checkpoint_file(w.model),
+    output:
+        [paths.at(pattern, model=plan.transferred()) for pattern in paths.START_FILES],
+    log:
+        "results/logs/fetch_start/{model}.log",
+    conda:
+        ENVIRONMENT
+    params:
+        spec=lambda w: spec(plan.start_spec(w.model)),
+    message:
+        "Fetching the weights that {wildcards.model} starts with"
+    shell:
+        stage("fetch")
+
+
 rule fetch:
     input:
         paths.DATASET,

@@ -1,7 +1,8 @@
-# Training from scratch where there are no weights, and in-domain finetuning.
+# Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
 rule pretrain:
     input:
         paths.DATASET,
+        start=lambda w: plan.start_file(w.model),
     output:
         updates(
             paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())

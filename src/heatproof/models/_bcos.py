@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,6 +80,46 @@ class BcosBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.branch(x) + self.shortcut(x)
+
+
+class Encoding(nn.Module):
+    """What is laid over a network of the package bcos: images of three channels are encoded before anything else."""
+
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        """Return (N, 6, H, W): the colours and their inverses."""
+        return torch.cat([images, 1 - images], 1)
+
+    @contextmanager
+    def linear(self) -> Iterator[None]:
+        """Inside, the gradient of a logit with respect to the encoded images is the row of W(x) that makes it."""
+        switched: list[Any] = [module for module in self.modules() if hasattr(module, "set_explanation_mode")]
+        try:
+            for module in switched:
+                module.set_explanation_mode(True)
+            yield
+        finally:
+            for module in switched:
+                module.set_explanation_mode(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.encode(x) if x.shape[1] == 3 else x)
+
+
+def build_packaged(name: str, num_classes: int) -> nn.Module:
+    """Build the network of the package bcos of this name as its weights were trained, with random weights.
+
+    The names of its weights stay, so that published ones fit. The constant that the package adds to every logit is
+    left out, which changes no difference of logits and no softmax; with it, W(x)x would not be the whole logit.
+    """
+    from bcos.models import pretrained
+    from bcos.modules import LogitLayer
+
+    network = getattr(pretrained, name)(pretrained=False, num_classes=num_classes)
+    for module in network.modules():
+        if isinstance(module, LogitLayer):
+            module.logit_bias = None
+    network.__class__ = type(type(network).__name__, (Encoding, type(network)), {})
+    return network
 
 
 class BcosResNet(nn.Module):

@@ -113,6 +113,74 @@ class FixupBlock(nn.Module):
         return self.relu2(out + self.shortcut(moved if isinstance(self.shortcut, nn.Conv2d) else x))
 
 
+class FixupBottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions without batch norm, as `FixupBlock` has two; the stride is in the 3×3 one."""
+
+    def __init__(self, channels_in: int, inner: int, stride: int, *, bias: bool) -> None:
+        super().__init__()
+
+        def shift() -> nn.Module:
+            return Shift() if bias else nn.Identity()
+
+        self.before = shift()
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels_in, inner, 1, bias=False),
+            shift(),
+            nn.ReLU(),
+            shift(),
+            nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
+            shift(),
+            nn.ReLU(),
+            shift(),
+            nn.Conv2d(inner, 4 * inner, 1, bias=False),
+            Scale(),
+            shift(),
+        )
+        self.relu = nn.ReLU()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != 4 * inner:
+            self.shortcut = nn.Conv2d(channels_in, 4 * inner, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moved = self.before(x)
+        return self.relu(self.branch(moved) + self.shortcut(moved if isinstance(self.shortcut, nn.Conv2d) else x))
+
+
+class FixupResNet50(nn.Module):
+    """ResNet-50 without batch norm, trainable by its initial weights; without `bias` nothing is added."""
+
+    def __init__(self, num_classes: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        add = Shift() if bias else nn.Identity()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3, bias=False), add, nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        blocks: list[nn.Module] = []
+        channels = width
+        for stage, count in enumerate((3, 4, 6, 3)):
+            for place in range(count):
+                stride = 2 if stage > 0 and place == 0 else 1
+                blocks.append(FixupBottleneck(channels, width * 2**stage, stride, bias=bias))
+                channels = 4 * width * 2**stage
+        self.stages = nn.Sequential(*blocks)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(channels, num_classes, bias=bias)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        for block in self.stages:
+            first, second, last = (layer for layer in block.branch if isinstance(layer, nn.Conv2d))  # type: ignore
+            # Fixup, rules 1 and 2, for branches of three layers: by the number of blocks to the power −1 / (2·3 − 2).
+            first.weight.data.mul_(len(blocks) ** -0.25)
+            second.weight.data.mul_(len(blocks) ** -0.25)
+            # With nothing added, branches start small instead of at zero, as those of `FixupResNet` do.
+            last.weight.data.mul_(0 if bias else 1)
+        if bias:
+            nn.init.zeros_(self.classifier.weight)
+            nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))
+
+
 class FixupResNet(nn.Module):
     """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is added."""
 

@@ -1,4 +1,4 @@
-"""Modules of the CIFAR VGGs."""
+"""Modules of the VGGs."""
 
 from __future__ import annotations
 
@@ -37,6 +37,38 @@ class CifarVGG(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.features(x)).flatten(1))
+
+
+class VGG(nn.Module):
+    """The VGG of large images without batch norm and without any bias, with its three linear layers and dropout."""
+
+    def __init__(self, num_classes: int, depth: int, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for count, multiple in zip(DEPTHS[depth], MULTIPLES, strict=True):
+            for _ in range(count):
+                layers += [nn.Conv2d(channels, width * multiple, 3, padding=1, bias=False), nn.ReLU()]
+                channels = width * multiple
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(7)
+        self.classifier = nn.Sequential(
+            nn.Linear(49 * channels, 64 * width, bias=False),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(64 * width, 64 * width, bias=False),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(64 * width, num_classes, bias=False),
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                # With PyTorch's initial weights the features would shrink layer by layer.
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.pool(self.features(x)).flatten(1))

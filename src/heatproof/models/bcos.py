@@ -1,11 +1,14 @@
-"""B-cos networks for 32-pixel images."""
+"""B-cos networks: our own for 32-pixel images, and those of the package bcos."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from heatproof.bounds import Count
+from heatproof.errors import HeatproofError
 from heatproof.models.registry import InputFacts, architecture
+from heatproof.registry import look_up
 
 # B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
 FACTS = InputFacts(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), cam_layer="stages")
@@ -17,3 +20,32 @@ def cifar_bcos_resnet20(num_classes: int, *, width: Count = 16) -> Any:
     from heatproof.models._bcos import BcosResNet
 
     return BcosResNet(num_classes, blocks_per_stage=3, width=width)
+
+
+# Name in the package to the layer that class activation maps read.
+PACKAGE = {
+    **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"), "layer4"),
+    **dict.fromkeys(("densenet121", "densenet161", "densenet169", "densenet201"), "features"),
+}
+
+
+def bcos_facts(*, name: str) -> InputFacts:
+    """Return what the package's network of this name expects of its input.
+
+    Raises
+    ------
+    HeatproofError
+        If the package is not installed, or there is no such network.
+    """
+    layer = look_up(PACKAGE, name, "network of the package bcos")
+    if importlib.util.find_spec("bcos") is None:
+        raise HeatproofError("The architecture bcos_model needs the package bcos: pip install 'heatproof[bcos]'.")
+    return InputFacts(FACTS.mean, FACTS.std, None, layer)
+
+
+@architecture("bcos_model", bcos_facts)
+def bcos_model(num_classes: int, *, name: str) -> Any:
+    """B-cos network of the package bcos by its name there, such as resnet50, whose every logit is W(x)x."""
+    from heatproof.models._bcos import build_packaged
+
+    return build_packaged(name, num_classes)

@@ -19,13 +19,16 @@ from safetensors.torch import load_file
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import publish_tables
-from heatproof.models.network import build_network, load_weights, save_weights
+from heatproof.models.network import build_network, find_head, load_weights, save_weights
+from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
 from heatproof.provenance import file_digest
 from heatproof.store import write_text
 
 
 def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Bring a checkpoint into the results as safetensors, after checking that it fits the network.
+
+    Without a dataset in the spec it is to begin a training with, and fits if all but the classification head does.
 
     Raises
     ------
@@ -41,22 +44,45 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
                 "or it arrived damaged."
             )
         state = read_state(path, spec["checkpoint"])
-    dataset = open_dataset(spec["dataset"])
+    if is_packaged(spec["checkpoint"]):
+        published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
+        state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
     save_weights(state, aside)
     try:
-        load_weights(build_network(spec["model"], dataset.num_classes), aside)
+        if "dataset" in spec:
+            _check_fit(spec, aside)
+        else:
+            load_weights(build_network(spec["model"], 2), aside, but=find_head(spec["model"]))
         os.replace(aside, spec["output"])
     finally:
         aside.unlink(missing_ok=True)
     write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
     # By these bytes a results folder tells whether the file behind the path is still the same.
-    publish_tables(spec, [spec["output"], spec["history"]], [] if "://" in spec["checkpoint"] else [spec["checkpoint"]])
+    publish_tables(spec, [spec["output"], spec["history"]], [spec["checkpoint"]] if is_file(spec["checkpoint"]) else [])
+
+
+def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
+    classes = open_dataset(spec["dataset"]).num_classes
+    network = build_network(spec["model"], classes)
+    try:
+        load_weights(network, weights)
+    except HeatproofError as error:
+        try:
+            load_weights(network, weights, but=find_head(spec["model"]))
+        except HeatproofError:
+            raise error from None
+        raise HeatproofError(
+            f"The weights {spec['checkpoint']} do not fit the network in its head alone, which is for the {classes} "
+            f"classes of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
+        ) from None
 
 
 def _local(checkpoint: str, folder: Path) -> Path:
-    if "://" not in checkpoint:
+    if is_packaged(checkpoint):
+        return find_packaged(checkpoint)
+    if is_file(checkpoint):
         if not os.path.isfile(checkpoint):
             raise HeatproofError(f"The checkpoint {checkpoint} is not there: check the path in the model's settings.")
         return Path(checkpoint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,35 @@ def load_network(
     return network.to(device).eval().requires_grad_(False)
 
 
-def load_weights(network: torch.nn.Module, path: str | Path) -> None:
+def find_head(spec: Mapping[str, Any]) -> set[str]:
+    """Return the names of the weights whose shapes follow from the number of classes.
+
+    Raises
+    ------
+    HeatproofError
+        If there are none.
+    """
+    few, more = (build_network(spec, classes).state_dict() for classes in (2, 3))
+    head = {name for name, value in few.items() if name not in more or more[name].shape != value.shape}
+    if not head:
+        raise HeatproofError(
+            f"The architecture {spec['architecture']!r} builds the same network for any number of classes: it has no "
+            "head that could be trained anew, so leave transfer out."
+        )
+    return head
+
+
+def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str] = ()) -> None:
     """Load a safetensors file into a network.
+
+    Parameters
+    ----------
+    network
+        It gets the weights.
+    path
+        The file.
+    but
+        Names of weights that the network keeps, whatever the file has for them.
 
     Raises
     ------
@@ -84,6 +111,8 @@ def load_weights(network: torch.nn.Module, path: str | Path) -> None:
             f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
+    own = network.state_dict()
+    state |= {name: own[name] for name in but}
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

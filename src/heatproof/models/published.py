@@ -10,10 +10,9 @@ from typing import Any
 
 from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import InputFacts, architecture
+from heatproof.models.registry import IMAGENET, InputFacts, architecture
 from heatproof.registry import nearest
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 TOKENS = "last_tokens.grid"
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+# Mean and standard deviation of its colours, with which most networks for its images are trained.
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
 
 @dataclass(frozen=True)
 class InputFacts:

@@ -1,13 +1,14 @@
-"""Residual networks for 32-pixel images."""
+"""Residual networks for 32-pixel images, and ResNet-50 without batch norm."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from heatproof.bounds import Count
-from heatproof.models.registry import InputFacts, architecture
+from heatproof.models.registry import IMAGENET, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="stages")
+LARGE = InputFacts(*IMAGENET, cam_layer="stages")
 
 
 @architecture("cifar_resnet20", FACTS)
@@ -48,6 +49,22 @@ def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
     from heatproof.models._resnet import FixupResNet
 
     return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=False)
+
+
+@architecture("resnet50_fixup", LARGE)
+def resnet50_fixup(num_classes: int, *, width: Count = 64) -> Any:
+    """ResNet-50 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
+    from heatproof.models._resnet import FixupResNet50
+
+    return FixupResNet50(num_classes, width=width, bias=True)
+
+
+@architecture("resnet50_nobias", LARGE)
+def resnet50_nobias(num_classes: int, *, width: Count = 64) -> Any:
+    """ResNet-50 without batch norm and without any bias: input × gradient sums to the logit."""
+    from heatproof.models._resnet import FixupResNet50
+
+    return FixupResNet50(num_classes, width=width, bias=False)
 
 
 def _resnet(num_classes: int, blocks_per_stage: int, width: int) -> Any:

@@ -1,11 +1,11 @@
-"""VGG networks for 32-pixel images."""
+"""VGG networks for 32-pixel images, and VGG-16 without any bias."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from heatproof.bounds import Count
-from heatproof.models.registry import InputFacts, architecture
+from heatproof.models.registry import IMAGENET, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="features")
 
@@ -62,6 +62,15 @@ def cifar_vgg19_bn(num_classes: int, *, width: Count = 64) -> Any:
 def cifar_vgg11_nobias(num_classes: int, *, width: Count = 64) -> Any:
     """CIFAR VGG-11 without batch norm and without any bias: input × gradient sums to the logit."""
     return _vgg(num_classes, 11, width, batch_norm=False, bias=False)
+
+
+# 13 convolutions, each with its ReLU, and four poolings before the last: as of torchvision's.
+@architecture("vgg16_nobias", InputFacts(*IMAGENET, cam_layer="features.29"))
+def vgg16_nobias(num_classes: int, *, width: Count = 64) -> Any:
+    """VGG-16 without any bias (Simonyan & Zisserman 2015, column D): input × gradient sums to the logit."""
+    from heatproof.models._vgg import VGG
+
+    return VGG(num_classes, 16, width)
 
 
 def _vgg(num_classes: int, depth: int, width: int, **without: bool) -> Any:

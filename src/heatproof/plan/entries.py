@@ -12,6 +12,7 @@ from heatproof.config import Config
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.registry import InputFacts
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
@@ -51,6 +52,7 @@ class ModelEntry:
     datasets: tuple[str, ...]
     checkpoint: str | None
     sha256: str | None
+    transfer: bool
     pretraining: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     module: str
@@ -134,6 +136,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     for dataset in datasets:
         look_up(config["datasets"], dataset, "dataset in this config")
     checkpoint, sha256 = given.get("checkpoint"), given.get("sha256")
+    transfer = given.get("transfer", False)
+    if checkpoint and is_packaged(checkpoint):
+        sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(
             f"The checkpoint of model {name!r} is a URL: give its sha256 beside it, so that what arrives is what "
@@ -144,6 +149,11 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
             f"The model {name!r} has a sha256 and no checkpoint that it could be of: give the checkpoint, or leave the "
             "sha256 out."
         )
+    if transfer and not checkpoint:
+        raise HeatproofError(
+            f"The model {name!r} is to be transferred and has no checkpoint to begin with: give the checkpoint, or "
+            "leave transfer out."
+        )
     return ModelEntry(
         name=name,
         architecture=architecture,
@@ -152,6 +162,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
         datasets=datasets,
         checkpoint=checkpoint,
         sha256=sha256,
+        transfer=transfer,
         pretraining={**config["pretraining"], **given.get("pretraining", {})},
         finetuning={**config["finetuning"], **given.get("finetuning", {})},
         module=module_of(build, architecture),

@@ -16,6 +16,11 @@ WEIGHTS_MANIFEST = RESULTS + "/weights/{dataset}/{model}/{weights}.json"
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
+# Published weights with which a training begins; one for all datasets of a model.
+START = RESULTS + "/checkpoints/{model}.safetensors"
+START_HISTORY = RESULTS + "/checkpoints/{model}.history.csv"
+START_MANIFEST = RESULTS + "/checkpoints/{model}.json"
+START_FILES = (START, START_HISTORY, START_MANIFEST)
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
 CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"

@@ -23,6 +23,9 @@ from heatproof.plan.paths import (
     NO_MODEL,
     PARTS,
     PRETRAINED,
+    START,
+    START_HISTORY,
+    START_MANIFEST,
     SUBSETS,
     WEIGHTS,
     WEIGHTS_MANIFEST,
@@ -76,7 +79,7 @@ class Specs(Chosen):
 
     @remembered
     def pretrain_spec(self, dataset: str, model: str) -> dict[str, Any]:
-        """Return what makes `pretrained` weights: a training from scratch, or a checkpoint to fetch."""
+        """Return what makes `pretrained` weights: a training from scratch or from a start, or a checkpoint."""
         entry = self.models[model]
         where = {"dataset": dataset, "model": model, "weights": PRETRAINED}
         spec: dict[str, Any] = {
@@ -86,13 +89,28 @@ class Specs(Chosen):
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),
         }
-        if entry.checkpoint:
+        if entry.checkpoint and not entry.transfer:
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
-            modules = ["heatproof.models.fetch", entry.module]
-        else:
-            spec |= {"training": {"seed": self.config["seed"], **entry.pretraining}}
-            modules = ["heatproof.training.stages", entry.module]
-        return keyed(spec, modules)
+            return keyed(spec, ["heatproof.models.fetch", entry.module])
+        spec |= {"training": {"seed": self.config["seed"], **entry.pretraining}}
+        if entry.transfer:
+            start = self.start_spec(model)
+            spec |= {"start": start["output"], "upstream": start["key"]}
+        return keyed(spec, ["heatproof.training.stages", entry.module])
+
+    @remembered
+    def start_spec(self, model: str) -> dict[str, Any]:
+        """Return what fetches the checkpoint that the training of a transferred model begins with."""
+        entry = self.models[model]
+        spec = {
+            "model": self._network_of(model),
+            "checkpoint": entry.checkpoint,
+            "sha256": entry.sha256,
+            "output": START.format(model=model),
+            "history": START_HISTORY.format(model=model),
+            "manifest": START_MANIFEST.format(model=model),
+        }
+        return keyed(spec, ["heatproof.models.fetch", entry.module])
 
     def _network_of(self, model: str) -> dict[str, Any]:
         spec = self.model_spec(model)

