@@ -7,7 +7,7 @@ ATTENTION = [
     name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.attention"
 ]
 # These read the network itself, whichever output is attributed.
-DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp"}
+DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba"}
 
 
 # Explainers of networks that are made to be explained.

@@ -3,9 +3,11 @@
 from heatproof.attribution import (  # noqa: F401
     attention,
     backprop,
+    bottleneck,
     cam,
     deep,
     expected,
+    extremal,
     gradient,
     intrinsic,
     noise,
