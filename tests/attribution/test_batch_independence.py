@@ -85,7 +85,6 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
         "gradient_shap",
         "expected_gradients",
         "iba",
-        "extremal_perturbation",
     ],
 )
 def test_draws_depend_on_seed_and_image(name, explain_digits):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._parts import accompany, draw_per_image, parts, require
+from heatproof.attribution._parts import accompany, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 
@@ -22,8 +22,11 @@ LEVELS = 8
 MOMENTUM = 0.9
 AREA_WEIGHT = 300.0
 AREA_GROWTH = 16.0
-# Tells pixels of equal mask apart when masks are sorted: far above rounding, far below what a mask means.
+# Pixels whose masks are this near to the boundary between ones and zeros are neither: far above rounding, which would
+# else decide on whole pixels, as all masks are equal at first; far below what a mask means.
 TIE = 1e-3
+# Of a point far outside the image, which hardly moves any mask.
+LEAST_INFLUENCE = 1e-3
 
 
 @explainer("extremal_perturbation", signed=False)
@@ -46,9 +49,11 @@ def extremal_perturbation(
     maximum, over the points of a lattice, of their values in [0, 1] times a kernel of width `sigma`. Stochastic
     gradient descent with momentum 0.9, all values 1 at first; λ is 300 at first and sixteen times that at the end.
 
-    ``steps × len(areas)`` network passes an image, with their gradients: 3200 by default. Unlike TorchRay we do not
-    flip images at random between steps, and pixels with equal values (all, at first) are sorted at random for each
-    image rather than row by row.
+    Three things are ours, as all pixels are equal at first, and TorchRay's sort then keeps some rows: pixels within
+    0.001 of the boundary between ones and zeros share them in proportion; a point's gradient is divided by its
+    influence, which is small outside the image; and images are not flipped at random between steps. No draw is made.
+
+    ``steps × len(areas)`` network passes an image, with their gradients: 3200 by default.
 
     Parameters
     ----------
@@ -141,27 +146,32 @@ def _optimise(
     count, part = len(part.image_ids), accompany(part)
     wanted = wanted.expand(len(part.image_ids))
     images, targets = part.images.detach(), part.targets[:, None]
-    pixels = math.prod(images.shape[2:])
     pyramid = torch.stack([_blur(images, blur * level / (LEVELS - 1)) for level in range(LEVELS)], 1)
-    ties = draw_per_image(
-        part, "ties of extremal_perturbation", lambda generator: torch.rand(pixels, generator=generator)
-    )
-    reference = (torch.arange(pixels, device=images.device) >= pixels - wanted[:, None]).to(images)
+    # Descending, the last pixel that the mask keeps and the first that it does not.
+    boundary = (wanted - 1)[:, None] + torch.tensor([0, 1], device=wanted.device)
     points = images.new_ones(len(images), *lattice.shape).requires_grad_()
     optimiser = torch.optim.SGD([points], learning_rate, momentum=MOMENTUM, dampening=MOMENTUM)
     with torch.enable_grad():
         for step in range(steps):
             masks = lattice.masks(points)
-            order = (masks.detach().flatten(1) + TIE * ties).argsort(1)
-            missed = (masks.flatten(1).gather(1, order) - reference).square().mean(1)
+            missed = (masks - _reference(masks.detach(), boundary)).square().mean((1, 2))
             kept = part.output(_perturb(pyramid, masks)).gather(1, targets)[:, 0]
             weight = AREA_WEIGHT * AREA_GROWTH ** (step / steps)
             # The sum keeps images apart: no gradient of one reaches another's points.
-            (points.grad,) = torch.autograd.grad((weight * missed - kept).sum(), points)
+            (gradient,) = torch.autograd.grad((weight * missed - kept).sum(), points)
+            # Else the area alone would empty the middle before the border, whatever the network says.
+            points.grad = gradient / lattice.influence
             optimiser.step()
             with torch.no_grad():
                 points.clamp_(0, 1)
     return lattice.masks(points.detach())[:count]
+
+
+def _reference(masks: torch.Tensor, boundary: torch.Tensor) -> torch.Tensor:
+    """Return what the area constraint wants of masks (N, H, W): ones for the largest, zeros for the others."""
+    sorted_masks = masks.flatten(1).sort(1, descending=True).values
+    middle = sorted_masks.gather(1, boundary.clamp(max=sorted_masks.shape[1] - 1)).mean(1)[:, None, None]
+    return ((masks - middle) / (2 * TIE) + 0.5).clamp(0, 1)
 
 
 def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
@@ -195,6 +205,8 @@ class _Lattice:
     shape
         Rows and columns of the points. They reach beyond the image as far as the kernel does, so that a pixel at the
         border has as many of them around as one in the middle.
+    influence
+        How much a point moves the masks where all are equal, as a share of what the most influential one does.
     """
 
     def __init__(self, size: tuple[int, int], sigma: float, spacing: int, like: torch.Tensor) -> None:
@@ -211,6 +223,11 @@ class _Lattice:
         self.near = (distance <= 2).nonzero()[:, 0].to(like.device)
         kernel = torch.exp(-2 * (distance - 0.5).clamp(min=0).square())
         self.kernel = kernel.to(like)[self.near, None]
+
+        full = like.new_ones(1, *self.shape).requires_grad_()
+        with torch.enable_grad():
+            (raised,) = torch.autograd.grad(self.masks(full).sum(), full)
+        self.influence = (raised / raised.max()).clamp(min=LEAST_INFLUENCE)
 
     def masks(self, points: torch.Tensor) -> torch.Tensor:
         """Return the masks (N, H, W) in [0, 1] of points (N, *shape)."""
