@@ -8,7 +8,7 @@ ATTENTION = [
 ]
 TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
 # These read the network itself, whichever output is attributed.
-DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp"}
+DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba"}
 
 
 # Explainers of networks that are made to be explained.

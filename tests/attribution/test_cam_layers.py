@@ -7,7 +7,7 @@ from torch import nn
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.errors import HeatproofError, NotApplicable
 
-CAMS = [name for name, entry in EXPLAINERS.items() if "cam_layer" in entry.needs and name != "guided_grad_cam"]
+CAMS = [name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.cam"]
 
 
 class OneBadChannel(nn.Module):

@@ -187,7 +187,8 @@ class _Context:
 
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first few images, if the network has what the explainer needs."""
-        if "cam_layer" in self.entry["needs"]:
+        # An explainer that names a layer of its own finds it itself.
+        if "cam_layer" in self.entry["needs"] and not self.entry["options"].get("layer"):
             if self.facts.cam_layer is None:
                 raise NotApplicable(self.facts.cam_reason)
             if self.network is not None:

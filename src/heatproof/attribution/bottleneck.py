@@ -1,0 +1,244 @@
+"""The information bottleneck: how many bits of a layer's features the network needs for its answer, place by place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from heatproof.attribution._parts import draw_per_image, never_alone, parts, require, take_background
+from heatproof.attribution.registry import Explained, explainer
+from heatproof.bounds import Bounds, Count
+from heatproof.errors import NotApplicable
+from heatproof.models.registry import InputFacts
+
+if TYPE_CHECKING:
+    import torch
+
+# Of the authors' code: a feature that hardly varies over the training images does not divide by almost nothing.
+LEAST_DEVIATION = 0.01
+START = 5.0
+# Adam's, against gradients of the order of beta: an element whose gradient is rounding alone stays where it is.
+EPSILON = 1e-3
+
+
+@explainer("iba", signed=False, needs={"cam_layer"})
+def iba(
+    explained: Explained,
+    *,
+    beta: Annotated[float, Bounds(above=0)] = 10.0,
+    steps: Count = 10,
+    samples: Annotated[int, Bounds(least=2)] = 10,
+    learning_rate: Annotated[float, Bounds(above=0)] = 1.0,
+    smooth: Annotated[float, Bounds(least=0)] = 1.0,
+    baselines: Annotated[int, Bounds(least=2)] = 256,
+    layer: str | None = None,
+) -> dict[str, torch.Tensor]:
+    """Information in bits that a layer must pass on, under noise that is as strong as the answer allows (IBA).
+
+    Schulz, Sixt, Tombari and Landgraf, "Restricting the flow: information bottlenecks for attribution", 2020,
+    section 3, the per-sample bottleneck: the layer's output R becomes λR + (1 − λ)ε, ε of the mean and standard
+    deviation of R over training images, and λ, the sigmoid of what is optimised, 5 at first, smoothed by a Gaussian,
+    minimises the cross-entropy of the target plus `beta` times the mean over R's elements of the information: the
+    Kullback-Leibler divergence of λR + (1 − λ)ε from ε. The map is the sum of it over channels, enlarged bilinearly.
+
+    ``1 + steps × samples`` network passes an image, 101 by default, all but the first with the gradient behind the
+    layer; and `baselines` passes a batch.
+
+    It reads the network itself, whichever output the other explainers attribute, as its loss is the cross-entropy.
+    What reaches the logits around the layer, as the class token of a vision transformer does, is not restricted, and
+    the map does not show it.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    beta
+        Weight of the information. The higher, the fewer bits pass. (The paper writes 10 / k for k elements of R.)
+    steps, learning_rate
+        Of Adam.
+    samples
+        Draws of the noise for each step, one network pass each.
+    smooth
+        Standard deviation of the Gaussian over λ, in places of the layer's grid; 0 leaves λ as it is.
+    baselines
+        Training images for the mean and the standard deviation. The authors take about 10,000.
+    layer
+        Name of the submodule behind which the noise is; null takes the model's layer for class activation maps. The
+        authors prefer a layer of the network's middle, whose grid is finer.
+
+    Returns
+    -------
+    dict
+        ``iba``: (N, H, W), not negative, in bits for a place of the layer's grid, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If the model names no layer with a spatial grid, the layer does not run once in a pass, the logits do not
+        depend on it, or there are no training images.
+    HeatproofError
+        If an option is out of its range, there is no such layer, it has no grid, or there are fewer training images.
+    """
+    import math
+
+    import torch
+    from torch.nn.functional import interpolate
+
+    from heatproof.attribution._modules import Together
+    from heatproof.models.network import find_layer
+
+    require(beta > 0, f"IBA needs a beta above 0, not {beta}.")
+    require(steps >= 1, f"IBA needs at least 1 step, not {steps}.")
+    require(samples >= 2, f"IBA needs at least 2 samples, not {samples}.")
+    require(learning_rate > 0, f"IBA needs a learning rate above 0, not {learning_rate}.")
+    require(smooth >= 0, f"IBA needs smooth of at least 0, not {smooth}.")
+    require(baselines >= 2, f"IBA needs at least 2 baselines, not {baselines}.")
+    facts = explained.facts or InputFacts()
+    name = layer or facts.cam_layer
+    if name is None:
+        raise NotApplicable(facts.cam_reason)
+    tap = _Tap(Together(explained.network), find_layer(explained.network, name, "model"), name)
+    mean, deviation = _moments(tap, take_background(explained, baselines), explained.batch_size)
+    maps = []
+    # A few images at a time, so that what is held at once is one network pass, or one image's samples.
+    for few in parts(explained, max(1, explained.batch_size // samples)):
+        features = torch.cat([tap.read(part.images) for part in parts(few)])
+        nats = _optimise(few, tap, features, mean, deviation, beta, steps, samples, learning_rate, smooth)
+        bits = nats.sum(1, keepdim=True) / math.log(2)
+        maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+    return {"iba": torch.cat(maps)}
+
+
+def _optimise(
+    few: Explained,
+    tap: _Tap,
+    features: torch.Tensor,
+    mean: torch.Tensor,
+    deviation: torch.Tensor,
+    beta: float,
+    steps: int,
+    samples: int,
+    learning_rate: float,
+    smooth: float,
+) -> torch.Tensor:
+    """Return the information (N, C, h, w) in nats of each element of the features."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    elements = features[0].numel()
+    alpha = torch.full_like(features, START).requires_grad_()
+    optimiser = torch.optim.Adam([alpha], learning_rate, eps=EPSILON)
+    shape = (samples, *features.shape[1:])
+    rows = torch.arange(len(features), device=features.device).repeat_interleave(samples)
+    for step in range(steps):
+        noise = draw_per_image(
+            few, f"noise of iba, step {step}", lambda generator: torch.randn(shape, generator=generator)
+        ).flatten(0, 1)
+        with torch.enable_grad():
+            # Times the number of elements, so that gradients are of the order of beta whatever the layer.
+            (gradient,) = torch.autograd.grad(
+                beta * _information(alpha, features, mean, deviation, smooth).sum(), alpha
+            )
+        for part in torch.arange(len(rows), device=rows.device).split(few.batch_size):
+            which = rows[part]
+            with torch.enable_grad():
+                passed, lost = _shares(alpha, smooth)
+                mixed = passed[which] * features[which] + lost[which] * (mean + deviation * noise[part])
+                logits = tap.replace(few.images[which], mixed)
+                loss = cross_entropy(logits, few.targets[which], reduction="sum") * (elements / samples)
+                (slope,) = torch.autograd.grad(loss, alpha, allow_unused=True)
+            if slope is None:
+                raise NotApplicable(f"its logits do not depend on what the layer {tap.name!r} puts out")
+            gradient = gradient + slope
+        alpha.grad = gradient
+        optimiser.step()
+    return _information(alpha.detach(), features, mean, deviation, smooth)
+
+
+def _information(
+    alpha: torch.Tensor, features: torch.Tensor, mean: torch.Tensor, deviation: torch.Tensor, smooth: float
+) -> torch.Tensor:
+    """Return the Kullback-Leibler divergence in nats of N(λR + (1 − λ)μ, (1 − λ)²σ²) from N(μ, σ²), by element."""
+    passed, lost = _shares(alpha, smooth)
+    signal = (passed * (features - mean) / deviation).square()
+    # Rounding alone can take it below zero where nothing passes.
+    return ((signal + lost.square() - 1) / 2 - lost.log()).clamp(min=0)
+
+
+def _shares(alpha: torch.Tensor, smooth: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return λ and 1 − λ, each by itself, as the difference from 1 would lose its digits."""
+    return _blur(alpha.sigmoid(), smooth), _blur((-alpha).sigmoid(), smooth)
+
+
+def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Return values (N, C, h, w) under a Gaussian that reaches two sigmas, reflected at the borders."""
+    from torchvision.transforms.functional import gaussian_blur
+
+    width, height = (2 * min(round(2 * sigma), length - 1) + 1 for length in (values.shape[3], values.shape[2]))
+    if sigma <= 0 or width == height == 1:
+        return values
+    return never_alone(lambda several: gaussian_blur(several, [width, height], [sigma, sigma]))(values)
+
+
+def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and standard deviation (C, h, w) of the layer's features over the images."""
+    import torch
+
+    count, total, squares = len(images), torch.zeros(()).double(), torch.zeros(()).double()
+    for some in images.split(batch_size):
+        # In double precision, in which the difference of the two sums below keeps its digits.
+        features = tap.read(some).cpu().double()
+        total, squares = total + features.sum(0), squares + features.square().sum(0)
+    variance = ((squares - total.square() / count) / (count - 1)).clamp(min=0)
+    return (total / count).to(images), variance.sqrt().clamp(min=LEAST_DEVIATION).to(images)
+
+
+class _Tap:
+    """Reads what a layer of a network puts out, or puts something else in its place.
+
+    A single image travels with a copy of itself.
+    """
+
+    def __init__(self, network: Any, layer: Any, name: str) -> None:
+        self.network, self.layer, self.name = network, layer, name
+
+    def read(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features (N, C, h, w) of images."""
+        import torch
+
+        seen: list[Any] = []
+
+        def keep(module: Any, inputs: Any, output: Any) -> None:
+            # A copy, as the next module may change it in place.
+            seen.append(output.detach().clone() if isinstance(output, torch.Tensor) else output)
+
+        with torch.no_grad(), self._hooked(keep):
+            self.network(images)
+        if len(seen) != 1:
+            raise NotApplicable(
+                f"its layer {self.name!r} runs {len(seen)} times in a pass, and a bottleneck needs once"
+            )
+        features = seen[0]
+        require(
+            isinstance(features, torch.Tensor) and features.ndim == 4,
+            f"The layer {self.name!r} does not put out (N, channels, height, width), which a bottleneck needs: name "
+            "another in the explainer's option layer.",
+        )
+        return features[: len(images)]
+
+    def replace(self, images: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Return the logits of images whose features are others."""
+        import torch
+
+        features = features if len(features) > 1 else torch.cat([features, features])
+        with self._hooked(lambda module, inputs, output: features):
+            return self.network(images)
+
+    @contextlib.contextmanager
+    def _hooked(self, hook: Any) -> Iterator[None]:
+        handle = self.layer.register_forward_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()

@@ -1,0 +1,275 @@
+"""Extremal perturbation and the information bottleneck, on networks whose answer is known."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from heatproof.attribution.bottleneck import iba
+from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
+from heatproof.attribution.make import CountPasses, _require
+from heatproof.attribution.registry import Explained
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.registry import InputFacts
+
+BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba}
+QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}
+QUADRANTS = {0: (slice(0, 8), slice(8, 16)), 1: (slice(8, 16), slice(0, 8))}
+
+
+class Corners(nn.Module):
+    """Two classes, each the energy of fine detail in one quadrant of a 16 × 16 image, read behind a layer of 8 × 8."""
+
+    def __init__(self, scale=100):
+        super().__init__()
+        self.scale = scale
+        self.layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.ReLU(), nn.AvgPool2d(2))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            # Without a mean, so that blurred regions say nothing.
+            weight = torch.randn(4, 3, 3, 3)
+        self.layer[0].weight.data = weight - weight.mean((2, 3), keepdim=True)
+
+    def forward(self, images):
+        grid = self.layer(images).mean(1)
+        return torch.stack([grid[:, :4, 4:].mean((1, 2)), grid[:, 4:, :4].mean((1, 2))], 1) * self.scale
+
+
+def explain(network=None, targets=(0, 0), batch_size=64, **changes):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        images = torch.randn(len(targets), 3, 16, 16)
+        background = torch.randn(64, 3, 16, 16)
+    network = (network or Corners()).eval()
+    given = {
+        "network": network,
+        "output": network,
+        "facts": InputFacts(cam_layer="layer"),
+        "images": images,
+        "targets": torch.tensor(targets),
+        "image_ids": tuple(f"image {place}" for place in range(len(targets))),
+        "seed": 0,
+        "batch_size": batch_size,
+        "background": lambda count: background[:count],
+    }
+    return Explained(**(given | changes))
+
+
+def run(name, explained, **options):
+    options = (QUICK if name == "extremal_perturbation" else {"baselines": 64}) | options
+    return BY_NAME[name](explained, **options)[name]
+
+
+def share_in(values, quadrant):
+    return values[:, *QUADRANTS[quadrant]].sum((1, 2)) / values.sum((1, 2))
+
+
+def test_masks_lie_where_the_logit_reads():
+    explained = explain(targets=(0, 1, 0))
+    values = run("extremal_perturbation", explained, smooth=0.0)
+    for row, target in enumerate(explained.targets.tolist()):
+        assert share_in(values[row : row + 1], target) > 0.6, "a quarter is what chance gives"
+
+
+def test_information_lies_where_the_network_reads():
+    """The cross-entropy reads both logits, and so both quadrants, and neither of the others."""
+    values = run("iba", explain(targets=(0, 1, 0)))
+    assert (share_in(values, 0) + share_in(values, 1) > 0.85).all(), "half is what chance gives"
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_another_class_has_another_map(name):
+    first, second = (run(name, explain(targets=(target,))) for target in (0, 1))
+    assert share_in(first, 0) > 1.3 * share_in(second, 0)
+    assert share_in(second, 1) > 1.3 * share_in(first, 1)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_random_weights_change_the_map(name):
+    class Random(Corners):
+        """What is behind the layer is drawn, and reads every place."""
+
+        def forward(self, images):
+            head = torch.randn(64, 2, generator=torch.Generator().manual_seed(2))
+            return self.layer(images).mean(1).flatten(1) @ head * self.scale / 16
+
+    # The first image's class has a quadrant of its own, of which random weights know nothing.
+    known, random = (share_in(run(name, explain(network)), 0) for network in (Corners(), Random()))
+    assert (random < 0.8 * known).all()
+
+
+def masks_of(explained, areas, **options):
+    lattice = _Lattice((16, 16), 3.0, 2, explained.images)
+    return find_masks(explained, areas, lattice, **({"steps": 200, "learning_rate": 0.05, "blur": 2.0} | options))
+
+
+def test_masks_keep_to_their_areas():
+    areas = (0.1, 0.2, 0.4)
+    masks = masks_of(explain(Corners(10)), areas)
+    assert masks.shape == (2, 3, 16, 16)
+    assert masks.min() >= 0
+    assert masks.max() <= 1
+    torch.testing.assert_close(masks.mean((2, 3)), torch.tensor(areas).expand(2, -1), rtol=0, atol=0.06)
+
+
+def test_masks_keep_the_output_better_than_as_many_pixels_elsewhere():
+    explained = explain()
+    masks = masks_of(explained, (0.2,))[:, 0]
+    blurred = nn.functional.avg_pool2d(explained.images, 5, 1, 2, count_include_pad=False)
+
+    def kept(some):
+        return explained.network(torch.lerp(blurred, explained.images, some[:, None])).gather(
+            1, explained.targets[:, None]
+        )
+
+    assert (kept(masks) > kept(masks.flip(1)) + 1).all()
+
+
+def test_a_smooth_mask_is_the_smooth_maximum_by_hand():
+    images = torch.zeros(1, 3, 16, 16)
+    lattice = _Lattice((16, 16), 2.0, 1, images)
+    points = torch.zeros(1, *lattice.shape)
+    # The kernel reaches 4 pixels, and so does the lattice around the image.
+    points[0, 4 + 5, 4 + 9] = 1
+    (mask,) = lattice.masks(points)
+    distance = torch.hypot(torch.arange(16.0)[:, None] - 5, torch.arange(16.0) - 9) / 2
+    values = torch.exp(-2 * (distance - 0.5).clamp(min=0) ** 2) * (distance <= 2)
+    others = int((torch.hypot(torch.arange(-4.0, 5)[:, None], torch.arange(-4.0, 5)) <= 4).sum()) - 1
+    weights = torch.exp(20 * values)
+    torch.testing.assert_close(mask, values * weights / (weights + others), rtol=0, atol=1e-6)
+
+
+def test_masks_between_lattice_points_reach_the_border():
+    images = torch.zeros(1, 3, 15, 18)
+    lattice = _Lattice((15, 18), 6.0, 4, images)
+    masks = lattice.masks(torch.ones(1, *lattice.shape))
+    assert masks.shape == (1, 15, 18)
+    torch.testing.assert_close(masks, masks[:, :1, :1].expand(-1, 15, 18), rtol=0, atol=1e-6)
+
+
+def test_fewer_bits_pass_the_higher_beta_is():
+    bits = [float(run("iba", explain(), beta=beta).sum()) for beta in (0.1, 1.0, 10.0, 100.0)]
+    assert bits == sorted(bits, reverse=True)
+    assert bits[0] > 4 * bits[-1]
+
+
+def test_an_open_bottleneck_counts_the_bits_of_its_formula():
+    """With a step too short to matter, λ is the sigmoid of 5 everywhere."""
+    explained = explain()
+    values = run("iba", explained, steps=1, learning_rate=1e-6)
+    background = explained.network.layer(explained.background(64))
+    deviation, mean = torch.std_mean(background, 0)
+    passed = torch.sigmoid(torch.tensor(5.0))
+    noisy = torch.distributions.Normal(
+        passed * explained.network.layer(explained.images) + (1 - passed) * mean, (1 - passed) * deviation
+    )
+    bits = torch.distributions.kl_divergence(noisy, torch.distributions.Normal(mean, deviation)).sum(1) / 0.6931472
+    expected = nn.functional.interpolate(bits[:, None], (16, 16), mode="bilinear")[:, 0]
+    torch.testing.assert_close(values, expected.detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_another_layer_can_be_named():
+    explained = explain(facts=InputFacts())
+    assert not torch.allclose(run("iba", explained, layer="layer.0"), run("iba", explained, layer="layer"))
+    with pytest.raises(NotApplicable, match="no layer"):
+        run("iba", explained)
+    entry = {"needs": {"cam_layer"}, "options": {"layer": "layer"}}
+    _require(entry, InputFacts(), explained.network)
+    with pytest.raises(NotApplicable, match="no layer"):
+        _require(entry | {"options": {"layer": None}}, InputFacts(), explained.network)
+
+
+def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
+    class Odd(Corners):
+        def __init__(self):
+            super().__init__()
+            self.aside, self.twice = nn.Conv2d(3, 2, 1), nn.Identity()
+
+        def forward(self, images):
+            self.aside(images)
+            return super().forward(self.twice(self.twice(images)))
+
+    with pytest.raises(NotApplicable, match="do not depend"):
+        run("iba", explain(Odd()), layer="aside")
+    with pytest.raises(NotApplicable, match="2 times"):
+        run("iba", explain(Odd()), layer="twice")
+    with pytest.raises(NotApplicable, match="training images"):
+        run("iba", explain(background=None))
+    with pytest.raises(HeatproofError, match="'layre'"):
+        run("iba", explain(), layer="layre")
+
+
+@pytest.mark.parametrize(("name", "batch_size"), [("iba", 64), ("iba", 4), ("extremal_perturbation", 4)])
+def test_network_passes_are_those_of_the_docstring(name, batch_size):
+    explained = explain(targets=(0, 1, 0), batch_size=batch_size)
+    counter = CountPasses(explained.network)
+    if name == "iba":
+        run(name, explained, steps=3, samples=4, baselines=20)
+        # With samples as many as a pass takes, each image goes alone, and its first pass is with its copy.
+        assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 3 * 4
+    else:
+        run(name, explained, steps=3)
+        assert counter.images == 3 * 3 * 2
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_network_is_left_as_it_was_even_after_an_error(name):
+    class Failing(Corners):
+        calls = 0
+
+        def forward(self, images):
+            self.calls += 1
+            if self.calls == 4:
+                raise RuntimeError("it fails")
+            return super().forward(images)
+
+    network = Failing()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    with pytest.raises(RuntimeError, match="it fails"):
+        run(name, explain(network))
+    run(name, explain(network))
+    for parameter in network.parameters():
+        assert parameter.requires_grad
+        assert parameter.grad is None
+    assert not any(module._forward_hooks for module in network.modules())
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_images_stay_independent_over_many_steps(name):
+    """In double precision, so that rounding, which the steps amplify, does not stand for a leak."""
+    explained = explain(targets=(0, 1, 0))
+    network = explained.network.double()
+    double = dataclasses.replace(explained, images=explained.images.double(), network=network, output=network)
+    double = dataclasses.replace(double, background=lambda count: explained.background(count).double())
+    together = run(name, double)
+    alone = dataclasses.replace(
+        double, images=double.images[1:2], targets=double.targets[1:2], image_ids=double.image_ids[1:2]
+    )
+    torch.testing.assert_close(run(name, alone), together[1:2], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("extremal_perturbation", {"areas": ()}),
+        ("extremal_perturbation", {"areas": (1.0,)}),
+        ("extremal_perturbation", {"areas": (0.001,)}),
+        ("extremal_perturbation", {"steps": 0}),
+        ("extremal_perturbation", {"learning_rate": 0.0}),
+        ("extremal_perturbation", {"sigma": 0.0}),
+        ("extremal_perturbation", {"smooth": -1.0}),
+        ("iba", {"beta": 0.0}),
+        ("iba", {"steps": 0}),
+        ("iba", {"samples": 1}),
+        ("iba", {"learning_rate": 0.0}),
+        ("iba", {"smooth": -1.0}),
+        ("iba", {"baselines": 1}),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options):
+    (key,) = options
+    words = {"areas": "area", "learning_rate": "learning rate", "steps": "step"}
+    with pytest.raises(HeatproofError, match=words.get(key, key)):
+        run(name, explain(), **options)
