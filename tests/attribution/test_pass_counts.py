@@ -31,15 +31,8 @@ def stated():
                 text, _, each = text.partition(", and ")
                 gradients = sum(map(int, re.findall(r"(\d+) gradient", text)))
                 plain = sum(map(int, re.findall(r"\d+", text))) - gradients
-                found.append(
-                    (
-                        name,
-                        plain,
-                        gradients,
-                        int((re.findall(r"(\d+) for each channel", each) or [0])[0]),
-                        "at most" in text,
-                    )
-                )
+                more = [re.match(rf"\d+(?= {words})", each) for words in ("for each channel", "a batch")]
+                found.append((name, plain, gradients, *(int(n[0]) if n else 0 for n in more), "at most" in text))
     return found
 
 
