@@ -168,7 +168,7 @@ def accuracy_trades_off(e: Evidence) -> Measured:
     rows = rows[~rows.index.duplicated()]
     keys = [(e.cases[c].dataset, e.cases[c].model, e.cases[c].weights) for c in cases]
     accuracy = np.array([rows.get(key, np.nan) for key in keys], dtype=float)
-    best = np.nanmax(e.means[:, cases][:, :, e.explaining()], axis=2)
+    best = e.best(cases, e.explaining())
     known = ~np.isnan(accuracy)
     if known.sum() < 4 or np.ptp(accuracy[known]) == 0:
         raise Untestable("the models' accuracies are all the same")

@@ -190,6 +190,12 @@ class Evidence:
             raise Untestable("the config has no reference map")
         return found
 
+    def best(self, cases: Sequence[int], methods: Sequence[int]) -> np.ndarray:
+        """Return the score of the best of some methods in each case, (1 + R, cases); NaN where none has one."""
+        chosen = self.means[:, cases][:, :, methods]
+        top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=2)
+        return np.where(np.isfinite(top), top, np.nan)
+
     def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, str]:
         """Return the mean, over test cases and pairs of methods, of how far the first is above the second.
 
@@ -202,7 +208,7 @@ class Evidence:
         known = [part for part in parts if not np.isnan(part[0])]
         if not known:
             raise Untestable("no test case has scores of both")
-        return _mean(known), f"{len(known)} comparisons in {len(cases)} test cases"
+        return mean_known(np.stack(known)), f"{len(known)} comparisons in {len(cases)} test cases"
 
     def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> tuple[np.ndarray, str]:
         """Return the mean, over pairs of cases and methods scored in both, of the first case's score less the second's.
@@ -216,7 +222,7 @@ class Evidence:
         known = [part for part in parts if not np.isnan(part[0])]
         if not known:
             raise Untestable("no two of the models differ in this alone")
-        return _mean(known), f"{len(known)} comparisons of methods in {len(pairs)} pairs of test cases"
+        return mean_known(np.stack(known)), f"{len(known)} comparisons of methods in {len(pairs)} pairs of test cases"
 
     def agreement(
         self, pairs: Iterable[tuple[int, int]], methods: Sequence[int] | None = None
@@ -237,12 +243,12 @@ class Evidence:
                 found.append(correlate_ranks(a[:, both], b[:, both]))
         if not found:
             raise Untestable(f"no two such test cases share {FEWEST_METHODS} methods")
-        return _mean(found), f"{len(found)} pairs of test cases"
+        return mean_known(np.stack(found)), f"{len(found)} pairs of test cases"
 
     def resample(self, values: np.ndarray) -> np.ndarray:
         """Return the mean (1 + R,) of one value an image, on all images and on the resamples of the means."""
         drawn = bootstrap_means(values[None], self.seed, self.repetitions)[0]
-        return np.concatenate([[np.nanmean(values)], drawn])
+        return np.concatenate([mean_known(values[:, None]), drawn])
 
     def consistency(self, case: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between two images' rankings of the methods, in a test case.
@@ -308,8 +314,8 @@ def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (one * other).sum(1) / scale
 
 
-def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    # A resample may leave one method without an image; the others stand for it.
-    stacked = np.stack(parts)
-    defined = ~np.isnan(stacked)
-    return np.where(defined, stacked, 0).sum(0) / np.maximum(defined.sum(0), 1)
+def mean_known(values: np.ndarray) -> np.ndarray:
+    """Return the mean over the first axis of what is not NaN; NaN where nothing is known."""
+    defined = ~np.isnan(values)
+    total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -139,7 +139,7 @@ def _intrinsic(e: Evidence, kind: str) -> Measured:
     elsewhere = [c for c in in_domain(e) if e.models[e.cases[c].model].family not in ("bagnet", "bcos")]
     if not elsewhere:
         raise Untestable("the config has no other network to compare with")
-    best = np.nanmax(e.means[:, elsewhere][:, :, rivals], axis=(1, 2))
+    best = e.best(elsewhere, rivals).max(axis=1)
     return Measured(
         e.means[:, made, own].mean(1) - best, above=0, basis=f"{len(made)} against {len(elsewhere)} networks"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heatproof.claims.evidence import Evidence
+from heatproof.claims.evidence import Evidence, mean_known
 from heatproof.claims.idsds import AGREEMENT
 from heatproof.claims.registry import Measured, Untestable, claim
 
@@ -23,7 +23,7 @@ def _offset(e: Evidence, kinds: Sequence[str]) -> tuple[np.ndarray, str]:
     if not changes:
         raise Untestable(f"none of {', '.join(kinds)} was scored on maps without negative values")
     # One value an image, over methods, networks and metrics.
-    values = np.nanmean([np.nanmean(change, axis=0) for change in changes], axis=0)
+    values = mean_known(np.stack([mean_known(change) for change in changes]))
     return e.resample(values), f"{sum(len(change) for change in changes)} methods on networks"
 
 

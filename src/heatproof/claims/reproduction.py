@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heatproof.claims.evidence import Evidence
+from heatproof.claims.evidence import Evidence, mean_known
 from heatproof.claims.idsds import AGREEMENT, CAMS, in_domain
 from heatproof.claims.registry import Measured, Untestable, claim
 
@@ -21,7 +21,7 @@ def edges_rival_smoothed_ig_on_vgg(e: Evidence) -> Measured:
     edges = e.any_of(("edges", "edge_detectors"))
     smooth = e.named("noise_integrated_gradients", map="integrated_gradients_smoothgrad")
     cases = e.find("idsds", metric="idsds", model=lambda model: model.family == "vgg")
-    draws = np.nanmax(e.means[:, cases][:, :, edges], axis=2).mean(1) - np.nanmean(e.means[:, cases, smooth], axis=1)
+    draws = mean_known((e.best(cases, edges) - e.means[:, cases, smooth]).T)
     return Measured(draws, above=0, basis=f"{len(cases)} networks")
 
 
@@ -33,8 +33,8 @@ def edges_rival_smoothed_ig_on_vgg(e: Evidence) -> Measured:
 def references_stay_below_methods(e: Evidence) -> Measured:
     """No map that knows no model comes near the best method."""
     cases = in_domain(e)
-    best = [np.nanmax(e.means[:, cases][:, :, chosen], axis=2) for chosen in (e.references(), e.explaining())]
-    return Measured((best[0] - best[1]).mean(1), below=0, basis=f"{len(cases)} networks")
+    below = e.best(cases, e.references()) - e.best(cases, e.explaining())
+    return Measured(mean_known(below.T), below=0, basis=f"{len(cases)} networks")
 
 
 @claim(
@@ -45,7 +45,7 @@ def references_stay_below_methods(e: Evidence) -> Measured:
 def references_score_around_zero(e: Evidence) -> Measured:
     """Maps that know no model score around zero."""
     cases = in_domain(e)
-    draws = np.abs(np.nanmean(e.means[:, cases][:, :, e.references()], axis=(1, 2)))
+    draws = np.abs(mean_known(e.means[:, cases][:, :, e.references()].reshape(len(e.means), -1).T))
     return Measured(draws, below=0.1, basis=f"{len(cases)} networks")
 
 
@@ -75,7 +75,7 @@ def smoothed_ig_scores_around_zero(e: Evidence) -> Measured:
     """On small images IG with SmoothGrad scores around zero."""
     smooth = e.named("noise_integrated_gradients", map="integrated_gradients_smoothgrad")
     cases = in_domain(e)
-    return Measured(np.abs(np.nanmean(e.means[:, cases, smooth], axis=1)), below=0.1, basis=f"{len(cases)} networks")
+    return Measured(np.abs(mean_known(e.means[:, cases, smooth].T)), below=0.1, basis=f"{len(cases)} networks")
 
 
 @claim(
