@@ -47,6 +47,7 @@ include: "workflow/rules/drops.smk"
 include: "workflow/rules/attribute.smk"
 include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -29,6 +29,7 @@ STAGES = {
     "score": "heatproof.metrics.score",
     "all_scores": "heatproof.report.scores",
     "tables": "heatproof.report.tables",
+    "claims": "heatproof.claims.card",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",

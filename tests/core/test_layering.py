@@ -52,6 +52,8 @@ ALLOWED = {
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "metrics", "ranking", "config", "plan"},
+    # Published claims, tested on scores alone.
+    "claims": BASE | {"metrics"},
     "plan": BASE | {"config", "data", "models", "attribution", "perturbation", "metrics"},
     "adopt": BASE | {"plan"},
     "check": BASE | {"config", "plan", "models"},

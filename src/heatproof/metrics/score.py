@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import describe_file, read_piece, write_manifest
-from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.registry import METRICS, Metric, Result
+from heatproof.metrics.stored import StoredResponses
 from heatproof.provenance import library_versions
 from heatproof.store import describe, read, write_table
 from heatproof.subsets import subset_masks
@@ -170,49 +169,14 @@ def _parts(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dic
     return {method: np.concatenate(values) for method, values in scored.items()}
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """The responses of one explainer: values (N, methods, quantities, points), what they are, and the labels."""
-
-    values: np.ndarray
-    quantities: list[str]
-    labels: np.ndarray
-
-    @classmethod
-    def read(cls, store: str, images: int) -> _Stored:
-        facts = describe(store)
-        return cls(read(store, "response", 0, images), facts["coordinates"]["quantity"], facts["labels"][:images])
-
-    def of(self, place: int, points: list[int] | None) -> dict[str, np.ndarray]:
-        """Return the quantities of one method, (N, points) each."""
-        chosen = slice(None) if points is None else points
-        return {name: self.values[:, place, number][:, chosen] for number, name in enumerate(self.quantities)}
-
-    def argument(self, reads: str, place: int, points: list[int] | None) -> Any:
-        """Return what a metric takes."""
-        of = self.of(place, points)
-        if reads == "explanations":
-            return np.where(of["change"][:, 0] < 0, np.nan, of["change"][:, 0])
-        classes = np.stack([self.labels, of["intact"][:, 0].astype(np.int64)], axis=1)
-        arrays = {
-            output: np.stack([of[f"{output}_label"], of[f"{output}_predicted"]], axis=2)
-            for output in ("logit", "log_probability")
-        }
-        arrays["predicted"] = of["predicted"].astype(np.int64)
-        if reads == "pictures":
-            return {**arrays, "entropy": of["entropy"].astype(np.int64), "classes": classes}
-        arrays["changed"] = of["changed"].astype(np.int64)
-        arrays |= {name: of[name] for name in ("magnitude", "positive")}
-        arrays |= {name: of[name][:, 0] for name in ("total_magnitude", "total_positive")}
-        return ResponseCurve(arrays, classes, int(of["pixels"][0, 0]))
-
-
 def _along_maps(spec: Spec, metric: Metric, explainers: Mapping[str, Methods]) -> dict[str, np.ndarray]:
     """Score response curves, pictures and changes; of all images together, as soundness asks for."""
     found = {}
     for explainer, methods in explainers.items():
         stored = {
-            name: _Stored.read(spec["store"].format(explainer=explainer, response=name) + ".zarr", spec["images"])
+            name: StoredResponses.read(
+                spec["store"].format(explainer=explainer, response=name) + ".zarr", spec["images"]
+            )
             for name in {asked["response"] for asked in spec["curves"].values()}
         }
         for method in methods:

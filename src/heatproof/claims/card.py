@@ -1,0 +1,112 @@
+"""The claims card: every claim of the registry, tested on the scores of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.claims.catalogue import CLAIMS
+from heatproof.claims.evidence import Case, Evidence, Method, Model
+from heatproof.claims.offsets import offset_changes
+from heatproof.claims.registry import Claim, Untestable
+from heatproof.manifest import publish_tables
+from heatproof.metrics.bootstrap import interval
+from heatproof.store import write_table
+
+log = logging.getLogger(__name__)
+
+COLUMNS = [
+    "claim",
+    "paper",
+    "place",
+    "sentence",
+    "verdict",
+    "quantity",
+    "value",
+    "ci_low",
+    "ci_high",
+    "rule",
+    "basis",
+    "reason",
+]
+METHOD = ("name", "kind", "map", "transform", "uses_model")
+HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
+
+
+def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write claims.csv: what each published claim comes to on this run's scores."""
+    places = [
+        (dataset, model, weights, metric)
+        for dataset, models in spec["cases"].items()
+        for model, of_weights in models.items()
+        for weights, metrics in of_weights.items()
+        for metric in metrics
+    ]
+    files = [
+        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
+        for dataset, model, weights, metric in places
+    ]
+    facts = spec["metrics"]
+    cases = [Case(*place, **facts[place[3]]) for place in places]
+    evidence = Evidence(
+        pd.concat([pd.read_parquet(path) for path in files], ignore_index=True),
+        cases,
+        [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
+        {name: Model.read(name, **model) for name, model in spec["models"].items()},
+        spec["seed"],
+        spec["bootstrap"],
+        pd.read_csv(spec["accuracy"]),
+        offset_changes(spec["offsets"], spec["methods"]),
+    )
+    table = claims_table(evidence, spec["level"])
+    log.info("%s", table["verdict"].value_counts().to_dict())
+    write_table(table, spec["output"])
+    publish_tables(spec, [spec["output"]], [*files, spec["accuracy"]])
+
+
+def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
+    """Test every claim of the registry.
+
+    Parameters
+    ----------
+    evidence
+        The scores.
+    level
+        Coverage of the percentile bootstrap intervals over images.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, one row a claim, in the order of the papers. A claim ``holds`` if its whole interval satisfies its
+        rule, else it ``does not hold``, and ``reason`` tells an interval that straddles the limit from one on the other
+        side; where a claim ``cannot be tested here``, ``reason`` says why.
+    """
+    return pd.DataFrame([_row(entry, evidence, level) for entry in CLAIMS.values()], columns=COLUMNS)
+
+
+def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "claim": entry.name,
+        "paper": entry.paper,
+        "place": entry.place,
+        "sentence": entry.sentence,
+        "quantity": entry.quantity,
+    }
+    try:
+        found = entry.test(evidence)
+    except Untestable as untestable:
+        return {**row, "verdict": UNTESTED, "reason": f"because {untestable}"}
+    (low,), (high,) = interval(found.draws[None, 1:], level)
+    row |= {"value": found.draws[0], "ci_low": low, "ci_high": high, "rule": found.rule, "basis": found.basis}
+    limit = found.above if found.above is not None else found.below
+    assert limit is not None
+    holds = low > limit if found.above is not None else high < limit
+    if np.isnan([found.draws[0], low, high]).any():
+        return {**row, "verdict": UNTESTED, "reason": "because the quantity is undefined on these images"}
+    straddles = low <= limit <= high
+    reason = "" if holds else f"the interval includes {limit:g}" if straddles else "it is the other way round"
+    return {**row, "verdict": HOLDS if holds else FAILS, "reason": reason}

@@ -1,0 +1,78 @@
+"""What a constant offset of the maps does to metrics along curves, without another network pass.
+
+An offset leaves the order of the pixels as it is, so that the cached responses are those of the changed map as well;
+only the sums of the map's values that stand beside them change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from heatproof.manifest import read_piece
+from heatproof.metrics.registry import METRICS
+from heatproof.metrics.stored import StoredResponses
+from heatproof.store import read
+
+SHARE = 0.1
+
+
+def offset_changes(
+    asked: Mapping[str, Any], methods: Sequence[Mapping[str, Any]], share: float = SHARE
+) -> dict[str, np.ndarray]:
+    """Return how far scores move when every value of a map gets a share of the map's maximum added.
+
+    Walker et al., Attribution quality metrics with magnitude alignment, 2024, section 3.1.
+
+    Parameters
+    ----------
+    asked
+        ``metrics``, name to ``kind``, ``module``, ``options`` and ``curves``; ``networks``, each a dataset, model and
+        weights; ``images``; and the patterns of paths ``curves``, ``maps`` and ``reference_maps``.
+    methods
+        Each with its ``explainer``, ``place``, ``index``, ``transform`` and ``uses_model``.
+    share
+        Of the maximum of each map.
+
+    Returns
+    -------
+    dict
+        Kind of metric to changes (methods × networks, images), in units of the score; of maps without negative values
+        alone, for which the sums of absolute values are those of the values.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    for where in asked["networks"]:
+        place = dict(zip(("dataset", "model", "weights"), where, strict=True))
+        for method in methods:
+            pattern = asked["maps" if method["uses_model"] else "reference_maps"]
+            store = pattern.format(**place, explainer=method["explainer"]) + ".zarr"
+            if read_piece(store.removesuffix(".zarr"), 0)["gap"]:
+                continue
+            maps = read(store, "attribution", 0, asked["images"])[:, method["index"]]
+            maps = np.abs(maps) if method["transform"] == "abs" else maps
+            if (maps < 0).any():
+                continue
+            added = share * maps.max(axis=(1, 2)).astype(np.float64)
+            for told in asked["metrics"].values():
+                import_module(told["module"])
+                metric = METRICS[told["kind"]]
+                plain, moved = {}, {}
+                for argument, response in told["curves"].items():
+                    base = asked["curves"].format(**place, explainer=method["explainer"], response=response["response"])
+                    stored = StoredResponses.read(base + ".zarr", asked["images"])
+                    plain[argument] = stored.argument("curves", method["place"], response["points"])
+                    moved[argument] = _moved(plain[argument], added)
+                before, after = (np.asarray(metric.score(c, told["options"])[0]) for c in (plain, moved))
+                found.setdefault(told["kind"], []).append(after - before)
+    return {kind: np.stack(changes) for kind, changes in found.items()}
+
+
+def _moved(curve: Any, added: np.ndarray) -> Any:
+    arrays = dict(curve.arrays)
+    for name in ("magnitude", "positive"):
+        arrays[name] = arrays[name] + added[:, None] * arrays["changed"]
+        arrays[f"total_{name}"] = arrays[f"total_{name}"] + added * curve.pixels
+    return type(curve)(arrays, curve.classes, curve.pixels)

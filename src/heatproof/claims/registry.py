@@ -1,0 +1,96 @@
+"""What a claim is, and the table of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from heatproof.claims.evidence import Evidence
+
+# Short names of the papers in tables, and what they are.
+PAPERS = {
+    "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
+    "reproduction": "Zabicka, Cieslik and Burgess, Benchmarking the attribution quality of vision models: a "
+    "reproduction, 2025",
+    "Meta-Rank": "Duan et al., On the evaluation consistency of attribution-based explanations, 2024",
+    "MAS": "Walker et al., Attribution quality metrics with magnitude alignment, 2024",
+    "soundness": "Li et al., A dual-perspective approach to evaluating feature attribution methods, 2024",
+}
+
+
+class Untestable(Exception):
+    """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured for a claim, and the rule by which it holds.
+
+    Attributes
+    ----------
+    draws
+        (1 + R,) the quantity on all images, and on R resamples of them.
+    above, below
+        The claim holds if the whole bootstrap interval lies above, or below, this; one of the two is given.
+    basis
+        How many comparisons, and of what, are behind the number.
+    """
+
+    draws: np.ndarray
+    above: float | None = None
+    below: float | None = None
+    basis: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        return f"interval above {self.above:g}" if self.above is not None else f"interval below {self.below:g}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper, and how it is tested.
+
+    Attributes
+    ----------
+    name
+        The key in tables.
+    paper
+        A key of `PAPERS`.
+    place
+        Section, figure or table.
+    sentence
+        The claim, in our words.
+    quantity
+        What is measured, in words with its direction.
+    test
+        ``test(evidence)`` returns a `Measured`, or raises `Untestable`.
+    """
+
+    name: str
+    paper: str
+    place: str
+    sentence: str
+    quantity: str
+    test: Callable[[Evidence], Measured]
+
+
+CLAIMS: dict[str, Claim] = {}
+
+
+def claim(
+    paper: str, place: str, quantity: str
+) -> Callable[[Callable[[Evidence], Measured]], Callable[[Evidence], Measured]]:
+    """Enter a test in the table of claims, under the name of the function; its docstring is the sentence."""
+
+    def enter(test: Callable[[Evidence], Measured]) -> Callable[[Evidence], Measured]:
+        name = test.__name__
+        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test)
+        return test
+
+    return enter

@@ -1,0 +1,201 @@
+"""Claims are tested as their rules say: on made-up scores whose truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+from heatproof.claims.card import COLUMNS, claims_table
+from heatproof.claims.catalogue import CLAIMS, PAPERS
+from heatproof.claims.evidence import Case, Evidence, Method, Model, correlate_ranks
+from heatproof.claims.registry import Untestable
+
+IMAGES = 40
+NAMES = {
+    "integrated_gradients": ("integrated_gradients", "raw"),
+    "integrated_gradients_abs": ("integrated_gradients", "abs"),
+    "integrated_gradients_uniform": ("integrated_gradients_uniform", "raw"),
+    "integrated_gradients_uniform_abs": ("integrated_gradients_uniform", "abs"),
+    "grad_cam": ("grad_cam", "raw"),
+    "saliency": ("saliency", "raw"),
+    "bagnet": ("bagnet", "raw"),
+    "random": ("random", "raw"),
+}
+METHODS = [Method(name, kind, kind, transform, kind != "random") for name, (kind, transform) in NAMES.items()]
+MODELS = {
+    "r20": Model.read("r20", "cifar_resnet20", {"width": 8}),
+    "r56": Model.read("r56", "cifar_resnet56", {"width": 8}),
+    "wide": Model.read("wide", "cifar_resnet20", {"width": 16}),
+    "v11": Model.read("v11", "cifar_vgg11_bn", {"width": 8}),
+    "plain": Model.read("plain", "cifar_vgg11", {"width": 8}),
+    "bag": Model.read("bag", "cifar_bagnet", {"width": 8}),
+}
+
+
+def evidence(mean, metric="idsds", kind="idsds", models=tuple(MODELS), weights=("finetuned",), noise=0.05, **more):
+    """Return evidence in which a method's score on a model is `mean(model, method, weights)` and noise."""
+    cases = [Case("toy", model, w, metric, kind, {}, True) for model in models for w in weights]
+    rows = []
+    for place, case in enumerate(cases):
+        generator = np.random.default_rng(place)
+        for method in METHODS:
+            level = mean(case.model, method.name, case.weights)
+            for image in range(IMAGES if level is not None else 0):
+                score = level + noise * generator.standard_normal()
+                where = {"dataset": "toy", "model": case.model, "weights": case.weights, "metric": metric}
+                rows.append({**where, "method": method.name, "image": f"i{image}", "score": score})
+    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, repetitions=200, **more)
+
+
+def verdict(name, made):
+    return claims_table(made).set_index("claim").loc[name]
+
+
+def flat(value):
+    return lambda model, method, weights: value
+
+
+def test_there_are_many_and_each_says_what_it_is():
+    assert len(CLAIMS) >= 30
+    for entry in CLAIMS.values():
+        assert entry.paper in PAPERS
+        assert entry.place
+        assert entry.sentence.endswith(".")
+        assert entry.quantity
+    assert {entry.paper for entry in CLAIMS.values()} == set(PAPERS)
+
+
+def test_the_table_has_a_row_for_each():
+    table = claims_table(evidence(flat(0.5)))
+    assert list(table.columns) == COLUMNS
+    assert table["claim"].tolist() == list(CLAIMS)
+    assert set(table["verdict"]) <= {"holds", "does not hold", "cannot be tested here"}
+    untested = table[table["verdict"] == "cannot be tested here"]
+    assert untested["reason"].str.startswith("because ").all()
+    assert untested[["value", "ci_low", "ci_high"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected", "reason"), [(0.3, "holds", ""), (-0.3, "does not hold", "other way round")]
+)
+def test_raw_against_absolute(gap, expected, reason):
+    row = verdict("raw_beats_absolute_ig", evidence(lambda _, name, w: 0.4 - (gap if name.endswith("_abs") else 0)))
+    assert row["verdict"] == expected
+    assert reason in row["reason"]
+    assert row["value"] == pytest.approx(gap, abs=0.02)
+    assert row["ci_low"] < row["value"] < row["ci_high"]
+
+
+def test_no_difference_does_not_hold_and_says_that_it_is_open():
+    row = verdict("raw_beats_absolute_ig", evidence(flat(0.4), noise=0.3))
+    assert (row["verdict"], row["reason"]) == ("does not hold", "the interval includes 0")
+
+
+@pytest.mark.parametrize(
+    ("claim", "lower"),
+    [
+        ("depth_lowers_resnets", "r56"),
+        ("width_lowers", "wide"),
+        ("batch_norm_lowers", "v11"),
+        ("vgg_above_resnet", "r"),
+    ],
+)
+def test_designs_are_compared_where_nothing_else_differs(claim, lower):
+    def mean(model, method, weights):
+        return 0.2 if model.startswith(lower) or (lower == "r" and model == "wide") else 0.5
+
+    assert verdict(claim, evidence(mean))["verdict"] == "holds"
+    reverse = evidence(lambda model, method, weights: 0.7 - mean(model, method, weights))
+    assert verdict(claim, reverse)["verdict"] == "does not hold"
+
+
+def test_a_model_without_its_like_is_not_compared():
+    row = verdict("depth_lowers_resnets", evidence(flat(0.4), models=("r20", "v11")))
+    assert row["verdict"] == "cannot be tested here"
+    assert row["reason"] == "because no two models of the config differ in depth alone"
+
+
+def test_bagnet_is_compared_with_the_best_of_other_networks():
+    def mean(model, method, weights):
+        if method == "bagnet":
+            return 0.9 if model == "bag" else None
+        return 0.95 if model == "bag" else 0.6
+
+    row = verdict("bagnet_beats_post_hoc_methods", evidence(mean))
+    assert row["verdict"] == "holds"
+    assert row["value"] == pytest.approx(0.3, abs=0.05)
+
+
+def test_agreement_is_spearman_between_mean_scores():
+    order = {name: place / 10 for place, name in enumerate(NAMES)}
+    same = evidence(lambda model, method, weights: order[method], noise=0.001)
+    row = verdict("ranks_agree_between_models", same)
+    assert (row["verdict"], row["value"]) == ("holds", 1)
+    turned = evidence(lambda model, method, weights: order[method] * (-1 if model[0] == "r" else 1), noise=0.001)
+    assert verdict("ranks_agree_between_models", turned)["verdict"] == "does not hold"
+
+
+def test_a_metric_where_lower_is_better_is_turned():
+    made = evidence(flat(0.5))
+    cases = [Case(**{**vars(case), "higher_is_better": False}) for case in made.cases]
+    rows = [
+        {
+            "dataset": "toy",
+            "model": c.model,
+            "weights": c.weights,
+            "metric": c.metric,
+            "method": "saliency",
+            "image": "a",
+        }
+        for c in cases
+    ]
+    turned = Evidence(pd.DataFrame(rows).assign(score=0.5), cases, METHODS, MODELS, repetitions=3)
+    np.testing.assert_allclose(turned.means[:, :, 5], -0.5)
+
+
+def test_offsets():
+    changed = {"rise_insertion": np.zeros((3, IMAGES)), "mas_insertion": np.full((3, IMAGES), -0.1)}
+    made = evidence(flat(0.5), offsets=changed)
+    assert verdict("rise_ignores_an_offset", made)["verdict"] == "holds"
+    assert verdict("mas_notices_an_offset", made)["verdict"] == "holds"
+    still = evidence(flat(0.5), offsets={**changed, "mas_insertion": np.zeros((3, IMAGES))})
+    assert verdict("mas_notices_an_offset", still)["verdict"] == "does not hold"
+
+
+def test_consistency_is_the_mean_correlation_between_images():
+    made = evidence(lambda model, method, weights: list(NAMES).index(method) / 20, models=("r20",), noise=0.2)
+    chosen = made.values[0][made.explaining()]
+    pairs = [(a, b) for a in range(IMAGES) for b in range(a)]
+    expected = np.mean([spearmanr(chosen[:, a], chosen[:, b]).statistic for a, b in pairs])
+    found = made.consistency(0)
+    assert found[0] == pytest.approx(expected)
+    assert np.quantile(found[1:], 0.005) < expected < np.quantile(found[1:], 0.995)
+
+
+def test_ranks_are_correlated_as_by_scipy():
+    a, b = np.random.default_rng(0).integers(0, 5, (2, 20, 9)).astype(float)
+    expected = [spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
+    np.testing.assert_allclose(correlate_ranks(a, b), expected)
+
+
+def test_methods_are_found_by_what_they_are():
+    made = evidence(flat(0.5))
+    assert made.named("integrated_gradients", "abs") == 1
+    with pytest.raises(Untestable, match="no lime"):
+        made.named("lime")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "expected"),
+    [
+        ("cifar_resnet20", {"width": 4}, ("resnet", 20, 4, True, True)),
+        ("cifar_resnet20_fixup", {}, ("resnet", 20, 1, False, True)),
+        ("cifar_vgg11_nobias", {}, ("vgg", 11, 1, False, False)),
+        ("torchvision_model", {"name": "wide_resnet50_2"}, ("resnet", 50, 2, True, True)),
+        ("torchvision_model", {"name": "vgg16"}, ("vgg", 16, 1, False, True)),
+        ("timm_model", {"name": "vit_base_patch16_224"}, ("vit", None, 1, True, True)),
+    ],
+)
+def test_design_is_read_off_names(architecture, options, expected):
+    model = Model.read("any", architecture, options)
+    assert (model.family, model.depth, model.width, model.batch_norm, model.bias) == expected
