@@ -4,9 +4,8 @@ import pytest
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.randomness import numpy_generator
-from heatproof.ranking import meta_rank as module
 from heatproof.ranking.kappa import resample
-from heatproof.ranking.meta_rank import meta_rank
+from heatproof.ranking.meta_rank import default_repetitions, meta_rank
 from heatproof.ranking.ranks import comparable
 
 
@@ -189,8 +188,11 @@ def test_nothing_to_rank_is_an_error():
         meta_rank(np.full((2, 3), np.nan))
 
 
-def test_fewer_resamples_of_very_many_methods(monkeypatch):
-    monkeypatch.setattr(module, "MANY_METHODS", 3)
+@pytest.mark.parametrize(("methods", "repetitions"), [(2, 1000), (500, 1000), (1000, 500), (2500, 200), (10_000, 200)])
+def test_fewer_resamples_of_very_many_methods(methods, repetitions):
+    assert default_repetitions(methods) == repetitions
+
+
+def test_number_of_resamples_is_told():
     assert meta_rank(draw_scores(2, 3)).repetitions == 1000
-    assert meta_rank(draw_scores(2, 4)).repetitions == 200
     assert meta_rank(draw_scores(2, 4), repetitions=7).repetitions == 7

@@ -57,8 +57,8 @@ def meta_rank_of_images(
     Returns
     -------
     MetaRank
-        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is that of `interval_of`:
-        Student's, or percentiles over images alone, for which one test case is enough.
+        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's of
+        `interval_of`; over images alone it is percentiles, for which one test case is enough.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def meta_rank_of_images(
     """
     if over not in OVER:
         raise HeatproofError(f"Resamples are drawn over {', '.join(OVER)}, not over {over!r}.")
-    counts = {}
+    counts: dict[str, int] = {}
     for name, values in zip(images_of, scores, strict=True):
         if counts.setdefault(name, values.shape[1]) != values.shape[1]:
             raise HeatproofError(

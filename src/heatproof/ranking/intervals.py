@@ -17,9 +17,10 @@ def interval_of(
     """Return the bootstrap interval of κ over n test cases.
 
     ``student``: κ ± t · s, where t is the quantile of Student's distribution with n - 1 degrees of freedom and s the
-    standard deviation of the resamples times √(n / (n - 1)), because resamples of n cases spread as with a variance that
-    is divided by n (Hesterberg, What Teachers Should Know about the Bootstrap, 2015, sections 3.2 and 5.2). Percentiles
-    lack both corrections and are too narrow with few test cases: benchmarks/coverage.py measures both.
+    standard deviation of the resamples times √(n / (n - 1)), because resamples spread by a variance that is divided by
+    n (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 12; Hesterberg, What Teachers Should Know
+    about the Bootstrap, 2015). Percentiles lack both corrections and are too narrow with few test cases:
+    benchmarks/coverage.py measures both.
 
     Parameters
     ----------

@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 COLUMNS = ("method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "bradley_terry")
 CASE = ("dataset", "model", "weights", "metric")
 REPETITIONS = 1000
-REPETITIONS_OF_MANY = 200
-MANY_METHODS = 4000
+# The work grows with resamples × pairs of methods; the spread of 200 resamples is known to 5 %.
+FEWEST_REPETITIONS = 200
+METHODS_TIMES_REPETITIONS = 500_000
 # Below this difference, κ of methods with the same record differs by rounding alone.
 DECIMALS = 10
 
@@ -99,8 +100,7 @@ def meta_rank(
     seed
         The workflow's seed.
     repetitions
-        Number of resamples. Left out, 1000, and 200 for more than 4,000 methods: the work grows with the number of
-        pairs.
+        Number of resamples; left out, as `default_repetitions` says.
     level
         Nominal coverage of the interval.
     kind
@@ -114,7 +114,7 @@ def meta_rank(
     """
     names = np.array([f"method {place}" for place in range(scores.shape[1])] if methods is None else list(methods))
     if repetitions is None:
-        repetitions = REPETITIONS if scores.shape[1] <= MANY_METHODS else REPETITIONS_OF_MANY
+        repetitions = default_repetitions(scores.shape[1])
     n_cases = (~np.isnan(scores)).sum(axis=0)
     scored = n_cases > 0
     if not scored.any():
@@ -147,6 +147,11 @@ def meta_rank(
         repetitions=repetitions,
         disconnected=int((parts > 1).sum()),
     )
+
+
+def default_repetitions(methods: int) -> int:
+    """Return the number of resamples: 1000 up to 500 methods, then fewer, and 200 from 2,500 methods."""
+    return int(np.clip(METHODS_TIMES_REPETITIONS // max(1, methods), FEWEST_REPETITIONS, REPETITIONS))
 
 
 def meta_rank_table(
