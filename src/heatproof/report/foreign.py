@@ -147,9 +147,8 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series) -> pd.Series:
     values = pd.to_numeric(column.mask(gap), errors="coerce").astype(float)
     wrong = values.isna() & ~gap
     if wrong.any():
-        place = wrong.idxmax()
         raise HeatproofError(
-            f"{path} gives {methods[place]!r} the score {column[place]!r}, which is not a number: "
+            f"{path} gives {methods[wrong].iloc[0]!r} the score {column[wrong].iloc[0]!r}, which is not a number: "
             "write a number with a decimal point, or leave the cell empty."
         )
     return values
@@ -163,5 +162,5 @@ def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series
     said = long["higher_is_better"].str.strip().str.lower()
     wrong = ~said.isin([*TRUTH, *MISSING])
     if wrong.any():
-        raise HeatproofError(f"{path} has {said[wrong.idxmax()]!r} under 'higher_is_better': write true or false.")
+        raise HeatproofError(f"{path} has {said[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
     return said.map(TRUTH).astype("boolean").fillna(usual).astype(bool)

@@ -239,7 +239,7 @@ def _over_images(scores: pd.DataFrame) -> pd.DataFrame:
         one = scores[twice].iloc[0]
         raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
     # A mean over no image is a gap.
-    return scores.groupby([*rows, "higher_is_better"], sort=False, as_index=False)["score"].mean()
+    return scores.groupby([*rows, "higher_is_better"], sort=False)["score"].mean().reset_index()
 
 
 def _with_images(
