@@ -216,7 +216,7 @@ def meta_rank_table(
 
 
 def _describe(row: pd.Series) -> str:
-    return f"The method {row['method']!r} in the test case {', '.join(row[list(CASE)])}"
+    return f"The method {row['method']!r} in the test case {', '.join(filter(None, row[list(CASE)]))}"
 
 
 def _check_connected(present: np.ndarray, names: np.ndarray) -> None:

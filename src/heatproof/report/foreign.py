@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,8 +99,13 @@ def _parse(path: Path) -> pd.DataFrame:
     try:
         first = path.read_text(encoding="utf-8-sig").partition("\n")[0]
         separator = max(",;\t", key=first.count)
-        raw = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        with warnings.catch_warnings():
+            # Rows that are longer than the header would be cut with a warning.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            raw = pd.read_csv(
+                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
+            )
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         reason = " ".join(str(error).split())
         raise HeatproofError(f"{path} cannot be read as a table ({reason}): give a CSV file with a header.") from error
     if raw.empty or len(raw.columns) < 2:
