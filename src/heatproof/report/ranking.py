@@ -13,7 +13,7 @@ import pandas as pd
 
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.errors import HeatproofError
-from heatproof.ranking.consistency import Agreement, agreement, group_means, split_order
+from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
@@ -218,7 +218,7 @@ def told(found: Ranking, level: float) -> str:
         moved = found.by_method.sort_values(["largest_change", "rank"], ascending=[False, True])
         parts.append(_printed("Ranks when one test case is left out, least steady first", moved))
         moving = found.by_case.sort_values(["spearman", "case"])
-        moving["spearman"] = moving["spearman"].map("{:.4f}".format)
+        moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
         # With one factor all of its pairs are any two.
         known = found.groups if found.groups["factor"].nunique() > 2 else found.groups.head(1)
@@ -228,7 +228,9 @@ def told(found: Ranking, level: float) -> str:
             kendall_interval=_interval(groups, "kendall_low", "kendall_high"),
         )
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
-        parts.append(_printed("Consistency: mean rank correlation of pairs of test cases", groups[shown], limit=None))
+        title = "Consistency: mean rank correlation of pairs of test cases"
+        few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
+        parts.append(_printed(title, groups[shown], limit=None) if len(groups) else few)
     return "\n\n".join(parts) + "\n"
 
 
