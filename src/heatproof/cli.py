@@ -68,6 +68,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("config", help="path of a YAML config")
     check.set_defaults(run=_check)
 
+    rank = commands.add_parser("rank", help="rank the methods of anybody's tables of scores")
+    rank.add_argument(
+        "tables", nargs="+", metavar="TABLE.csv", help="columns method, score, and any of dataset, model, …"
+    )
+    rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
+    rank.add_argument("--lower", default="", metavar="METRIC,...", help="metrics of which lower is better")
+    rank.add_argument("--seed", type=int, default=0, help="of the resamples")
+    rank.set_defaults(run=_rank)
+
     maps = commands.add_parser("maps", help="look at cached attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
     ls = map_commands.add_parser("ls", help="list the map stores")
@@ -136,6 +145,13 @@ def _check(options: argparse.Namespace) -> None:
     from heatproof.check import check_config
 
     print(check_config(options.config))
+
+
+def _rank(options: argparse.Namespace) -> None:
+    from heatproof.report.ranking import rank
+
+    lower = [name.strip() for name in options.lower.split(",") if name.strip()]
+    rank(options.tables, out=options.out, lower=lower, seed=options.seed)
 
 
 def _maps_ls(options: argparse.Namespace) -> None:

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import draw_counts
 from heatproof.randomness import numpy_generator
-from heatproof.ranking import meta_rank as module
-from heatproof.ranking.meta_rank import meta_rank
+from heatproof.ranking.kappa import resample
+from heatproof.ranking.meta_rank import default_repetitions, meta_rank
+from heatproof.ranking.ranks import comparable
 
 
 def log_odds(scores):
@@ -94,9 +96,9 @@ def test_a_better_record_by_one_win_is_no_tie():
 @pytest.mark.parametrize("gaps", [0.0, 0.5])
 def test_resamples_are_what_ranking_the_drawn_cases_gives(gaps):
     scores = draw_scores(12, 6, gaps, seed=3)
-    counts = module.draw_counts(np.random.default_rng(1), 20, 12)
+    counts = draw_counts(np.random.default_rng(1), 20, 12)
     result = meta_rank(scores, repetitions=5)
-    resampled, parts = module._resample(module.comparable(scores), ~np.isnan(scores), counts, result.kappa)
+    resampled, parts = resample(comparable(scores), ~np.isnan(scores), counts, result.kappa)
     seen = 0
     for repetition, weights in enumerate(counts.astype(int)):
         drawn = np.repeat(scores, weights, axis=0)
@@ -110,8 +112,8 @@ def test_resamples_are_what_ranking_the_drawn_cases_gives(gaps):
 
 def test_interval_is_the_percentiles_of_the_resamples():
     scores = draw_scores(10, 5, decimals=3)
-    result = meta_rank(scores, seed=4, repetitions=200, level=0.8)
-    counts = module.draw_counts(numpy_generator(4, "bootstrap over test cases"), 200, 10).astype(int)
+    result = meta_rank(scores, seed=4, repetitions=200, level=0.8, kind="percentile")
+    counts = draw_counts(numpy_generator(4, "bootstrap over test cases"), 200, 10).astype(int)
     kappas = [log_odds(np.repeat(scores, weights, axis=0))[0].mean(axis=1) for weights in counts]
     np.testing.assert_allclose(result.ci_low, np.quantile(kappas, 0.1, axis=0), atol=1e-5)
     np.testing.assert_allclose(result.ci_high, np.quantile(kappas, 0.9, axis=0), atol=1e-5)
@@ -152,7 +154,7 @@ def test_absent_methods_have_no_value_in_that_resample():
     scores = np.array([[1.0, 2.0, np.nan], [1.0, 2.0, 3.0]])
     kappa = meta_rank(scores, repetitions=5).kappa
     counts = np.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    resampled, parts = module._resample(module.comparable(scores), ~np.isnan(scores), counts, kappa)
+    resampled, parts = resample(comparable(scores), ~np.isnan(scores), counts, kappa)
     np.testing.assert_array_equal(np.isnan(resampled), [[False] * 3, [False] * 3, [True, False, False]])
     np.testing.assert_array_equal(parts, 1)
     np.testing.assert_allclose(resampled[:2, 0].mean(), kappa[:2].mean(), atol=1e-6)
@@ -165,7 +167,7 @@ def test_parts_of_a_resample_keep_their_place():
     scores[1, 4] = 3
     kappa = meta_rank(scores, repetitions=5).kappa
     counts = np.array([[2.0, 0.0, 1.0, 1.0]])
-    resampled, parts = module._resample(module.comparable(scores), ~np.isnan(scores), counts, kappa)
+    resampled, parts = resample(comparable(scores), ~np.isnan(scores), counts, kappa)
     assert parts[0] == 3
     assert np.isnan(resampled[4, 0])
     np.testing.assert_allclose(resampled[:2, 0].mean(), kappa[:2].mean(), atol=1e-6)
@@ -186,8 +188,11 @@ def test_nothing_to_rank_is_an_error():
         meta_rank(np.full((2, 3), np.nan))
 
 
-def test_fewer_resamples_of_very_many_methods(monkeypatch):
-    monkeypatch.setattr(module, "MANY_METHODS", 3)
+@pytest.mark.parametrize(("methods", "repetitions"), [(2, 1000), (500, 1000), (1000, 500), (2500, 200), (10_000, 200)])
+def test_fewer_resamples_of_very_many_methods(methods, repetitions):
+    assert default_repetitions(methods) == repetitions
+
+
+def test_number_of_resamples_is_told():
     assert meta_rank(draw_scores(2, 3)).repetitions == 1000
-    assert meta_rank(draw_scores(2, 4)).repetitions == 200
     assert meta_rank(draw_scores(2, 4), repetitions=7).repetitions == 7

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.metrics.bootstrap import draw_counts
 from heatproof.randomness import numpy_generator
 from heatproof.ranking.bradley_terry import bradley_terry
+from heatproof.ranking.intervals import interval_of
+from heatproof.ranking.kappa import balance_of, parts_of, resample, solve
 from heatproof.ranking.ranks import comparable, pairwise_wins, rank_methods
 
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ log = logging.getLogger(__name__)
 COLUMNS = ("method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "bradley_terry")
 CASE = ("dataset", "model", "weights", "metric")
 REPETITIONS = 1000
-REPETITIONS_OF_MANY = 200
-MANY_METHODS = 4000
+# The work grows with resamples × pairs of methods; the spread of 200 resamples is known to 5 %.
+FEWEST_REPETITIONS = 200
+METHODS_TIMES_REPETITIONS = 500_000
 # Below this difference, κ of methods with the same record differs by rounding alone.
-_DECIMALS = 10
-# Pairs × resamples handled at a time; the arrays stay in the processor's cache.
-_CELLS = 131_072
+DECIMALS = 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class MetaRank:
     kappa
         Mean log-odds of ranking above another method, mean 0, higher is better; NaN for a method without a score.
     ci_low, ci_high
-        Percentile bootstrap interval of κ over test cases; NaN for a method scored in fewer than two.
+        Bootstrap interval of κ over test cases; NaN for a method scored in fewer than two.
     rank
         1 is best, equal κ share the smallest rank; NaN where κ is.
     n_cases
@@ -71,6 +71,7 @@ def meta_rank(
     seed: int = 0,
     repetitions: int | None = None,
     level: float = 0.95,
+    kind: str = "student",
 ) -> MetaRank:
     """Rank methods over all test cases.
 
@@ -85,8 +86,10 @@ def meta_rank(
     The interval comes from test cases drawn with replacement. A resample may leave a method without a score, or split
     the methods into parts that are never compared. κ is then known up to one constant per part: every part of at least
     two methods is placed so that its mean is that of its methods' κ from all cases, which shows the spread within
-    the part and not that between parts; other methods have no value in that repetition. With few test cases
-    percentile intervals are too narrow.
+    the part and not that between parts; other methods have no value in that repetition.
+
+    `interval_of` says how the interval is made of the resamples, and benchmarks/coverage.py how often it covers. Test
+    cases that share a model or images are not independent: take it as the least uncertainty that there is.
 
     Parameters
     ----------
@@ -97,10 +100,11 @@ def meta_rank(
     seed
         The workflow's seed.
     repetitions
-        Number of resamples. Left out, 1000, and 200 for more than 4,000 methods: the work grows with the number of
-        pairs.
+        Number of resamples; left out, as `default_repetitions` says.
     level
-        Share of the repetitions inside the interval.
+        Nominal coverage of the interval.
+    kind
+        ``student`` or ``percentile``, as in `interval_of`.
 
     Raises
     ------
@@ -110,7 +114,7 @@ def meta_rank(
     """
     names = np.array([f"method {place}" for place in range(scores.shape[1])] if methods is None else list(methods))
     if repetitions is None:
-        repetitions = REPETITIONS if scores.shape[1] <= MANY_METHODS else REPETITIONS_OF_MANY
+        repetitions = default_repetitions(scores.shape[1])
     n_cases = (~np.isnan(scores)).sum(axis=0)
     scored = n_cases > 0
     if not scored.any():
@@ -120,14 +124,13 @@ def meta_rank(
     _check_connected(present, names[scored])
 
     wins = pairwise_wins(known)
-    kappa, _ = _solve(_balance(wins), present, np.ones(len(known)), np.zeros(known.shape[1]))
+    kappa, _ = solve(balance_of(wins), present, np.ones(len(known)), np.zeros(known.shape[1]))
     strengths = bradley_terry(wins)
     del wins
 
     counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, len(known))
-    resampled, parts = _resample(comparable(known), present, counts, kappa)
-    low, high = interval(resampled, level)
-    low[n_cases[scored] < 2] = high[n_cases[scored] < 2] = np.nan
+    resampled, parts = resample(comparable(known), present, counts, kappa)
+    low, high = interval_of(kappa, resampled, n_cases[scored], level=level, kind=kind)
 
     def everywhere(values: np.ndarray) -> np.ndarray:
         filled = np.full(len(scored), np.nan)
@@ -138,12 +141,17 @@ def meta_rank(
         kappa=everywhere(kappa),
         ci_low=everywhere(low),
         ci_high=everywhere(high),
-        rank=rank_methods(np.round(everywhere(kappa), _DECIMALS)),
+        rank=rank_methods(np.round(everywhere(kappa), DECIMALS)),
         n_cases=n_cases,
         bradley_terry=everywhere(strengths),
         repetitions=repetitions,
         disconnected=int((parts > 1).sum()),
     )
+
+
+def default_repetitions(methods: int) -> int:
+    """Return the number of resamples: 1000 up to 500 methods, then fewer, and 200 from 2,500 methods."""
+    return int(np.clip(METHODS_TIMES_REPETITIONS // max(1, methods), FEWEST_REPETITIONS, REPETITIONS))
 
 
 def meta_rank_table(
@@ -208,74 +216,11 @@ def meta_rank_table(
 
 
 def _describe(row: pd.Series) -> str:
-    return f"The method {row['method']!r} in the test case {', '.join(row[list(CASE)])}"
-
-
-def _balance(wins: np.ndarray) -> np.ndarray:
-    """Return Σ_q n_pq D_pq for every p."""
-    balance = np.empty(len(wins))
-    step = max(1, _CELLS // len(wins))
-    for start in range(0, len(wins), step):
-        won, lost = (part.astype(np.float64) for part in (wins[start : start + step], wins[:, start : start + step].T))
-        balance[start : start + step] = ((won + lost) * (np.log(won + 0.5) - np.log(lost + 0.5))).sum(axis=1)
-    return balance
-
-
-def _solve(
-    balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Solve the normal equations of κ when test case t counts `weights[t]` times.
-
-    The methods of a test case are all compared with each other, so the matrix of the normal equations is a diagonal
-    less one product for each test case, and the unknowns reduce to one for each test case: u_t, the sum of κ over its
-    methods.
-
-    Parameters
-    ----------
-    balance
-        (M,), Σ_q n_pq D_pq.
-    present
-        (T, M) bool, where there is a score.
-    weights
-        (T,), not negative.
-    around
-        (M,); κ of each connected part has the mean of these values over the part.
-
-    Returns
-    -------
-    kappa : numpy.ndarray
-        (M,), NaN for methods that are in no test case.
-    part : numpy.ndarray
-        (M,) int, the connected part of each method, counted from 0; -1 for methods that are in no test case.
-    """
-    part = _parts(present[weights > 0])
-    inside = part >= 0
-    label, count = part[inside], part.max() + 1
-    cases = present[weights > 0][:, inside].astype(np.float64)
-    root = np.sqrt(weights[weights > 0])[:, None]
-    degree = ((root**2 * cases.sum(axis=1, keepdims=True)) * cases).sum(axis=0)
-    scaled = root * cases
-    right = scaled @ (balance[inside] / degree)
-    matrix = np.eye(len(cases)) - (scaled / degree) @ scaled.T
-    # A constant added to all of a part changes nothing: each part has one such direction, which is fixed at zero here.
-    free = scaled @ np.eye(count)[label]
-    matrix += (free / (free**2).sum(axis=0)) @ free.T
-    solved = (balance[inside] + scaled.T @ np.linalg.solve(matrix, right)) / degree
-    offset = np.bincount(label, around[inside] - solved) / np.bincount(label)
-    kappa = np.full(len(balance), np.nan)
-    kappa[inside] = solved + offset[label]
-    return kappa, part
-
-
-def _parts(present: np.ndarray) -> np.ndarray:
-    """Return the connected part of each method of (T, M), counted from 0; -1 for methods that are in no test case."""
-    cases = present.astype(np.float32)
-    _, part_of_case = connected_components(cases @ cases.T > 0, directed=False)
-    return np.where(present.any(axis=0), part_of_case[present.argmax(axis=0)], -1)
+    return f"The method {row['method']!r} in the test case {', '.join(filter(None, row[list(CASE)]))}"
 
 
 def _check_connected(present: np.ndarray, names: np.ndarray) -> None:
-    part = _parts(present)
+    part = parts_of(present)
     if part.max() > 0:
         listed = [names[part == number].tolist() for number in range(part.max() + 1)]
         shown = [
@@ -285,44 +230,3 @@ def _check_connected(present: np.ndarray, names: np.ndarray) -> None:
             f"No test case compares methods of one part with those of another: {' | '.join(shown)}. "
             "Score methods of all parts together in some test case, or rank each part by itself."
         )
-
-
-def _resample(
-    scores: np.ndarray, present: np.ndarray, counts: np.ndarray, kappa: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return κ (M, R) when test cases count as often as `counts` (R, T) says, and the number of parts (R,)."""
-    balances = _resampled_balances(scores, present, counts)
-    if present.all():
-        # The row means of D, which save a solution for every resample.
-        return balances.T.astype(np.float64) / scores.size, np.ones(len(counts), dtype=int)
-    resampled = np.empty((scores.shape[1], len(counts)))
-    parts = np.empty(len(counts), dtype=int)
-    for repetition, weights in enumerate(counts):
-        solved, part = _solve(balances[repetition].astype(np.float64), present, weights, kappa)
-        alone = np.bincount(part + 1)[part + 1] < 2
-        resampled[:, repetition] = np.where(alone, np.nan, solved)
-        parts[repetition] = part.max() + 1
-    return resampled, parts
-
-
-def _resampled_balances(places: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `_balance`, in single precision."""
-    cases, methods = places.shape
-    weights = counts.astype(np.float32)
-    complete = present.all()
-    balances = np.zeros((len(counts), methods), dtype=np.float32)
-    for first in range(methods - 1):
-        mine, others = places[:, first, None], places[:, first + 1 :]
-        # Twice the wins and losses, so that all numbers are whole, against the methods that were not yet `first`.
-        won = np.greater(mine, others).astype(np.float32) + np.greater_equal(mine, others)
-        lost = np.less(mine, others).astype(np.float32) + np.less_equal(mine, others)
-        step = max(1, _CELLS // others.shape[1])
-        for start in range(0, len(counts), step):
-            rows = slice(start, start + step)
-            wins = weights[rows] @ won + 1
-            losses = 2 * cases + 2 - wins if complete else weights[rows] @ lost + 1
-            pull = np.log(wins / losses)
-            pull *= cases if complete else (wins + losses - 2) / 2
-            balances[rows, first] += pull.sum(axis=1)
-            balances[rows, first + 1 :] -= pull
-    return balances

@@ -1,0 +1,155 @@
+"""Whether test cases rank methods alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.randomness import numpy_generator
+
+# With fewer methods a rank correlation takes few values, and extreme ones by chance.
+MINIMUM = 5
+COLUMNS = ("factor", "pairs_that", "n_pairs", "spearman", "spearman_low", "spearman_high")
+COLUMNS_OF_KENDALL = ("kendall", "kendall_low", "kendall_high")
+_ORDER = re.compile(r"(?:^|_)(morf|lerf)(?=_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How alike test cases rank methods; every array is (T, T) and symmetric.
+
+    Attributes
+    ----------
+    spearman, kendall
+        Spearman's ρ and Kendall's τ-b over the methods scored in both, in [-1, 1], higher is more alike. NaN for fewer
+        shared methods than the minimum, and where a test case gives all of them one score.
+    shared
+        Number of methods scored in both.
+    """
+
+    spearman: np.ndarray
+    kendall: np.ndarray
+    shared: np.ndarray
+
+
+def agreement(scores: np.ndarray, minimum: int = MINIMUM) -> Agreement:
+    """Correlate the rankings of every two test cases.
+
+    Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 5.1 and figure 3
+    (Spearman); Kendall's τ-b beside it, which counts ordered pairs and takes ties into account.
+
+    Parameters
+    ----------
+    scores
+        (T, M), higher is better in every test case; NaN where a method has no score.
+    minimum
+        Shared methods below which there is no correlation, at least 2.
+
+    Raises
+    ------
+    HeatproofError
+        If the minimum is below 2.
+    """
+    if minimum < 2:
+        raise HeatproofError(f"A rank correlation needs two methods, so the minimum cannot be {minimum}.")
+    present = ~np.isnan(scores)
+    shared = present.astype(int) @ present.T.astype(int)
+    # Infinite scores have ranks like others; pandas would take them for missing.
+    table = pd.DataFrame(scores.T).rank()
+    spearman, kendall = (
+        table.corr(method, min_periods=minimum).to_numpy(dtype=float, copy=True) for method in ("spearman", "kendall")
+    )
+    # pandas sets the diagonal of τ to 1 whatever is there.
+    np.fill_diagonal(kendall, np.diagonal(spearman))
+    return Agreement(spearman, kendall, shared)
+
+
+def split_order(metric: str) -> tuple[str, str]:
+    """Split the order of deletion from a metric's name: ``road_morf`` is ``("road", "MoRF")``.
+
+    A name that says no order is given back with ``""``.
+    """
+    found = _ORDER.search(metric)
+    if found is None:
+        return metric, ""
+    family = (metric[: found.start()] + metric[found.end() :]).strip("_")
+    return family or "deletion", "MoRF" if found[1].lower() == "morf" else "LeRF"
+
+
+def group_means(
+    agree: Agreement,
+    cases: pd.DataFrame,
+    factors: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    repetitions: int = 1000,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Average the correlations over pairs of test cases that share a factor, or differ in it.
+
+    Duan et al. 2024, section 5.1, compare test cases that differ in the model, the dataset, the protocol or the
+    checkpoint and in nothing else: these are the pairs that "differ in this alone".
+
+    Parameters
+    ----------
+    agree
+        Of T test cases.
+    cases
+        T rows; a column for each factor, such as dataset, model, weights, metric and order.
+    factors
+        Columns of `cases`; left out, all that have more than one value.
+    seed, repetitions, level
+        Of the bootstrap: test cases are drawn with replacement, a pair counts as often as both of its cases together,
+        and a case is never paired with itself. Percentiles; a resample without such a pair is left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        For every factor a row for the pairs that ``differ in this alone``, ``share this`` and ``differ in this``
+        (whatever else they differ in): factor, pairs_that, n_pairs, then mean and interval of spearman and of
+        kendall. n_pairs counts pairs with a correlation; means over no pair, and intervals over fewer than two, are
+        NaN. The first row, ``any``, is over all pairs.
+    """
+    names = [column for column in cases.columns if cases[column].nunique() > 1] if factors is None else list(factors)
+    codes = {name: pd.factorize(cases[name])[0] for name in cases.columns}
+    differ = {name: code[:, None] != code for name, code in codes.items()}
+    several = sum(part.astype(int) for part in differ.values())
+    upper = np.triu(np.ones((len(cases), len(cases)), dtype=bool), 1)
+    groups = [("any", "are any two", upper)]
+    for name in names:
+        groups.append((name, "differ in this alone", upper & differ[name] & (several == 1)))
+        groups.append((name, "share this", upper & ~differ[name]))
+        groups.append((name, "differ in this", upper & differ[name]))
+    counts = draw_counts(numpy_generator(seed, "bootstrap over pairs of test cases"), repetitions, len(cases))
+    rows = []
+    for name, which, pairs in groups:
+        row: dict[str, object] = {"factor": name, "pairs_that": which}
+        row["n_pairs"] = int((pairs & ~np.isnan(agree.spearman)).sum())
+        for statistic in ("spearman", "kendall"):
+            mean, low, high = _mean_of_pairs(getattr(agree, statistic), pairs, counts, level)
+            row |= {statistic: mean, f"{statistic}_low": low, f"{statistic}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=[*COLUMNS, *COLUMNS_OF_KENDALL])
+
+
+def _mean_of_pairs(
+    values: np.ndarray, pairs: np.ndarray, counts: np.ndarray, level: float
+) -> tuple[float, float, float]:
+    known = pairs & ~np.isnan(values)
+    if not known.any():
+        return float("nan"), float("nan"), float("nan")
+    mean = float(values[known].mean())
+    if known.sum() < 2:
+        return mean, float("nan"), float("nan")
+    weight = ((counts @ known) * counts).sum(axis=1)
+    total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)
+    means = np.full((1, len(counts)), np.nan)
+    np.divide(total, weight, out=means[0], where=weight > 0)
+    low, high = interval(means, level)
+    return mean, float(low[0]), float(high[0])

@@ -1,0 +1,107 @@
+"""Meta-Rank from scores of images: what the choice of images and of test cases does to κ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import draw_counts
+from heatproof.randomness import numpy_generator
+from heatproof.ranking.intervals import interval_of
+from heatproof.ranking.kappa import kappa_of
+from heatproof.ranking.meta_rank import MetaRank, meta_rank
+
+OVER = ("images", "cases", "both")
+
+
+def meta_rank_of_images(
+    scores: Sequence[np.ndarray],
+    *,
+    images_of: Sequence[str],
+    methods: Sequence[str] | None = None,
+    seed: int = 0,
+    repetitions: int = 1000,
+    level: float = 0.95,
+    over: str = "both",
+) -> MetaRank:
+    """Rank methods over all test cases, with an interval that carries the choice of images through to κ.
+
+    Test cases of one dataset score the same images, so an unlucky draw of images moves all of them together, and
+    drawing test cases alone cannot show that. Every resample draws the images of each dataset with replacement, once
+    for all methods and all of its test cases, takes the mean scores over them, draws test cases where asked to, and
+    solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a test case already carry the noise of
+    their images, so that ``both`` counts the part of it in which test cases differ twice: it is the cautious one.
+
+    Parameters
+    ----------
+    scores
+        T arrays (M, N_t), higher is better; the images of test cases that name the same dataset are the same, in the
+        same order. NaN where the score of an image is undefined, which leaves it out of the method's mean; NaN
+        everywhere where a method has no score.
+    images_of
+        T names of datasets: whose images a test case scores.
+    methods
+        M names, for messages.
+    seed
+        The workflow's seed.
+    repetitions
+        Number of resamples.
+    level
+        Nominal coverage of the interval.
+    over
+        What is drawn: ``images`` (for these very test cases; percentiles), ``cases`` or ``both``.
+
+    Returns
+    -------
+    MetaRank
+        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's of
+        `interval_of`; over images alone it is percentiles, for which one test case is enough.
+
+    Raises
+    ------
+    HeatproofError
+        As in `meta_rank`; if test cases of one dataset have different numbers of images, or `over` is none of these.
+    """
+    if over not in OVER:
+        raise HeatproofError(f"Resamples are drawn over {', '.join(OVER)}, not over {over!r}.")
+    counts: dict[str, int] = {}
+    for name, values in zip(images_of, scores, strict=True):
+        if counts.setdefault(name, values.shape[1]) != values.shape[1]:
+            raise HeatproofError(
+                f"Test cases of {name} have {counts[name]} and {values.shape[1]} images: score the same images in all."
+            )
+    whole = np.stack([_means(values, np.ones((1, values.shape[1])))[0] for values in scores])
+    if over == "cases":
+        return meta_rank(whole, methods=methods, seed=seed, repetitions=repetitions, level=level)
+    estimate = meta_rank(whole, methods=methods, seed=seed, repetitions=1)
+    means = np.empty((repetitions, *whole.shape))
+    drawn = {
+        name: draw_counts(numpy_generator(seed, f"bootstrap over images of {name}"), repetitions, count)
+        for name, count in counts.items()
+    }
+    for case, (name, values) in enumerate(zip(images_of, scores, strict=True)):
+        means[:, case] = _means(values, drawn[name])
+    cases = np.ones((repetitions, len(scores)), dtype=int)
+    if over == "both":
+        cases = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, len(scores)).astype(int)
+    resampled = np.empty((whole.shape[1], repetitions))
+    parts = np.empty(repetitions, dtype=int)
+    for repetition, weights in enumerate(cases):
+        repeated = np.repeat(means[repetition], weights, axis=0)
+        resampled[:, repetition], parts[repetition] = kappa_of(repeated, around=estimate.kappa)
+    kind = "percentile" if over == "images" else "student"
+    # With the test cases as they are, one is enough for an interval.
+    n_cases = estimate.n_cases + (over == "images")
+    low, high = interval_of(estimate.kappa, resampled, n_cases, level=level, kind=kind)
+    return replace(estimate, ci_low=low, ci_high=high, repetitions=repetitions, disconnected=int((parts > 1).sum()))
+
+
+def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the means (R, M) of (M, N) over images that count as often as (R, N) says; NaN where there is none."""
+    defined = ~np.isnan(values)
+    total = counts @ defined.T
+    means = np.full(total.shape, np.nan)
+    return np.divide(counts @ np.where(defined, values, 0).T, total, out=means, where=total > 0)

@@ -1,0 +1,159 @@
+"""κ of Meta-Rank from pairwise wins, for all test cases and for resamples of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from heatproof.ranking.ranks import pairwise_wins
+
+# Pairs × resamples handled at a time; the arrays stay in the processor's cache.
+_CELLS = 131_072
+
+
+def kappa_of(scores: np.ndarray, around: np.ndarray | None = None) -> tuple[np.ndarray, int]:
+    """Return κ of (T, M) scores, and into how many parts the test cases split the methods.
+
+    Parameters
+    ----------
+    scores
+        (T, M), higher is better in every test case; NaN where a method has no score.
+    around
+        (M,), what κ of every part is placed around where there are several; left out, 0.
+
+    Returns
+    -------
+    kappa : numpy.ndarray
+        (M,), higher is better; NaN for methods without a score, and for methods alone in their part where `around` is
+        given.
+    parts : int
+        Number of connected parts; κ compares methods within a part alone.
+    """
+    present = ~np.isnan(scores)
+    if not present.any():
+        return np.full(scores.shape[1], np.nan), 0
+    placed = np.zeros(scores.shape[1]) if around is None else np.nan_to_num(around)
+    kappa, part = solve(balance_of(pairwise_wins(scores)), present, np.ones(len(scores)), placed)
+    if around is not None:
+        kappa[_alone(part)] = np.nan
+    return kappa, int(part.max()) + 1
+
+
+def balance_of(wins: np.ndarray) -> np.ndarray:
+    """Return Σ_q n_pq D_pq for every p."""
+    balance = np.empty(len(wins))
+    step = max(1, _CELLS // len(wins))
+    for start in range(0, len(wins), step):
+        won, lost = (part.astype(np.float64) for part in (wins[start : start + step], wins[:, start : start + step].T))
+        balance[start : start + step] = ((won + lost) * (np.log(won + 0.5) - np.log(lost + 0.5))).sum(axis=1)
+    return balance
+
+
+def solve(
+    balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solve the normal equations of κ when test case t counts `weights[t]` times.
+
+    The methods of a test case are all compared with each other, so the matrix of the normal equations is a diagonal
+    less one product for each test case, and the unknowns reduce to one for each test case: u_t, the sum of κ over its
+    methods.
+
+    Parameters
+    ----------
+    balance
+        (M,), Σ_q n_pq D_pq.
+    present
+        (T, M) bool, where there is a score.
+    weights
+        (T,), not negative.
+    around
+        (M,); κ of each connected part has the mean of these values over the part.
+
+    Returns
+    -------
+    kappa : numpy.ndarray
+        (M,), NaN for methods that are in no test case.
+    part : numpy.ndarray
+        (M,) int, the connected part of each method, counted from 0; -1 for methods that are in no test case.
+    """
+    part = parts_of(present[weights > 0])
+    inside = part >= 0
+    label, count = part[inside], part.max() + 1
+    cases = present[weights > 0][:, inside].astype(np.float64)
+    root = np.sqrt(weights[weights > 0])[:, None]
+    degree = ((root**2 * cases.sum(axis=1, keepdims=True)) * cases).sum(axis=0)
+    scaled = root * cases
+    right = scaled @ (balance[inside] / degree)
+    matrix = np.eye(len(cases)) - (scaled / degree) @ scaled.T
+    # A constant added to all of a part changes nothing: each part has one such direction, which is fixed at zero here.
+    free = scaled @ np.eye(count)[label]
+    matrix += (free / (free**2).sum(axis=0)) @ free.T
+    solved = (balance[inside] + scaled.T @ np.linalg.solve(matrix, right)) / degree
+    offset = np.bincount(label, around[inside] - solved) / np.bincount(label)
+    kappa = np.full(len(balance), np.nan)
+    kappa[inside] = solved + offset[label]
+    return kappa, part
+
+
+def parts_of(present: np.ndarray) -> np.ndarray:
+    """Return the connected part of each method of (T, M), counted from 0; -1 for methods that are in no test case."""
+    cases = present.astype(np.float32)
+    _, part_of_case = connected_components(cases @ cases.T > 0, directed=False)
+    return np.where(present.any(axis=0), part_of_case[present.argmax(axis=0)], -1)
+
+
+def resample(
+    scores: np.ndarray, present: np.ndarray, counts: np.ndarray, kappa: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return κ (M, R) when test cases count as often as `counts` (R, T) says, and the number of parts (R,)."""
+    balances = resampled_balances(scores, present, counts)
+    if present.all():
+        # The row means of D, which save a solution for every resample.
+        return balances.T.astype(np.float64) / scores.size, np.ones(len(counts), dtype=int)
+    resampled = np.empty((scores.shape[1], len(counts)))
+    parts = np.empty(len(counts), dtype=int)
+    for repetition, weights in enumerate(counts):
+        solved, part = solve(balances[repetition].astype(np.float64), present, weights, kappa)
+        resampled[:, repetition] = np.where(_alone(part), np.nan, solved)
+        parts[repetition] = part.max() + 1
+    return resampled, parts
+
+
+def resampled_balances(places: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `balance_of`, in single precision."""
+    cases, methods = places.shape
+    # The last column adds 1 in the product, which is twice the ½ that is added to the wins.
+    weights = np.column_stack([counts, np.ones(len(counts))]).astype(np.float32)
+    complete = present.all()
+    balances = np.zeros((len(counts), methods), dtype=np.float32)
+    for first in range(methods - 1):
+        # Twice the wins and losses, so that all numbers are whole, against the methods that were not yet `first`.
+        mine, others = places[:, first, None], places[:, first + 1 :]
+        won = _twice(np.greater(mine, others), np.greater_equal(mine, others))
+        lost = won if complete else _twice(np.less(mine, others), np.less_equal(mine, others))
+        step = max(1, _CELLS // others.shape[1])
+        for start in range(0, len(counts), step):
+            rows = slice(start, start + step)
+            wins = weights[rows] @ won
+            losses = np.float32(2 * cases + 2) - wins if complete else weights[rows] @ lost
+            played = None if complete else (wins + losses - 2) / 2
+            pull = np.log(np.divide(wins, losses, out=wins), out=wins)
+            if played is not None:
+                pull *= played
+            balances[rows, first] += pull.sum(axis=1)
+            balances[rows, first + 1 :] -= pull
+    if complete:
+        balances *= cases
+    return balances
+
+
+def _twice(above: np.ndarray, not_below: np.ndarray) -> np.ndarray:
+    """Return float32 (T + 1, M): 2 for a win, 1 for a tie, and a last row of ones."""
+    twice = np.ones((len(above) + 1, above.shape[1]), dtype=np.float32)
+    np.add(above, not_below, out=twice[:-1], dtype=np.float32)
+    return twice
+
+
+def _alone(part: np.ndarray) -> np.ndarray:
+    """Return where a method has nobody to be compared with."""
+    return np.bincount(part + 1)[part + 1] < 2

@@ -1,0 +1,122 @@
+"""What becomes of a ranking when one test case is left out, and who leads in each family of explainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from heatproof.ranking.kappa import kappa_of
+from heatproof.ranking.meta_rank import DECIMALS
+from heatproof.ranking.ranks import rank_methods
+
+
+def leave_one_out(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Solve for κ without each test case in turn.
+
+    Parameters
+    ----------
+    scores
+        (T, M), higher is better in every test case; NaN where a method has no score.
+
+    Returns
+    -------
+    kappa, rank : numpy.ndarray
+        (T, M) each: row t without test case t. NaN for a method that has no score, or nobody to be compared with, in
+        the test cases that are left. Where these split the methods into parts, every part keeps the mean κ that it
+        has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
+    """
+    whole, _ = kappa_of(scores)
+    kappa = np.stack([kappa_of(np.delete(scores, case, axis=0), around=whole)[0] for case in range(len(scores))])
+    return kappa, rank_methods(np.round(kappa, DECIMALS))
+
+
+def stability(scores: np.ndarray, methods: Sequence[str], cases: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tell how far the ranking hangs on single test cases.
+
+    Parameters
+    ----------
+    scores
+        (T, M), as in `leave_one_out`.
+    methods, cases
+        M and T names.
+
+    Returns
+    -------
+    by_method : pandas.DataFrame
+        method, rank (from all test cases), best_rank and worst_rank with one left out, largest_change of the rank
+        (lower is steadier), and without_case, the one behind it. Best first; of equal changes the first case is named.
+    by_case : pandas.DataFrame
+        case, spearman of the ranking without it with the full one (-1 to 1, higher is steadier), largest_change, and
+        method, the one that it moves. In the order of `cases`.
+    """
+    whole, _ = kappa_of(scores)
+    rank = rank_methods(np.round(whole, DECIMALS))
+    kappa, ranks = leave_one_out(scores)
+    change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
+    by_method = pd.DataFrame(
+        {
+            "method": list(methods),
+            "rank": rank,
+            "best_rank": _extreme(ranks, np.inf).min(axis=0),
+            "worst_rank": _extreme(ranks, -np.inf).max(axis=0),
+            "largest_change": change.max(axis=0, initial=-1),
+            "without_case": np.array(cases, dtype=object)[change.argmax(axis=0)],
+        }
+    )
+    unknown = by_method["largest_change"] < 0
+    by_method.loc[unknown, ["best_rank", "worst_rank", "largest_change"]] = np.nan
+    by_method.loc[by_method["largest_change"].isna() | (by_method["largest_change"] == 0), "without_case"] = ""
+    largest = change.max(axis=1)
+    by_case = pd.DataFrame(
+        {
+            "case": list(cases),
+            "spearman": [_spearman(whole, without) for without in kappa],
+            "largest_change": np.where(largest < 0, np.nan, largest),
+            "method": np.where(largest > 0, np.array(methods, dtype=object)[change.argmax(axis=1)], ""),
+        }
+    )
+    whole_numbers = ["rank", "best_rank", "worst_rank", "largest_change"]
+    by_method[whole_numbers] = by_method[whole_numbers].astype("Int64")
+    by_case["largest_change"] = by_case["largest_change"].astype("Int64")
+    return by_method.sort_values(["rank", "method"], ignore_index=True), by_case
+
+
+def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd.DataFrame:
+    """Rank the methods of each family among themselves, by their κ over all methods.
+
+    Parameters
+    ----------
+    ranked
+        As `heatproof.ranking.meta_rank.meta_rank_table` returns it.
+    families
+        Method to family, for instance the module of its explainer; methods that are not in it are left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        family, place (1 is the best of its family), n_methods in it with a rank, and the columns of `ranked`. The
+        family of the best method comes first; methods without a rank are left out.
+    """
+    known = ranked[ranked["rank"].notna() & ranked["method"].isin(list(families))]
+    table = known.assign(family=known["method"].map(dict(families)))
+    groups = table.groupby("family")["rank"]
+    table["place"] = groups.rank(method="min").astype("Int64")
+    table["n_methods"] = groups.transform("size").astype("Int64")
+    table["lead"] = groups.transform("min")
+    table = table.sort_values(["lead", "family", "place", "method"], ignore_index=True)
+    return table[["family", "place", "n_methods", *ranked.columns]]
+
+
+def _extreme(ranks: np.ndarray, missing: float) -> np.ndarray:
+    return np.where(np.isnan(ranks), missing, ranks)
+
+
+def _spearman(first: np.ndarray, second: np.ndarray) -> float:
+    both = ~np.isnan(first) & ~np.isnan(second)
+    a, b = np.round(first[both], DECIMALS), np.round(second[both], DECIMALS)
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return float("nan")
+    return float(spearmanr(a, b).statistic)

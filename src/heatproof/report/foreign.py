@@ -1,0 +1,172 @@
+"""Anybody's table of scores, as the rows that Meta-Rank reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.single_deletion import base_name
+from heatproof.registry import nearest
+
+CASE = ["dataset", "model", "weights", "metric"]
+# How others call the same column.
+NAMES = {
+    "method": ("method", "explainer", "attribution", "attribution_method", "attribution method"),
+    "model": ("model", "architecture", "network"),
+    "dataset": ("dataset", "data"),
+    "weights": ("weights", "checkpoint"),
+    "metric": ("metric", "protocol", "measure"),
+    "score": ("score", "value"),
+    "higher_is_better": ("higher_is_better",),
+    "family": ("family",),
+    "image": ("image", "image_id"),
+}
+TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
+
+
+def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.DataFrame:
+    """Read tables of scores, tidy or wide.
+
+    A tidy table has a column for the method and one for the score; the latter may have any name if it is the only
+    other column of numbers, and then gives the metric its name. A wide table has a column of methods and one column
+    of numbers for each model (for each metric, where there is a column for the model), or a column of models and
+    one column of numbers for each method.
+
+    Parameters
+    ----------
+    paths
+        CSV files, separated by comma, semicolon or tab. A table without a dataset is one by its file's name.
+    lower
+        Metrics of which lower is better. Others are as the column ``higher_is_better`` says, or else as heatproof's
+        metric of that name; or else higher is better.
+
+    Returns
+    -------
+    pandas.DataFrame
+        dataset, model, weights, metric, method, score, higher_is_better, and family and image where a table has them.
+
+    Raises
+    ------
+    HeatproofError
+        If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names no metric.
+    """
+    table = pd.concat([_read(Path(path)) for path in paths], ignore_index=True)
+    unknown = [name for name in lower if name not in set(table["metric"])]
+    if unknown:
+        known = dict.fromkeys(table["metric"])
+        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {nearest(unknown[0], known)}")
+    table.loc[table["metric"].isin(list(lower)), "higher_is_better"] = False
+    return table
+
+
+def _read(path: Path) -> pd.DataFrame:
+    raw = _parse(path)
+    named: dict[str, str] = {}
+    for name, others in NAMES.items():
+        # In the order of NAMES: "method" is looked for before "explainer".
+        found = [column for other in others for column in raw.columns if column.strip().lower() == other]
+        if found:
+            named[name] = found[0]
+    rest = [column for column in raw.columns if column not in named.values()]
+    numbers = [column for column in rest if _numeric(raw[column])]
+    if "score" in named:
+        long = raw.rename(columns={column: name for name, column in named.items()})
+    else:
+        long = _melt(path, raw, named, rest, numbers)
+    if "method" not in long:
+        raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
+    result = pd.DataFrame({"method": long["method"].str.strip()})
+    result["dataset"] = long["dataset"].str.strip() if "dataset" in long else path.stem
+    for name, default in (("model", ""), ("weights", ""), ("metric", "score")):
+        result[name] = long[name].str.strip() if name in long else default
+    if (result["method"] == "").any():
+        raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
+    result["score"] = _scores(path, long["score"], result["method"])
+    result["higher_is_better"] = _directions(path, long, result["metric"])
+    for name in ("family", "image"):
+        if name in long:
+            result[name] = long[name].str.strip()
+    return result
+
+
+def _parse(path: Path) -> pd.DataFrame:
+    try:
+        first = path.read_text(encoding="utf-8-sig").partition("\n")[0]
+        separator = max(",;\t", key=first.count)
+        with warnings.catch_warnings():
+            # Rows that are longer than the header would be cut with a warning.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            raw = pd.read_csv(
+                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
+            )
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise HeatproofError(f"{path} cannot be read as a table ({reason}): give a CSV file with a header.") from error
+    if raw.empty or len(raw.columns) < 2:
+        raise HeatproofError(f"{path} has {len(raw)} rows and {len(raw.columns)} columns: there is nothing to rank.")
+    return raw
+
+
+def _melt(path: Path, raw: pd.DataFrame, named: dict[str, str], rest: list[str], numbers: list[str]) -> pd.DataFrame:
+    """Return a tidy table of one whose scores have other names."""
+    table = raw.rename(columns={column: name for name, column in named.items()})
+    if "method" not in table and "model" not in table:
+        # A wide table, whose first column has the methods under any name or none.
+        if not rest or rest[0] != raw.columns[0] or rest[0] in numbers:
+            raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
+        table = table.rename(columns={rest[0]: "method"})
+        rest = rest[1:]
+    if not numbers:
+        raise HeatproofError(f"{path} has no column of numbers: name the column of scores 'score'.")
+    keep = [name for name in table.columns if name in NAMES]
+    if "method" in table and len(numbers) == 1:
+        scores = table.rename(columns={numbers[0]: "score"})
+        return scores if "metric" in table else scores.assign(metric=numbers[0])
+    if "method" not in table:
+        new = "method"
+    elif "model" not in table:
+        new = "model"
+    elif "metric" not in table:
+        new = "metric"
+    else:
+        raise HeatproofError(f"{path} has {len(numbers)} columns of numbers: name the one of scores 'score'.")
+    return table.melt(keep, numbers, var_name=new, value_name="score")
+
+
+def _numeric(column: pd.Series) -> bool:
+    values = column[~_missing(column)]
+    return bool(len(values)) and bool(pd.to_numeric(values, errors="coerce").notna().all())
+
+
+def _missing(column: pd.Series) -> pd.Series:
+    return column.str.strip().str.lower().isin(MISSING)
+
+
+def _scores(path: Path, column: pd.Series, methods: pd.Series) -> pd.Series:
+    gap = _missing(column)
+    values = pd.to_numeric(column.mask(gap), errors="coerce").astype(float)
+    wrong = values.isna() & ~gap
+    if wrong.any():
+        raise HeatproofError(
+            f"{path} gives {methods[wrong].iloc[0]!r} the score {column[wrong].iloc[0]!r}, which is not a number: "
+            "write a number with a decimal point, or leave the cell empty."
+        )
+    return values
+
+
+def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series:
+    known = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
+    usual = metrics.map(known).astype("boolean").fillna(True).astype(bool)
+    if "higher_is_better" not in long:
+        return usual
+    said = long["higher_is_better"].str.strip().str.lower()
+    wrong = ~said.isin([*TRUTH, *MISSING])
+    if wrong.any():
+        raise HeatproofError(f"{path} has {said[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
+    return said.map(TRUTH).astype("boolean").fillna(usual).astype(bool)

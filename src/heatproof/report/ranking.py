@@ -1,0 +1,284 @@
+"""`heatproof rank`: Meta-Rank, stability and consistency of anybody's table of scores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.errors import HeatproofError
+from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
+from heatproof.ranking.images import meta_rank_of_images
+from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
+from heatproof.ranking.stability import family_leaderboards, stability
+from heatproof.report.foreign import CASE, read_scores
+from heatproof.report.plots import save
+from heatproof.store import write_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Rows of a printed table.
+SHOWN = 15
+# Test cases of which a heat map can be read with its numbers, and with its names.
+WITH_NUMBERS, WITH_NAMES = 15, 60
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What `rank_table` finds: tidy tables, and the matrices of the test cases in `cases`."""
+
+    meta_rank: pd.DataFrame
+    cases: pd.DataFrame
+    names: list[str]
+    agreement: Agreement
+    groups: pd.DataFrame
+    by_method: pd.DataFrame
+    by_case: pd.DataFrame
+    families: pd.DataFrame
+    note: str
+
+
+def rank(
+    paths: Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    lower: Sequence[str] = (),
+    seed: int = 0,
+    repetitions: int | None = None,
+    level: float = 0.95,
+) -> None:
+    """Print the ranking of tables of scores, and write it to a folder where one is given.
+
+    Parameters
+    ----------
+    paths, lower
+        As in `heatproof.report.foreign.read_scores`.
+    out
+        Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
+        stability_methods.csv, stability_cases.csv, families.csv where families are known, and consistency.png.
+    seed, repetitions, level
+        As in `heatproof.ranking.meta_rank.meta_rank`.
+
+    Raises
+    ------
+    HeatproofError
+        If the tables cannot be read or ranked.
+    """
+    found = rank_table(read_scores(paths, lower), seed=seed, repetitions=repetitions, level=level)
+    sys.stdout.write(told(found, level))
+    if out is None:
+        return
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise HeatproofError(f"{folder} is a file: name a folder for the results.")
+    tables = {
+        "meta_rank": found.meta_rank,
+        "consistency": pairs_of(found),
+        "consistency_groups": found.groups,
+        "stability_methods": found.by_method,
+        "stability_cases": found.by_case,
+        "families": found.families,
+    }
+    for name, table in tables.items():
+        if len(table):
+            write_table(table, folder / f"{name}.csv")
+    save(draw(found), folder / "consistency.png")
+    sys.stdout.write(f"\nTables and consistency.png are in {folder}.\n")
+
+
+def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None = None, level: float = 0.95) -> Ranking:
+    """Rank methods, and ask how far the ranking can be believed.
+
+    Parameters
+    ----------
+    scores
+        As `heatproof.report.foreign.read_scores` returns it. With a column ``image`` the scores are those of images,
+        and the interval is over images and test cases.
+    seed, repetitions, level
+        As in `heatproof.ranking.meta_rank.meta_rank`.
+
+    Raises
+    ------
+    HeatproofError
+        As in `heatproof.ranking.meta_rank.meta_rank_table`.
+    """
+    families = families_of(scores)
+    means = _over_images(scores) if "image" in scores else scores
+    ranked = meta_rank_table(means, seed=seed, repetitions=repetitions, level=level)
+    signed = means.assign(score=means["score"].where(means["higher_is_better"], -means["score"]))
+    wide = signed.pivot(index=CASE, columns="method", values="score")
+    wide = wide.loc[wide.notna().any(axis=1), wide.notna().any()]
+    if "image" in scores:
+        ranked = _with_images(scores, wide, ranked, seed, repetitions or 1000, level)
+    cases = wide.index.to_frame(index=False)
+    split = cases["metric"].map(split_order)
+    factors = cases.assign(metric=split.str[0], order=split.str[1])
+    values, names = wide.to_numpy(), case_names(cases)
+    agree = agreement(values)
+    by_method, by_case = stability(values, wide.columns.tolist(), names)
+    several = scores["image"].nunique() if "image" in scores else 0
+    return Ranking(
+        meta_rank=ranked,
+        cases=cases,
+        names=names,
+        agreement=agree,
+        groups=group_means(agree, factors, seed=seed, level=level),
+        by_method=by_method,
+        by_case=by_case,
+        families=family_leaderboards(ranked, families),
+        note=f"over test cases and {several} images" if several else "over test cases",
+    )
+
+
+def families_of(scores: pd.DataFrame) -> dict[str, str]:
+    """Return the family of each method: the column ``family``, or the module of heatproof's explainer of its maps."""
+    if "family" in scores:
+        return {name: family for name, family in zip(scores["method"], scores["family"], strict=True) if family}
+    modules = {
+        name: entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values() for name in entry.maps
+    }
+    bases = {method: method.removesuffix("_abs") for method in scores["method"].unique()}
+    return {method: modules[base] for method, base in bases.items() if base in modules}
+
+
+def case_names(cases: pd.DataFrame) -> list[str]:
+    """Name test cases by what tells them apart."""
+    varied = [column for column in CASE if cases[column].nunique() > 1] or CASE
+    return [" · ".join(filter(None, row)) for row in cases[varied].itertuples(index=False)]
+
+
+def pairs_of(found: Ranking) -> pd.DataFrame:
+    """Return one row for every two test cases."""
+    first, second = np.triu_indices(len(found.names), 1)
+    names = np.array(found.names, dtype=object)
+    values = {name: getattr(found.agreement, name)[first, second] for name in ("spearman", "kendall", "shared")}
+    return pd.DataFrame({"case": names[first], "other_case": names[second]} | values)
+
+
+def draw(found: Ranking) -> Figure:
+    """Draw Spearman's ρ below the diagonal and Kendall's τ-b above it."""
+    import seaborn as sns
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    count = len(found.names)
+    lower = np.tril(np.ones((count, count), dtype=bool))
+    values = np.where(lower, found.agreement.spearman, found.agreement.kendall)
+    labels = found.names if count <= WITH_NAMES else False
+    size = 0.5 * count if count <= WITH_NUMBERS else 0.28 * count
+    room = 0.07 * max(map(len, found.names)) if labels else 0.3
+    with rc_context({"text.parse_math": False}):
+        figure = Figure(figsize=(min(size, 16) + room + 2.2, min(size, 16) + room + 1), layout="constrained")
+        axes = figure.subplots()
+        sns.heatmap(
+            pd.DataFrame(values, found.names, found.names),
+            vmin=-1,
+            vmax=1,
+            cmap="vlag_r",
+            square=True,
+            annot=count <= WITH_NUMBERS,
+            fmt=".2f",
+            annot_kws={"size": 7},
+            xticklabels=labels,
+            yticklabels=labels,
+            cbar_kws={"shrink": 0.7, "label": "1: same order, -1: reversed"},
+            ax=axes,
+        )
+        axes.set_facecolor("0.85")
+        axes.set(xlabel="", ylabel="")
+        axes.tick_params(labelsize=7, length=0)
+        axes.set_title(
+            "Do test cases rank methods alike?\nbelow the diagonal Spearman's ρ, above it Kendall's τ-b; "
+            "grey: too few shared methods",
+            size=8.5,
+            loc="left",
+        )
+    return figure
+
+
+def told(found: Ranking, level: float) -> str:
+    """Return what the command prints."""
+    count = len(found.names)
+    methods = int((found.meta_rank["n_cases"] > 0).sum())
+    parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
+    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
+    columns = ["rank", "method", "kappa", "interval", "n_cases", "bradley_terry"]
+    parts.append(_printed(f"Meta-Rank, κ with {level:.0%} interval {found.note}; higher is better", ranked[columns]))
+    if len(found.families):
+        best = found.families[found.families["place"] == 1]
+        parts.append(_printed("Best of each family", best[["family", "method", "kappa", "rank", "n_methods"]]))
+    if count > 1:
+        moved = found.by_method.sort_values(["largest_change", "rank"], ascending=[False, True])
+        parts.append(_printed("Ranks when one test case is left out, least steady first", moved))
+        moving = found.by_case.sort_values(["spearman", "case"])
+        moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
+        parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
+        # With one factor all of its pairs are any two.
+        known = found.groups if found.groups["factor"].nunique() > 2 else found.groups.head(1)
+        groups = known[known["n_pairs"] > 0]
+        groups = groups.assign(
+            spearman_interval=_interval(groups, "spearman_low", "spearman_high"),
+            kendall_interval=_interval(groups, "kendall_low", "kendall_high"),
+        )
+        shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
+        title = "Consistency: mean rank correlation of pairs of test cases"
+        few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
+        parts.append(_printed(title, groups[shown], limit=None) if len(groups) else few)
+    return "\n\n".join(parts) + "\n"
+
+
+def _over_images(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = [*CASE, "method"]
+    twice = scores.duplicated([*rows, "image"])
+    if twice.any():
+        one = scores[twice].iloc[0]
+        raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
+    # A mean over no image is a gap.
+    return scores.groupby([*rows, "higher_is_better"], sort=False)["score"].mean().reset_index()
+
+
+def _with_images(
+    scores: pd.DataFrame, wide: pd.DataFrame, ranked: pd.DataFrame, seed: int, repetitions: int, level: float
+) -> pd.DataFrame:
+    """Replace the interval by that over images and test cases."""
+    signed = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
+    images: dict[Any, list[str]] = {
+        name: sorted(part["image"].unique()) for name, part in signed.groupby("dataset", sort=False)
+    }
+    arrays = []
+    for case in wide.index:
+        rows = signed[(signed[CASE] == list(case)).all(axis=1)]
+        table = rows.pivot(index="method", columns="image", values="score")
+        arrays.append(table.reindex(index=wide.columns, columns=images[case[0]]).to_numpy(dtype=float))
+    result = meta_rank_of_images(
+        arrays,
+        images_of=[case[0] for case in wide.index],
+        methods=wide.columns.tolist(),
+        seed=seed,
+        repetitions=repetitions,
+        level=level,
+    )
+    values = pd.DataFrame({"ci_low": result.ci_low, "ci_high": result.ci_high}, index=wide.columns)
+    return ranked.drop(columns=["ci_low", "ci_high"]).join(values, on="method")[list(COLUMNS)]
+
+
+def _interval(table: pd.DataFrame, low: str, high: str) -> list[str]:
+    pairs = zip(table[low], table[high], strict=True)
+    return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
+
+
+def _printed(title: str, table: pd.DataFrame, limit: int | None = SHOWN) -> str:
+    shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
+    formats: Mapping[str, Any] = {
+        name: "{:.2f}".format for name in shown.columns if pd.api.types.is_float_dtype(shown[name])
+    }
+    body = shown.to_string(index=False, formatters=formats, na_rep="")
+    more = f"\n… and {len(table) - len(shown)} more" if len(shown) < len(table) else ""
+    return f"{title}\n{body}{more}"

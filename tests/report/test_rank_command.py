@@ -1,0 +1,216 @@
+"""`heatproof rank`: anybody's table of scores."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.cli import main
+from heatproof.errors import HeatproofError
+from heatproof.report.foreign import read_scores
+from heatproof.report.ranking import case_names, families_of, rank_table
+
+METHODS = ("saliency", "saliency_abs", "grad_cam", "rise", "random", "edges")
+MODELS = ("resnet", "vgg", "vit")
+
+
+def tidy(**columns):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"model": model, "method": method, "score": quality + 0.5 * rng.normal(), **columns}
+        for model in MODELS
+        for quality, method in enumerate(METHODS)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(table, name="mine.csv", **options):
+        path = tmp_path / name
+        table.to_csv(path, index=False, **options) if isinstance(table, pd.DataFrame) else path.write_text(table)
+        return path
+
+    return write
+
+
+def values(table):
+    return table.pivot(index="model", columns="method", values="score")
+
+
+def test_a_tidy_table_is_read_as_it_is(write):
+    table = tidy(dataset="d", weights="w", metric="road_morf", higher_is_better=False)
+    read = read_scores([write(table)])
+    expected = table[["method", "dataset", "model", "weights", "metric", "score", "higher_is_better"]]
+    pd.testing.assert_frame_equal(read, expected, check_dtype=False)
+
+
+def test_what_is_missing_has_a_default(write):
+    read = read_scores([write(tidy())])
+    first = read.iloc[0].to_dict()
+    assert (first["dataset"], first["weights"], first["metric"]) == ("mine", "", "score")
+    assert read["higher_is_better"].all()
+
+
+def test_other_names_and_the_published_form(write):
+    """One column of numbers is the score, and its name the metric."""
+    published = tidy().rename(columns={"method": "explainer", "score": "deletion_morf"})
+    read = read_scores([write(published)])
+    assert set(read["metric"]) == {"deletion_morf"}
+    assert not read["higher_is_better"].any()
+    pd.testing.assert_frame_equal(values(read), values(tidy()))
+
+
+@pytest.mark.parametrize("header", ["method", "", "Attribution", "approach"])
+def test_wide_methods_by_models(write, header):
+    wide = values(tidy()).T.reset_index().rename(columns={"method": header})
+    pd.testing.assert_frame_equal(values(read_scores([write(wide)])), values(tidy()), check_names=False)
+
+
+def test_wide_models_by_methods(write):
+    wide = values(tidy()).reset_index()
+    pd.testing.assert_frame_equal(values(read_scores([write(wide, sep=";")])), values(tidy()), check_names=False)
+
+
+def test_several_metrics_beside_each_other(write):
+    table = tidy().rename(columns={"score": "idsds"})
+    table["road_morf"] = 1 - table["idsds"]
+    read = read_scores([write(table)])
+    assert read.groupby("metric")["higher_is_better"].first().to_dict() == {"idsds": True, "road_morf": False}
+    assert len(read) == 2 * len(table)
+
+
+def test_several_tables_are_datasets(write):
+    read = read_scores([write(tidy(), "a.csv"), write(tidy(), "b.csv")])
+    assert read["dataset"].unique().tolist() == ["a", "b"]
+
+
+def test_lower_turns_the_order_around(write, capsys):
+    path = write(tidy())
+    up, down = (rank_table(read_scores([path], lower), repetitions=20).meta_rank for lower in ([], ["score"]))
+    np.testing.assert_allclose(
+        up.set_index("method")["kappa"].sort_index(), -down.set_index("method")["kappa"].sort_index()
+    )
+
+
+def test_gaps_are_gaps(write):
+    table = tidy()
+    table["score"] = table["score"].astype(object)
+    table.loc[0, "score"], table.loc[7, "score"] = "n/a", ""
+    read = read_scores([write(table)])
+    assert np.flatnonzero(read["score"].isna()).tolist() == [0, 7]
+    counts = rank_table(read, repetitions=20).meta_rank.set_index("method")["n_cases"]
+    assert counts.to_dict() == dict.fromkeys(METHODS, 3) | {"saliency": 2, "saliency_abs": 2}
+
+
+def test_the_command_prints_and_writes(write, tmp_path, capsys):
+    out = tmp_path / "found"
+    assert main(["rank", str(write(tidy())), "--out", str(out), "--lower", "score"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("6 methods in 3 test cases", "Meta-Rank", "bradley_terry", "left out", "Consistency", "Best of each"):
+        assert words in printed
+    names = {"meta_rank", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families"}
+    assert {path.stem for path in out.glob("*.csv")} == names
+    assert (out / "consistency.png").read_bytes().startswith(b"\x89PNG")
+    pairs = pd.read_csv(out / "consistency.csv")
+    assert pairs["shared"].tolist() == [6, 6, 6]
+    assert pd.read_csv(out / "meta_rank.csv")["method"].iloc[-1] == "edges"
+
+
+def test_without_a_folder_nothing_is_written(write, tmp_path):
+    path = write(tidy())
+    assert main(["rank", str(path)]) == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("shape", ["one case", "one method"])
+def test_the_smallest_tables(write, tmp_path, shape):
+    table = tidy()
+    table = table[table["model"] == "vit"] if shape == "one case" else table[table["method"] == "rise"]
+    assert main(["rank", str(write(table)), "--out", str(tmp_path / "out")]) == 0
+
+
+def test_scores_of_images_widen_the_interval(write):
+    rng = np.random.default_rng(1)
+    images = pd.concat([tidy().assign(image=f"i{number}") for number in range(12)])
+    images["score"] += 3 * rng.normal(size=len(images))
+    found = rank_table(read_scores([write(images)]), repetitions=100)
+    means = images.groupby(["model", "method"], as_index=False)["score"].mean()
+    alone = rank_table(read_scores([write(means)]), repetitions=100)
+    assert "12 images" in found.note
+    pd.testing.assert_frame_equal(found.meta_rank[["method", "kappa"]], alone.meta_rank[["method", "kappa"]])
+    width = [(one.meta_rank["ci_high"] - one.meta_rank["ci_low"]).mean() for one in (found, alone)]
+    assert width[0] > width[1]
+
+
+def test_order_of_deletion_is_a_factor(write):
+    both = [tidy(metric="road_morf", higher_is_better=False), tidy(metric="road_lerf")]
+    groups = rank_table(read_scores([write(pd.concat(both))]), repetitions=20).groups
+    row = groups[(groups["factor"] == "order") & (groups["pairs_that"] == "differ in this alone")].iloc[0]
+    assert row["n_pairs"] == 3
+    assert row["spearman"] == pytest.approx(-1)
+
+
+def test_families(write):
+    assert families_of(tidy()) == {
+        "saliency": "gradient",
+        "saliency_abs": "gradient",
+        "grad_cam": "cam",
+        "rise": "perturbation",
+        "random": "reference",
+        "edges": "reference",
+    }
+    own = tidy().assign(family=["x", "y", "y", "", "x", "x"] * 3)
+    assert families_of(read_scores([write(own)])) == {
+        "saliency": "x",
+        "saliency_abs": "y",
+        "grad_cam": "y",
+        "random": "x",
+        "edges": "x",
+    }
+
+
+def test_cases_are_named_by_what_differs():
+    cases = pd.DataFrame([("d", "m", "", "x"), ("d", "n", "", "x")], columns=["dataset", "model", "weights", "metric"])
+    assert case_names(cases) == ["m", "n"]
+    assert case_names(cases.head(1)) == ["d · m · x"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot be read as a table"),
+        ("method,score\n", "nothing to rank"),
+        ("method\na\n", "nothing to rank"),
+        ("method,score\na,1,2,3\nb,1,2\n", "cannot be read as a table"),
+        ("method,score\na,good\n", "'a' the score 'good', which is not a number"),
+        ("method,score\n,1\nb,2\n", "row without a method"),
+        ("method,text\na,b\n", "no column of numbers"),
+        ("model,score\na,1\n", "no column of methods"),
+        ("1,2\n3,4\n", "no column of methods"),
+        ("method,model,metric,x,y\na,m,q,1,2\n", "2 columns of numbers"),
+        ("method,score,higher_is_better\na,1,perhaps\n", "'perhaps' under 'higher_is_better'"),
+        ("method,score\na,1\na,2\n", "more than one score"),
+        ("method,score,image\na,1,i\na,2,i\n", "two scores of image 'i'"),
+        ("method,model,score\na,x,1\nb,y,2\n", "No test case compares"),
+        ("method,score\na,\nb,\n", "No method has a score"),
+        ("\x00\xff", "cannot be read as a table|nothing to rank"),
+    ],
+)
+def test_bad_input_gets_one_sentence(write, content, message, capsys):
+    path = write(content)
+    assert main(["rank", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = [line for line in printed.err.splitlines() if line.startswith("heatproof: ")]
+    assert len(lines) == 1
+    assert pd.Series(lines).str.contains(message).all(), lines
+    assert "Traceback" not in printed.err
+
+
+def test_other_wrong_use(write, tmp_path):
+    path = write(tidy())
+    with pytest.raises(HeatproofError, match=r"no metric 'scoer' in the table: did you mean 'score'"):
+        read_scores([path], ["scoer"])
+    with pytest.raises(HeatproofError, match="cannot be read as a table"):
+        read_scores([tmp_path / "absent.csv"])
+    assert main(["rank", str(path), "--out", str(path)]) == 1
