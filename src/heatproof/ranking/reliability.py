@@ -7,7 +7,7 @@ The three coefficients are those of Tomsett et al., Sanity Checks for Saliency M
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from heatproof.ranking.per_image import cases_of
 if TYPE_CHECKING:
     import pandas as pd
 
+Level = Literal["ordinal", "interval"]
 LEVELS = ("ordinal", "interval")
 INTER_RATER = ("alpha", "published")
 CONSISTENCY = ("pairs", "published")
@@ -43,7 +44,7 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
     return rankdata(-scores if higher_is_better else scores, axis=1, nan_policy="propagate")
 
 
-def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: str = "interval") -> float:
+def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:
     """Krippendorff's α with images as raters and methods as units: whether all images rank the methods alike.
 
     Walker et al. (MAS) 2024, section 5.2. On rankings without ties, ordinal and interval α are equal. The published

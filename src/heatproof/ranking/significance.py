@@ -155,9 +155,7 @@ class CriticalDifference:
     n_undefined: int
 
 
-def critical_difference(
-    scores: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05
-) -> CriticalDifference:
+def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> CriticalDifference:
     """Return mean ranks of methods, and which of them are not told apart.
 
     Parameters
@@ -192,12 +190,14 @@ def critical_difference(
     ranks = pd.Series(means, index=complete.columns, name="rank").sort_values(kind="stable")
     difference = None
     if posthoc == "wilcoxon":
-        p = pd.DataFrame(np.eye(methods), index=ranks.index, columns=ranks.index)
-        for row in pairwise_wilcoxon(complete, level=level).itertuples():
-            p.loc[row.method, row.other] = p.loc[row.other, row.method] = row.p_holm
+        values = np.eye(methods)
+        upper = np.triu_indices(methods, 1)
+        # Pairs come in the order of the columns, which here is that of the ranks.
+        values[upper] = values.T[upper] = pairwise_wilcoxon(complete[ranks.index], level=level)["p_holm"]
+        p = pd.DataFrame(values, index=ranks.index, columns=ranks.index)
     else:
-        from scipy.stats import studentized_range
         from scikit_posthocs import posthoc_nemenyi_friedman
+        from scipy.stats import studentized_range
 
         # The library gives rank 1 to the smallest; distances between ranks are the same both ways.
         p = posthoc_nemenyi_friedman(complete.to_numpy(dtype=float))

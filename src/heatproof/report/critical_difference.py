@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 WIDTH, LINE = 8.5, 0.21
 
 
-def draw_critical_difference(
-    table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05
-) -> Figure:
+def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
     """Draw one diagram for every test case of a table of scores of single images.
 
     Parameters
