@@ -3,7 +3,7 @@
 Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
 curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2.
 
-    python benchmarks/metric_quality.py [TABLE.csv] [FIGURE.png] [IMAGES]
+    python benchmarks/metric_quality.py [TABLE.csv] [FIGURE.png] [DIAGRAM.png] [IMAGES]
 """
 
 import sys
@@ -23,6 +23,8 @@ from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import normalise
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
+from heatproof.report.critical_difference import draw_critical_difference
+from heatproof.report.plots import save
 from heatproof.training.loop import Examples, Schedule, fit
 
 SEED = 0
@@ -39,7 +41,6 @@ METHODS = {
 }
 PICTURES = {"mean": MEAN, "std": STD}
 STEPS = {"steps": 16}
-# Without a share under 5 %, of which 32 × 32 pixels keep too few.
 SOUND = {"fractions": [round(share, 2) for share in np.arange(0.05, 0.99, 0.05)]}
 METRICS = {
     "ids": STEPS,
@@ -62,6 +63,9 @@ METRICS = {
     "infidelity": {},
 }
 FILLED = ("sds", "deletion_morf", "deletion_lerf", *(name for name in METRICS if name.startswith(("rise", "mas"))))
+MAGNITUDES = {"mas_insertion", "mas_deletion", "mas_difference", "soundness", "completeness", "infidelity"}
+MAGNITUDES |= {"sds", "sensitivity_n"}
+MOVED = ["change", "worse", "share_of_spread", "curve_change", "spearman", "n_undefined"]
 CURVED = ("completeness", "soundness", "deletion_morf", "road_morf", "rise_difference", "mas_difference", "sic", "aic")
 
 
@@ -106,38 +110,42 @@ def long(table, study, keys, values):
     )
 
 
-def run(images):
-    """Run every study, and return the tidy table."""
+def offset(*given):
+    return long(heatproof.quality.offset_sensitivity(*given, METRICS), "offset", ["offset"], MOVED)
+
+
+def noise(*given):
+    return long(heatproof.quality.noise_sensitivity(*given, METRICS), "noise", ["noise"], MOVED)
+
+
+def reliability(*given):
+    columns = ["alpha", "alpha_published", "inter_method", "n_images", "n_undefined"]
+    return long(reliability_table(heatproof.quality.image_scores(*given, METRICS)), "reliability", [], columns)
+
+
+def baselines(*given):
+    columns = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
+    found = heatproof.quality.baseline_invariance(*given, {name: METRICS[name] for name in FILLED})
+    return long(found, "baseline", ["baseline", "other"], columns)
+
+
+def apart(network, pictures, labels, maps):
+    few = {name: maps[name] for name in ("saliency", "integrated_gradients", "grad_cam")}
+    curved = {name: METRICS[name] for name in CURVED}
+    found = heatproof.quality.modification_distances(network, pictures, labels, few, curved)
+    return long(found, "distance", ["method", "scheme"], ["minimal"])
+
+
+def run(images, studies=(offset, reliability, baselines, apart, noise)):
+    """Run the studies, and return the tidy table."""
     network, pictures, labels = trained()
     pictures, labels = pictures[:images], labels[:images]
-    maps = explain(network, pictures, labels)
-    given = (network, pictures, labels, maps)
-    quality, parts = heatproof.quality, []
-    moved = ["change", "worse", "share_of_spread", "curve_change", "spearman", "n_undefined"]
-    began = time.monotonic()
-
-    def tell(name):
-        print(f"{name}: {time.monotonic() - began:.0f} s")
-
-    parts.append(long(quality.offset_sensitivity(*given, METRICS), "offset", ["offset"], moved))
-    tell("offset")
-    parts.append(long(quality.noise_sensitivity(*given, METRICS), "noise", ["noise"], moved))
-    tell("noise")
-    scores = quality.image_scores(*given, METRICS)
-    reliable = ["alpha", "alpha_published", "inter_method", "n_images", "n_undefined"]
-    parts.append(long(reliability_table(scores), "reliability", [], reliable))
-    tell("reliability")
-    filled = {name: METRICS[name] for name in FILLED}
-    consistent = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
-    invariance = quality.baseline_invariance(*given, filled)
-    parts.append(long(invariance, "baseline", ["baseline", "other"], consistent))
-    tell("baseline")
-    curved = {name: METRICS[name] for name in CURVED}
-    few = {name: maps[name] for name in ("saliency", "integrated_gradients", "grad_cam")}
-    for kind in ("hausdorff", "modified"):
-        apart = quality.modification_distances(*given[:3], few, curved, kind=kind)
-        parts.append(long(apart, f"{kind} distance", ["method", "scheme"], ["minimal"]))
-    tell("distances")
+    given = (network, pictures, labels, explain(network, pictures, labels))
+    parts = []
+    for study in studies:
+        began = time.monotonic()
+        parts.append(study(*given))
+        print(f"{study.__name__}: {time.monotonic() - began:.0f} s", flush=True)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -148,47 +156,52 @@ def of(table, study, quantity):
 
 
 def draw(table):
-    """Return the figure: a panel a question."""
+    """Return the figure: a panel a question; metrics that read how large a map's values are stand out."""
+    strong, plain, noise = sns.color_palette("colorblind")[0], "0.65", sns.color_palette("colorblind")[1]
     with sns.axes_style("whitegrid"):
-        figure = Figure(figsize=(13, 4.6), layout="constrained", facecolor="white")
-        panels = figure.subplots(1, 4)
-    colours = dict(zip(METRICS, sns.color_palette("husl", len(METRICS), desat=0.7), strict=True))
+        figure = Figure(figsize=(10, 9), layout="constrained", facecolor="white")
+        panels = figure.subplots(2, 2, height_ratios=[1, 0.62]).ravel()
+
+    def finish(axes, title, label):
+        axes.set_title(title, size=10, loc="left", weight="bold")
+        axes.set_xlabel(label, size=8.5)
+        axes.set_ylabel("")
+        axes.tick_params(labelsize=8)
 
     def bars(axes, values, title, label):
-        sns.barplot(x=values.to_numpy(), y=list(values.index), hue=list(values.index), palette=colours, ax=axes)
-        axes.set_title(title, size=9.5, loc="left", weight="bold")
-        axes.set_xlabel(label, size=8)
-        axes.tick_params(labelsize=7.5)
+        colours = [strong if name in MAGNITUDES else plain for name in values.index]
+        axes.barh(list(values.index), values.to_numpy(), color=colours, height=0.75)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        finish(axes, title, label)
 
     moved = pd.concat({name: of(table, name, "share_of_spread") for name in ("offset", "noise")}, axis=1)
     rows = moved.rename_axis("metric").reset_index().melt("metric", var_name="added", value_name="share")
-    palette = dict(zip(("offset", "noise"), sns.color_palette("colorblind"), strict=False))
-    sns.barplot(rows, x="share", y="metric", hue="added", palette=palette, ax=panels[0])
-    panels[0].set_title("What a changed map does", size=9.5, loc="left", weight="bold")
-    panels[0].set_xlabel("change of the score ÷ range of the methods' scores", size=8)
-    panels[0].set_ylabel("")
-    panels[0].tick_params(labelsize=7.5)
-    panels[0].legend(frameon=False, fontsize=8)
-    bars(panels[1], of(table, "reliability", "alpha"), "Do images agree?", "Krippendorff's α, higher is better")
-    bars(
-        panels[2],
-        of(table, "baseline", "consistency"),
-        "Do baselines agree?",
-        "Spearman of rankings, mean over images and pairs of baselines",
-    )
-    bars(
-        panels[3],
-        of(table, "hausdorff distance", "minimal"),
-        "Are Introduce and Remove told apart?",
-        "minimal Hausdorff distance, mean over maps and schemes",
-    )
+    sns.barplot(rows, x="share", y="metric", hue="added", palette={"offset": strong, "noise": noise}, ax=panels[0])
+    panels[0].legend(frameon=False, fontsize=8.5, title=None)
+    finish(panels[0], "What does a changed map do?", "change of the score ÷ range of the methods' scores")
+    bars(panels[1], of(table, "reliability", "alpha"), "Do images agree?", "Krippendorff's α over images")
+    label = "Spearman of rankings, over images and baselines"
+    bars(panels[2], of(table, "baseline", "consistency"), "Do baselines agree?", label)
+    label = "least Hausdorff distance of curves, over maps and schemes"
+    bars(panels[3], of(table, "distance", "minimal"), "Are Introduce and Remove told apart?", label)
+    figure.suptitle("blue: metrics that read the size of attributions; grey: their order alone", size=8.5)
     return figure
 
 
+def diagram(images=96):
+    """Return the critical-difference diagram of three metrics, on more images than the studies."""
+    network, pictures, labels = trained()
+    pictures, labels = pictures[:images], labels[:images]
+    metrics = {name: METRICS[name] for name in ("mas_difference", "rise_difference", "sds")}
+    maps = explain(network, pictures, labels)
+    return draw_critical_difference(heatproof.quality.image_scores(network, pictures, labels, maps, metrics))
+
+
 if __name__ == "__main__":
-    target, picture, count = (sys.argv[1:] + ["metric_quality.csv", "metric_quality.png", "48"][len(sys.argv) - 1 :])[
-        :3
-    ]
-    result = run(int(count))
-    result.to_csv(target, index=False, float_format="%.6g")
-    draw(result).savefig(picture, dpi=110, metadata={"Software": None})
+    defaults = ["metric_quality.csv", "metric_quality.png", "critical_difference.png", "4"]
+    given = [*sys.argv[1:], *defaults[len(sys.argv) - 1 :]]
+    result = run(int(given[3]))
+    result.to_csv(given[0], index=False, float_format="%.6g")
+    draw(result).savefig(given[1], dpi=110, metadata={"Software": None})
+    save(diagram(), given[2])

@@ -45,7 +45,7 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
     if not found:
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
-    lines = [len(one.ranks) / 2 + 5 for _, one in found]
+    lines = [len(one.ranks) / 2 + 6 for _, one in found]
     with rc_context(sns.axes_style("white") | {"text.parse_math": False, "svg.hashsalt": "heatproof"}):
         figure = Figure(figsize=(WIDTH, LINE * sum(lines) + 0.7 * len(found)), layout="constrained", facecolor="white")
         panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": lines})[:, 0]
@@ -61,20 +61,22 @@ def _panel(axes: Axes, one: CriticalDifference) -> None:
     from scikit_posthocs import critical_difference_diagram
 
     colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
-    critical_difference_diagram(
+    drawn = critical_difference_diagram(
         one.ranks,
         one.p,
         cd=one.difference,
         alpha=one.level,
         ax=axes,
-        label_fmt_left="{label}  {rank:.2f}",
-        label_fmt_right="{rank:.2f}  {label}",
+        label_fmt_left="{label}  {rank:.2f} ",
+        label_fmt_right=" {rank:.2f}  {label}",
         label_props={"size": 8.5},
         marker_props={"s": 18},
         elbow_props={"linewidth": 1.1},
         color_palette=colours,
         text_h_margin=0.02 * (one.ranks.iloc[-1] - one.ranks.iloc[0] + 1),
     )
+    for label in drawn["labels"]:
+        label.set_color("0.15")
     axes.tick_params(axis="x", labelsize=8)
 
 
@@ -82,6 +84,6 @@ def _caption(one: CriticalDifference) -> str:
     test = "Wilcoxon's test, Holm's correction" if one.posthoc == "wilcoxon" else "Nemenyi's test"
     left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
     return (
-        f"mean rank over {one.n_images} images{left_out}, 1 is best; a bar joins methods that are not told apart "
-        f"({test}, {one.level:g})"
+        f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
+        f"a bar joins methods that are not told apart ({test}, {one.level:g})"
     )
