@@ -49,6 +49,8 @@ ALLOWED = {
     "metrics": BASE,
     # Without the workflow: a user's model, images and maps to scores.
     "evaluation": BASE | {"models", "metrics", "perturbation"},
+    "_study": BASE | {"evaluation", "metrics", "perturbation"},
+    "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "metrics", "ranking", "config", "plan"},

@@ -1,0 +1,207 @@
+"""How good is each metric? A study on real digits with a small trained network; docs/metric_quality.md reads it.
+
+Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
+curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2.
+
+    python benchmarks/metric_quality.py [TABLE.csv] [FIGURE.png] [DIAGRAM.png] [IMAGES]
+"""
+
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from matplotlib.figure import Figure
+
+import heatproof
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import Explained
+from heatproof.data.digits import Digits
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.network import normalise
+from heatproof.models.resnet import FACTS
+from heatproof.ranking.reliability import reliability_table
+from heatproof.report.critical_difference import draw_critical_difference
+from heatproof.report.plots import save
+from heatproof.training.loop import Examples, Schedule, fit
+
+SEED = 0
+MEAN, STD = (0.3054,) * 3, (0.3768,) * 3
+FACTS_OF_DIGITS = {"mean": MEAN, "std": STD, "size": None}
+METHODS = {
+    "saliency": {},
+    "input_x_gradient": {},
+    "integrated_gradients": {"steps": 16},
+    "guided_backprop": {},
+    "grad_cam": {},
+    "occlusion": {},
+    "random": {},
+}
+PICTURES = {"mean": MEAN, "std": STD}
+STEPS = {"steps": 16}
+SOUND = {"fractions": [round(share, 2) for share in np.arange(0.05, 0.99, 0.05)]}
+METRICS = {
+    "ids": STEPS,
+    "deletion_morf": STEPS,
+    "deletion_lerf": STEPS,
+    "road_morf": {},
+    "road_lerf": {},
+    "rise_insertion": STEPS,
+    "rise_deletion": STEPS,
+    "rise_difference": STEPS,
+    "mas_insertion": STEPS,
+    "mas_deletion": STEPS,
+    "mas_difference": STEPS,
+    "sic": PICTURES,
+    "aic": PICTURES,
+    "soundness": SOUND,
+    "completeness": {},
+    "sds": {},
+    "sensitivity_n": {},
+    "infidelity": {},
+}
+FILLED = ("sds", "deletion_morf", "deletion_lerf", *(name for name in METRICS if name.startswith(("rise", "mas"))))
+MAGNITUDES = {"mas_insertion", "mas_deletion", "mas_difference", "soundness", "completeness", "infidelity"}
+MAGNITUDES |= {"sds", "sensitivity_n"}
+MOVED = ["change", "worse", "share_of_spread", "curve_change", "spearman", "n_undefined"]
+CURVED = ("completeness", "soundness", "deletion_morf", "road_morf", "rise_difference", "mas_difference", "sic", "aic")
+
+
+def trained():
+    """Return a ResNet-20 trained on digits, and normalised images of the evaluation split with their labels."""
+    digits = Digits(SEED, 0.2, 0.2)
+    parts = {}
+    for name, split in digits.splits.items():
+        images = digits.images(name, 0, len(split.labels))
+        parts[name] = Examples(normalise(images, FACTS_OF_DIGITS), torch.from_numpy(split.labels))
+    torch.manual_seed(SEED)
+    network = ARCHITECTURES["cifar_resnet20"].build(num_classes=10, width=8)
+    schedule = Schedule(6, 64, "sgd", 0.1, 0.9, 5e-4, "cosine", 0.1, 4, 0.0, 2)
+    state, _ = fit(network, parts["train"], parts["validation"], schedule, SEED)
+    network.load_state_dict(state)
+    network.eval().requires_grad_(False)
+    scored = parts["evaluation"]
+    with torch.inference_mode():
+        right = (network(scored.images).argmax(1) == scored.labels).float().mean()
+    print(f"test accuracy {right:.4f} on {len(scored.labels)} images")
+    return network, scored.images, scored.labels
+
+
+def explain(network, images, labels):
+    """Return method to magnitudes of its maps (N, H, W)."""
+    found = {}
+    for name, options in METHODS.items():
+        explained = Explained(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
+        entry = EXPLAINERS[name]
+        known = {key: value for key, value in options.items() if key in entry.options}
+        made = entry.function(explained, **{**entry.options, **known})
+        found[name] = made[name].detach().abs().numpy()
+    return found
+
+
+def long(table, study, keys, values):
+    """Return a part of the CSV: study, metric, what was changed, quantity, value."""
+    rows = table.melt(["metric", *keys], values, "quantity", "value")
+    setting = rows[list(keys)].astype(str).agg(" · ".join, axis=1) if keys else ""
+    return pd.DataFrame({"study": study, "metric": rows["metric"], "setting": setting}).assign(
+        quantity=rows["quantity"], value=rows["value"]
+    )
+
+
+def offset(*given):
+    return long(heatproof.quality.offset_sensitivity(*given, METRICS), "offset", ["offset"], MOVED)
+
+
+def noise(*given):
+    return long(heatproof.quality.noise_sensitivity(*given, METRICS), "noise", ["noise"], MOVED)
+
+
+def reliability(*given):
+    columns = ["alpha", "alpha_published", "inter_method", "n_images", "n_undefined"]
+    return long(reliability_table(heatproof.quality.image_scores(*given, METRICS)), "reliability", [], columns)
+
+
+def baselines(*given):
+    columns = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
+    found = heatproof.quality.baseline_invariance(*given, {name: METRICS[name] for name in FILLED})
+    return long(found, "baseline", ["baseline", "other"], columns)
+
+
+def apart(network, pictures, labels, maps):
+    few = {name: maps[name] for name in ("saliency", "integrated_gradients", "grad_cam")}
+    curved = {name: METRICS[name] for name in CURVED}
+    found = heatproof.quality.modification_distances(network, pictures, labels, few, curved)
+    return long(found, "distance", ["method", "scheme"], ["minimal"])
+
+
+def run(images, studies=(offset, reliability, baselines, apart, noise)):
+    """Run the studies, and return the tidy table."""
+    network, pictures, labels = trained()
+    pictures, labels = pictures[:images], labels[:images]
+    given = (network, pictures, labels, explain(network, pictures, labels))
+    parts = []
+    for study in studies:
+        began = time.monotonic()
+        parts.append(study(*given))
+        print(f"{study.__name__}: {time.monotonic() - began:.0f} s", flush=True)
+    return pd.concat(parts, ignore_index=True)
+
+
+def of(table, study, quantity):
+    """Return the mean of a quantity over the settings of a study, by metric."""
+    rows = table[(table["study"] == study) & (table["quantity"] == quantity)]
+    return rows.groupby("metric")["value"].mean().reindex([name for name in METRICS if name in set(rows["metric"])])
+
+
+def draw(table):
+    """Return the figure: a panel a question; metrics that read how large a map's values are stand out."""
+    strong, plain, noise = sns.color_palette("colorblind")[0], "0.65", sns.color_palette("colorblind")[1]
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(10, 9), layout="constrained", facecolor="white")
+        panels = figure.subplots(2, 2, height_ratios=[1, 0.62]).ravel()
+
+    def finish(axes, title, label):
+        axes.set_title(title, size=10, loc="left", weight="bold")
+        axes.set_xlabel(label, size=8.5)
+        axes.set_ylabel("")
+        axes.tick_params(labelsize=8)
+
+    def bars(axes, values, title, label):
+        colours = [strong if name in MAGNITUDES else plain for name in values.index]
+        axes.barh(list(values.index), values.to_numpy(), color=colours, height=0.75)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        finish(axes, title, label)
+
+    moved = pd.concat({name: of(table, name, "share_of_spread") for name in ("offset", "noise")}, axis=1)
+    rows = moved.rename_axis("metric").reset_index().melt("metric", var_name="added", value_name="share")
+    sns.barplot(rows, x="share", y="metric", hue="added", palette={"offset": strong, "noise": noise}, ax=panels[0])
+    panels[0].legend(frameon=False, fontsize=8.5, title=None)
+    finish(panels[0], "What does a changed map do?", "change of the score ÷ range of the methods' scores")
+    bars(panels[1], of(table, "reliability", "alpha"), "Do images agree?", "Krippendorff's α over images")
+    label = "Spearman of rankings, over images and baselines"
+    bars(panels[2], of(table, "baseline", "consistency"), "Do baselines agree?", label)
+    label = "least Hausdorff distance of curves, over maps and schemes"
+    bars(panels[3], of(table, "distance", "minimal"), "Are Introduce and Remove told apart?", label)
+    figure.suptitle("blue: metrics that read the size of attributions; grey: their order alone", size=8.5)
+    return figure
+
+
+def diagram(images=96):
+    """Return the critical-difference diagram of three metrics, on more images than the studies."""
+    network, pictures, labels = trained()
+    pictures, labels = pictures[:images], labels[:images]
+    metrics = {name: METRICS[name] for name in ("mas_difference", "rise_difference", "sds")}
+    maps = explain(network, pictures, labels)
+    return draw_critical_difference(heatproof.quality.image_scores(network, pictures, labels, maps, metrics))
+
+
+if __name__ == "__main__":
+    defaults = ["metric_quality.csv", "metric_quality.png", "critical_difference.png", "4"]
+    given = [*sys.argv[1:], *defaults[len(sys.argv) - 1 :]]
+    result = run(int(given[3]))
+    result.to_csv(given[0], index=False, float_format="%.6g")
+    draw(result).savefig(given[1], dpi=110, metadata={"Software": None})
+    save(diagram(), given[2])

@@ -1,0 +1,176 @@
+"""Metrics asked about the same images again and again: what the comparisons of `heatproof.quality` stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.evaluation import COMMON, evaluate
+from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.curve import area
+from heatproof.registry import look_up
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Study:
+    """A model, images and the maps of methods, checked; and metrics with their options.
+
+    Attributes
+    ----------
+    model
+        The user's classifier, made to remember its answers.
+    images, targets
+        As in `heatproof.evaluate`.
+    maps
+        Method to (N, H, W).
+    metrics
+        Name to options.
+    ids
+        N image ids.
+    common
+        Options that hold for every metric.
+    """
+
+    model: Any
+    images: torch.Tensor
+    targets: Any
+    maps: dict[str, np.ndarray]
+    metrics: dict[str, dict[str, Any]]
+    ids: list[str]
+    common: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: Any, images: Any, targets: Any, maps: Mapping[str, Any], metrics: Metrics, common: dict[str, Any]
+    ) -> Study:
+        """Check what is given, and make one.
+
+        Raises
+        ------
+        HeatproofError
+            If there are no maps or metrics, maps are not those of the images, or there is no such metric or option.
+        """
+        from heatproof.perturbation.remembered import Remembered
+
+        chosen = (
+            {name: dict(options) for name, options in metrics.items()}
+            if isinstance(metrics, Mapping)
+            else {name: {} for name in metrics}
+        )
+        if not maps or not chosen:
+            raise HeatproofError(
+                "There is nothing to compare: give the maps of a method or more, and a metric or more."
+            )
+        for name in chosen:
+            look_up(METRICS, name, "metric")
+        for key in common:
+            look_up(dict.fromkeys(COMMON[:4]), key, "option of a study of metrics")
+        arrays = {
+            method: values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+            for method, values in maps.items()
+        }
+        for method, values in arrays.items():
+            if values.ndim != 3 or len(values) != len(images):
+                raise HeatproofError(
+                    f"The maps of {method!r} are {values.shape}: give (images, height, width), {len(images)} images."
+                )
+        ids = [str(name) for name in common.get("image_ids") or range(len(images))]
+        return cls(Remembered(model), images, targets, arrays, chosen, ids, common)
+
+    def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
+        """Return what `heatproof.evaluate` says of some maps."""
+        return evaluate(name, self.model, self.images, self.targets, maps, **options, **self.common)
+
+
+def upwards(found: xarray.Dataset) -> bool:
+    """Return whether higher is better."""
+    return bool(found.attrs["higher_is_better"])
+
+
+def oriented(found: xarray.Dataset) -> np.ndarray:
+    """Return the scores (N,), higher is better."""
+    return found["score"].values if upwards(found) else -found["score"].values
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the Spearman correlation of two rows (M,); NaN where one is constant."""
+    return float(spearman_rows(first[None], second[None])[0])
+
+
+def curves_of(found: xarray.Dataset) -> dict[str, np.ndarray]:
+    """Return the curves (N, S) whose areas make the score; of MAS not what they are put together from."""
+    curves = {str(name): one.values for name, one in found.data_vars.items() if one.dims == ("image", "step")}
+    aligned = {name: curve for name, curve in curves.items() if name.endswith("_mas")}
+    return aligned or curves
+
+
+def mean_curve(curves: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Return the mean (S,) over the images that have a value; NaN at points where none has."""
+    chosen = curves[images]
+    known = ~np.isnan(chosen)
+    count = known.sum(axis=0)
+    return np.where(known, chosen, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
+
+
+def compare(original: xarray.Dataset, changed: xarray.Dataset) -> dict[str, Any]:
+    """Hold the scores of changed maps against those of the original, on the images where both are defined.
+
+    Returns
+    -------
+    dict
+        ``before``, ``after``: mean scores, higher is better; ``curve``: area between the mean curves over the area
+        under the original's; ``undefined``: number of images left out.
+    """
+    before, after = oriented(original), oriented(changed)
+    both = ~np.isnan(before + after)
+    if not both.any():
+        nothing = float("nan")
+        return {"before": nothing, "after": nothing, "curve": nothing, "undefined": len(both)}
+    between = under = 0.0
+    ours, theirs = curves_of(original), curves_of(changed)
+    for name, curve in ours.items():
+        first, second = mean_curve(curve, both), mean_curve(theirs[name], both)
+        known = ~np.isnan(first + second)
+        between += float(area(np.abs(first - second)[None, known])[0]) if known.sum() > 1 else float("nan")
+        under += float(area(np.abs(first)[None, known])[0]) if known.sum() > 1 else float("nan")
+    return {
+        "before": before[both].mean(),
+        "after": after[both].mean(),
+        "curve": between / under if under > 0 else float("nan"),
+        "undefined": int((~both).sum()),
+    }
+
+
+def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndarray) -> list[np.ndarray]:
+    """Return the points (S, 2) of each curve of a metric, the mean over images, over what the paper has on its axis."""
+    entry = METRICS[name]
+    found = study.score(name, options, maps)
+    everything = np.ones(len(study.ids), dtype=bool)
+    sequences = entry.perturbations(entry.fill_in(options)) if entry.sequences is not None else {}
+    made = []
+    for place, curve in enumerate(curves_of(found).values()):
+        steps = curve.shape[1]
+        if "performance" in found:
+            axis = found["performance"].values
+        elif sequences:
+            sequence = list(sequences.values())[place]
+            if sequence.thresholds is not None:
+                axis = 1 - np.array(sequence.thresholds)
+            else:
+                counts = sequence.counts(*maps.shape[1:])
+                axis = counts / (maps[0].size if sequence.grid is None else sequence.grid**2)
+        else:
+            axis = np.linspace(0, 1, steps)
+        made.append(np.stack([axis, mean_curve(curve, everything)], axis=1))
+    return made

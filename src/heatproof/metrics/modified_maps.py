@@ -1,0 +1,138 @@
+"""Maps that are changed on purpose, to see which metric notices: offsets, noise, attribution introduced and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.randomness import numpy_generator
+
+# Walker et al. (MAS) 2024, section 5.1, as shares of the maximum.
+OFFSETS = (0.05, 0.10, 0.25, 0.50)
+NOISE = (0.0005, 0.01, 0.02, 0.03)
+SCHEMES = ("constant", "random", "partial")
+DIRECTIONS = ("introduce", "remove")
+# Li et al. 2024, appendix G.3, table 3.
+SHIFT, INTRODUCED, FILL, REMOVED = 0.6, (0.0, 0.4), 0.8, (0.6, 0.8)
+
+
+def with_offset(maps: np.ndarray, share: float) -> np.ndarray:
+    """Add a share of each map's largest magnitude to all of its pixels; no order changes.
+
+    Walker et al. (MAS) 2024, section 5.1. For maps without negative values the largest magnitude is the maximum.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W).
+    share
+        For example 0.05.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, H, W) float64: in single precision, near values would become ties.
+    """
+    values = np.asarray(maps, dtype=np.float64)
+    return values + share * _largest(values)
+
+
+def with_noise(maps: np.ndarray, share: float, image_ids: Sequence[str], seed: int) -> np.ndarray:
+    """Add to each pixel a draw from U(0, share × the map's largest magnitude).
+
+    Walker et al. (MAS) 2024, section 5.1. One draw an image, from (seed, image id), is scaled for every share.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, H, W) float64.
+    """
+    values = np.asarray(maps, dtype=np.float64)
+    drawn = [numpy_generator(seed, "noise on maps", name).random(values.shape[1:]) for name in image_ids]
+    return values + share * _largest(values) * np.stack(drawn)
+
+
+def modified(
+    maps: np.ndarray, direction: str, scheme: str, image_ids: Sequence[str], seed: int, *, clip: bool = False
+) -> np.ndarray:
+    """Introduce attribution into maps, or remove some (Li et al. 2024, section 5.2 and appendix G.3, table 3).
+
+    Maps are first scaled: their magnitudes, divided by the largest. ``constant`` adds or subtracts 0.6; ``random`` adds
+    a draw from U(0, 0.6) or U(-0.6, 0) to each pixel; ``partial`` raises the lowest 40 % of the pixels to the 0.8
+    quantile, or sets those between 60 % and 80 % of the ranking to zero.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W).
+    direction
+        ``introduce`` or ``remove``.
+    scheme
+        ``constant``, ``random`` or ``partial``.
+    image_ids, seed
+        What is drawn, and the order of equal values, come from them.
+    clip
+        Cut the result off at 0 and 1, which the paper leaves open: its code reads maps of 8 bits. Cutting off makes
+        ties of what had an order.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, H, W) float64.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such direction or scheme.
+    """
+    for name, value, allowed in (("direction", direction, DIRECTIONS), ("scheme", scheme, SCHEMES)):
+        if value not in allowed:
+            raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
+    values = scaled(maps)
+    change = _SCHEMES[scheme]
+    made = np.stack(
+        [
+            change(one, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
+            for one, name in zip(values, image_ids, strict=True)
+        ]
+    )
+    return np.clip(made, 0, 1) if clip else made
+
+
+def scaled(maps: np.ndarray) -> np.ndarray:
+    """Return the magnitudes of maps over the largest of each, (N, H, W) float64 in [0, 1]; a map of zeros stays."""
+    values = np.abs(np.asarray(maps, dtype=np.float64))
+    largest = _largest(values)
+    return values / np.where(largest == 0, 1, largest)
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    return np.abs(values).max(axis=(1, 2), keepdims=True)
+
+
+def _constant(values: np.ndarray, introduce: bool, generator: np.random.Generator) -> np.ndarray:
+    return values + SHIFT if introduce else values - SHIFT
+
+
+def _random(values: np.ndarray, introduce: bool, generator: np.random.Generator) -> np.ndarray:
+    drawn = generator.uniform(0, SHIFT, values.shape)
+    return values + drawn if introduce else values - drawn
+
+
+def _partial(values: np.ndarray, introduce: bool, generator: np.random.Generator) -> np.ndarray:
+    flat = values.ravel()
+    drawn = generator.permutation(flat.size)
+    rising = drawn[np.argsort(flat[drawn], kind="stable")]
+    first, last = (int(flat.size * share) for share in (INTRODUCED if introduce else REMOVED))
+    made = flat.copy()
+    made[rising[first:last]] = np.quantile(flat, FILL) if introduce else 0.0
+    return made.reshape(values.shape)
+
+
+_SCHEMES: dict[str, Callable[[np.ndarray, bool, np.random.Generator], np.ndarray]] = {
+    "constant": _constant,
+    "random": _random,
+    "partial": _partial,
+}

@@ -1,0 +1,214 @@
+"""Reliability of metrics: does a metric agree with itself from image to image, and two metrics with each other.
+
+The three coefficients are those of Tomsett et al., Sanity Checks for Saliency Metrics, 2020, as Walker et al. (MAS)
+2024, sections 5.2 and 5.3, take them over. Each has the published code's variant as an option, which differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.ranking.per_image import cases_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Level = Literal["ordinal", "interval"]
+LEVELS = ("ordinal", "interval")
+INTER_RATER = ("alpha", "published")
+CONSISTENCY = ("pairs", "published")
+
+
+def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
+    """Rank the methods of each image: the best is 1, equal scores share their average rank.
+
+    Parameters
+    ----------
+    scores
+        (N, M), a row an image.
+    higher_is_better
+        Direction of the scores.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, M) float64 in [1, M]; a row with a NaN is NaN throughout, as ranks among fewer methods are other ranks.
+    """
+    from scipy.stats import rankdata
+
+    return rankdata(-scores if higher_is_better else scores, axis=1, nan_policy="propagate")
+
+
+def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:
+    """Krippendorff's α with images as raters and methods as units: whether all images rank the methods alike.
+
+    Walker et al. (MAS) 2024, section 5.2. On rankings without ties, ordinal and interval α are equal. The published
+    code divides the observed disagreement by the number n of images where α divides by n - 1, and so gives
+    1 - (1 - α)(n - 1)/n, which is above α, and is 1/n for α = 0.
+
+    Parameters
+    ----------
+    ranks
+        (N, M), a row an image, as `image_ranks` makes them. Rows with a NaN are left out.
+    variant
+        ``alpha``, or ``published``, for interval α only.
+    level
+        Level of measurement: ``interval`` or ``ordinal``.
+
+    Returns
+    -------
+    float
+        At most 1, which is full agreement; 0 is what chance gives; higher is better. NaN with fewer than two images or
+        methods, or where all ranks are equal.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is unknown, or ``published`` is asked for with ordinal α.
+    """
+    _check("variant", variant, INTER_RATER)
+    _check("level", level, LEVELS)
+    if variant == "published" and level != "interval":
+        raise HeatproofError("The published variant is of interval α: leave level='interval'.")
+    import krippendorff
+
+    known = _matrix(ranks)
+    known = known[~np.isnan(known).any(axis=1)]
+    # The package raises where there is one value only, of which no disagreement can be expected.
+    if min(known.shape) < 2 or np.all(known == known[0, 0]):
+        return float("nan")
+    alpha = float(krippendorff.alpha(reliability_data=known, level_of_measurement=level))
+    images = len(known)
+    return alpha if variant == "alpha" else 1 - (1 - alpha) * (images - 1) / images
+
+
+def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, variant: str = "pairs") -> float:
+    """Mean Spearman correlation over images of the rankings by two metrics: whether both measure the same.
+
+    Tomsett et al. 2020; Walker et al. (MAS) 2024, section 5.3, where the second metric is the first with another
+    baseline. The published code takes the mean of the whole matrix of correlations of all 2N rows with all, its
+    diagonal of ones included, so that it also grows with the agreement between images.
+
+    Parameters
+    ----------
+    ranks, others
+        (N, M), a row an image, the same images and methods. Scores do as well, in one direction.
+    variant
+        ``pairs``: each image with itself; ``published``: the mean of the matrix.
+
+    Returns
+    -------
+    float
+        In [-1, 1], higher is better. Images on which a correlation is undefined (a NaN, or all methods equal) are
+        left out; NaN where none remains.
+
+    Raises
+    ------
+    HeatproofError
+        If the variant is unknown or the shapes differ.
+    """
+    _check("variant", variant, CONSISTENCY)
+    first, second = _matrix(ranks), _matrix(others)
+    by_image = spearman_rows(first, second)
+    defined = ~np.isnan(by_image)
+    if not defined.any():
+        return float("nan")
+    if variant == "pairs":
+        return float(by_image[defined].mean())
+    from scipy.stats import rankdata, zscore
+
+    rows = rankdata(np.concatenate([first[defined], second[defined]]), axis=1)
+    # The mean of all products of standardised rows is the squared mean of the rows.
+    return float((zscore(rows, axis=1).mean(axis=0) ** 2).mean())
+
+
+def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
+    """Spearman correlation over images of the scores of two methods by one metric.
+
+    Tomsett et al. 2020: whether both methods find the same images easy. High where the metric tells more of the image
+    than of the method; there is no better direction.
+
+    Parameters
+    ----------
+    scores, others
+        (N,), the same images.
+
+    Returns
+    -------
+    float
+        In [-1, 1]. Images with a NaN are left out; NaN where what remains is constant.
+
+    Raises
+    ------
+    HeatproofError
+        If there are not two rows of equal length.
+    """
+    first, second = np.atleast_2d(np.asarray(scores, dtype=float)), np.atleast_2d(np.asarray(others, dtype=float))
+    if first.shape != second.shape or len(first) != 1:
+        raise HeatproofError(f"Scores {np.shape(scores)} and {np.shape(others)}: give two rows of the same images.")
+    known = ~np.isnan(first[0]) & ~np.isnan(second[0])
+    return float(spearman_rows(first[:, known], second[:, known])[0])
+
+
+def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the reliability of every metric of a table of scores of single images.
+
+    Parameters
+    ----------
+    scores
+        As `heatproof.ranking.per_image.cases_of` takes it.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a test case: its columns; ``alpha`` and ``alpha_published``, from `inter_rater_reliability`;
+        ``inter_method``, the mean over pairs of methods of `inter_method_reliability`; ``n_methods``; ``n_images``,
+        on which all methods have a score; ``n_undefined``, all others, which are left out.
+
+    Raises
+    ------
+    HeatproofError
+        As in `cases_of`.
+    """
+    import pandas as pd
+
+    rows = []
+    for case, wide in cases_of(scores):
+        values = wide.to_numpy()
+        ranks = image_ranks(values)
+        complete = ~np.isnan(values).any(axis=1)
+        pairs = [
+            inter_method_reliability(values[:, first], values[:, second])
+            for first in range(values.shape[1])
+            for second in range(first)
+        ]
+        known = [value for value in pairs if not np.isnan(value)]
+        rows.append(
+            {
+                **case,
+                "alpha": inter_rater_reliability(ranks),
+                "alpha_published": inter_rater_reliability(ranks, variant="published"),
+                "inter_method": float(np.mean(known)) if known else float("nan"),
+                "n_methods": values.shape[1],
+                "n_images": int(complete.sum()),
+                "n_undefined": int((~complete).sum()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
+
+
+def _matrix(values: np.ndarray) -> np.ndarray:
+    matrix = np.asarray(values, dtype=float)
+    if matrix.ndim != 2:
+        raise HeatproofError(f"Ranks have to be (images, methods), and these are {matrix.shape}.")
+    return matrix

@@ -1,0 +1,222 @@
+"""Is the difference between methods more than chance? Tests over images, corrected for their number, with effect sizes.
+
+Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, 2006, for the plan of tests, with images in the
+place of data sets; Benavoli et al., Should We Really Use Post-Hoc Tests Based on Mean-Ranks?, 2016, for Wilcoxon's
+test in the place of Nemenyi's. What is found holds for images like these, on this model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.ranking.reliability import image_ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POSTHOC = ("wilcoxon", "nemenyi")
+
+
+def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
+    """Compare every two methods by Wilcoxon's signed-rank test over images, with Holm's correction.
+
+    Parameters
+    ----------
+    scores
+        A row an image, a column a method; higher is better. A pair is compared on the images where both have a score.
+    level
+        Chance of one false discovery or more among all pairs, in (0, 1).
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a pair: ``method``, ``other``; ``n_images``, compared, and ``n_equal``, of which the scores are equal
+        and which the test leaves out; ``mean_difference``, the method's score less the other's; ``effect``, the
+        matched-pairs rank-biserial correlation in [-1, 1] (Kerby 2014): the share of the rank sum that speaks for
+        the method less the share that speaks against it, 0 where all are equal; ``p`` two-sided, exact for up to 50
+        images without ties and normal beyond, NaN with fewer than two images, 1 where all are equal; ``p_holm``,
+        corrected over the pairs with a p-value; ``significant``.
+
+    Raises
+    ------
+    HeatproofError
+        If there are fewer than two methods, or the level is outside (0, 1).
+    """
+    import pandas as pd
+    from scipy.stats import rankdata, wilcoxon
+    from statsmodels.stats.multitest import multipletests
+
+    _check_level(level)
+    _check_methods(scores, 2)
+    rows = []
+    for method, other in combinations(scores.columns, 2):
+        pair = (scores[method] - scores[other]).dropna().to_numpy(dtype=float)
+        uneven = pair[pair != 0]
+        effect, p = float("nan"), float("nan")
+        if len(pair) > 1:
+            # Wilcoxon's test knows nothing of a pair that is equal everywhere, which speaks for no difference.
+            effect, p = 0.0, 1.0
+        if len(pair) > 1 and len(uneven):
+            ranks = rankdata(np.abs(uneven))
+            effect = float((ranks * np.sign(uneven)).sum() / ranks.sum())
+            p = float(wilcoxon(uneven).pvalue)
+        mean = float(pair.mean()) if len(pair) else float("nan")
+        rows.append((method, other, len(pair), len(pair) - len(uneven), mean, effect, p))
+    table = pd.DataFrame(
+        rows, columns=["method", "other", "n_images", "n_equal", "mean_difference", "effect", "p"]
+    ).assign(p_holm=np.nan)
+    known = table["p"].notna()
+    if known.any():
+        table.loc[known, "p_holm"] = multipletests(table.loc[known, "p"], method="holm")[1]
+    return table.assign(significant=table["p_holm"] < level)
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Friedman's test of whether any method differs.
+
+    Attributes
+    ----------
+    statistic, p
+        Chi-squared with M - 1 degrees of freedom, and its p-value.
+    concordance
+        Kendall's W in [0, 1], the effect size: 1 where all images rank the methods alike.
+    n_images, n_undefined
+        Images on which all methods have a score, and all others, which are left out.
+    """
+
+    statistic: float
+    p: float
+    concordance: float
+    n_images: int
+    n_undefined: int
+
+
+def friedman(scores: pd.DataFrame) -> Friedman:
+    """Test whether all methods are alike, by the ranks within images (Demšar 2006, section 3.2.2).
+
+    Parameters
+    ----------
+    scores
+        As in `pairwise_wilcoxon`, with three methods or more.
+
+    Returns
+    -------
+    Friedman
+        NaN where fewer than two images are complete or all scores are equal.
+
+    Raises
+    ------
+    HeatproofError
+        If there are fewer than three methods.
+    """
+    from scipy.stats import friedmanchisquare
+
+    _check_methods(scores, 3)
+    complete = scores.dropna()
+    images, methods = complete.shape
+    values = complete.to_numpy(dtype=float)
+    left_out = len(scores) - images
+    if images < 2 or np.all(values == values[:, :1]):
+        return Friedman(float("nan"), float("nan"), float("nan"), images, left_out)
+    statistic, p = friedmanchisquare(*values.T)
+    return Friedman(float(statistic), float(p), float(statistic / (images * (methods - 1))), images, left_out)
+
+
+@dataclass(frozen=True)
+class CriticalDifference:
+    """What a critical-difference diagram shows.
+
+    Attributes
+    ----------
+    ranks
+        Mean rank over images of each method, best first; 1 is best.
+    p
+        (M, M) corrected p-values, methods in the order of `ranks`; 1 on the diagonal.
+    difference
+        Nemenyi's critical difference of mean ranks; None where Wilcoxon's test is asked, which has none.
+    posthoc, level
+        Which test, and its level.
+    n_images, n_undefined
+        Images on which all methods have a score, and all others, which are left out.
+    """
+
+    ranks: pd.Series
+    p: pd.DataFrame
+    difference: float | None
+    posthoc: str
+    level: float
+    n_images: int
+    n_undefined: int
+
+
+def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> CriticalDifference:
+    """Return mean ranks of methods, and which of them are not told apart.
+
+    Parameters
+    ----------
+    scores
+        As in `pairwise_wilcoxon`.
+    posthoc
+        ``wilcoxon``, with Holm's correction: a pair's answer does not depend on which other methods are in the table,
+        beyond the correction. ``nemenyi``: by the distance of mean ranks (Demšar 2006, section 3.2.2), in which every
+        other method plays a part; it has one critical difference for all pairs, q √(M (M + 1) / 6N).
+    level
+        As in `pairwise_wilcoxon`.
+
+    Raises
+    ------
+    HeatproofError
+        If an option is unknown, there are fewer than two methods, or fewer than two images have all scores.
+    """
+    import pandas as pd
+
+    if posthoc not in POSTHOC:
+        raise HeatproofError(f"posthoc is {posthoc!r}: take one of {', '.join(POSTHOC)}.")
+    _check_level(level)
+    _check_methods(scores, 2)
+    complete = scores.dropna()
+    images, methods = complete.shape
+    if images < 2:
+        raise HeatproofError(
+            f"{images} images have a score of every method: leave the methods out that are undefined on most images."
+        )
+    means = image_ranks(complete.to_numpy(dtype=float)).mean(axis=0)
+    ranks = pd.Series(means, index=complete.columns, name="rank").sort_values(kind="stable")
+    difference = None
+    if posthoc == "wilcoxon":
+        values = np.eye(methods)
+        upper = np.triu_indices(methods, 1)
+        # Pairs come in the order of the columns, which here is that of the ranks.
+        values[upper] = values.T[upper] = pairwise_wilcoxon(complete[ranks.index], level=level)["p_holm"]
+        p = pd.DataFrame(values, index=ranks.index, columns=ranks.index)
+    else:
+        from scikit_posthocs import posthoc_nemenyi_friedman
+        from scipy.stats import studentized_range
+
+        # The library gives rank 1 to the smallest; distances between ranks are the same both ways.
+        p = posthoc_nemenyi_friedman(complete.to_numpy(dtype=float))
+        p.index = p.columns = complete.columns
+        p = p.loc[ranks.index, ranks.index]
+        quantile = studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
+        difference = float(quantile * np.sqrt(methods * (methods + 1) / (6 * images)))
+    return CriticalDifference(ranks, p, difference, posthoc, level, images, len(scores) - images)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise HeatproofError(f"level is {level!r}: take a number between 0 and 1, for example 0.05.")
+
+
+def _check_methods(scores: pd.DataFrame, least: int) -> None:
+    if scores.shape[1] < least:
+        raise HeatproofError(f"There are {scores.shape[1]} methods: this test needs at least {least}.")
+    if scores.columns.duplicated().any():
+        raise HeatproofError(
+            f"The method {scores.columns[scores.columns.duplicated()][0]!r} has two columns: give each method one."
+        )

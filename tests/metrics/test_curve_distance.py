@@ -1,0 +1,51 @@
+"""Distances of curves by hand."""
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import directed_hausdorff
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.curve_distance import distances, hausdorff
+
+AXIS = np.linspace(0, 1, 11)
+
+
+def curve(heights):
+    return np.stack([AXIS, np.broadcast_to(heights, AXIS.shape)], axis=1)
+
+
+@pytest.mark.parametrize("kind", ["hausdorff", "modified"])
+def test_parallel_curves(kind):
+    assert hausdorff(curve(0.2), curve(0.2), kind=kind) == 0
+    assert hausdorff(curve(0.2), curve(0.5), kind=kind) == pytest.approx(0.3)
+
+
+def test_one_outlier_decides_only_the_plain_distance():
+    bent = curve(0.0)
+    bent[5, 1] = 1.0
+    # The nearest point of the flat curve to the outlier is below it; to the point below it, a neighbour at 0.1.
+    assert hausdorff(curve(0.0), bent) == pytest.approx(1)
+    assert hausdorff(curve(0.0), bent, kind="modified") == pytest.approx(1 / 11)
+
+
+def test_as_scipy():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((8, 2)), rng.random((5, 2))
+    expected = max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0])
+    assert hausdorff(a, b) == pytest.approx(expected)
+    assert hausdorff(b, a) == pytest.approx(expected)
+
+
+def test_pairs_and_undefined_points():
+    holed = curve(np.where(AXIS < 0.5, np.nan, 0.0))
+    found = distances({"one": curve(0.0), "two": curve(0.4), "holed": holed})
+    assert found["one", "two"] == pytest.approx(0.4)
+    assert found["one", "holed"] == pytest.approx(0.5)
+    assert np.isnan(hausdorff(curve(0.0), curve(np.nan)))
+
+
+def test_what_is_refused():
+    with pytest.raises(HeatproofError, match="kind is 'mean'"):
+        hausdorff(curve(0.0), curve(0.0), kind="mean")
+    with pytest.raises(HeatproofError, match="points"):
+        hausdorff(AXIS, AXIS)
