@@ -7,7 +7,10 @@ rule report_page:
             page.PAGE,
             caption="../report/index.rst",
             category="Report",
-            labels={"what": "everything in one page that opens from disk", "kind": "page"},
+            labels={
+                "what": "everything in one page that opens from disk",
+                "kind": "page",
+            },
         ),
         page.PAGE_MANIFEST,
     log:

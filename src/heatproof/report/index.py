@@ -20,7 +20,7 @@ import pandas as pd
 from heatproof.manifest import publish_tables
 from heatproof.provenance import digest
 from heatproof.report import browse
-from heatproof.report.leaderboard import leaderboard, ranking, read_text, share_told, told
+from heatproof.report.leaderboard import digits_told, leaderboard, ranking, read_text, share_told, told
 from heatproof.report.made_from import link, provenance
 from heatproof.report.page import render_file
 from heatproof.report.pictures import SCALE, colours
@@ -110,8 +110,8 @@ def _download(path: str, page: str) -> dict[str, Any]:
     return {"name": Path(path).name, "uri": uri, "href": link(path, page), "kilobytes": f"{len(content) / 1000:.1f}"}
 
 
-def _cell(value: str, text: str | None = None) -> dict[str, str]:
-    return {"value": value, "text": told(value) if text is None else text}
+def _cell(value: str, text: str) -> dict[str, str]:
+    return {"value": value, "text": text}
 
 
 def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
@@ -121,7 +121,13 @@ def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
     for row in table.to_dict("records"):
         cells = [_cell(row[key], row[key]) for key in names]
         cells.append(_cell(row["in_domain"], "yes" if row["in_domain"] == "True" else "no"))
-        rows.append([*cells, *(_cell(row[key], share_told(row[key])) for key in shares), _cell(row["n_images"])])
+        rows.append(
+            [
+                *cells,
+                *(_cell(row[key], share_told(row[key])) for key in shares),
+                _cell(row["n_images"], row["n_images"]),
+            ]
+        )
     heads = [*names, "in-domain", *(key.replace("_", " ") for key in shares), "images"]
     return {"heads": heads, "words": range(len(names) + 1), "kind": "left", "rows": rows}
 
@@ -131,7 +137,7 @@ def _applicability(table: pd.DataFrame) -> dict[str, Any]:
     rows = [
         [
             *(_cell(row[key], row[key]) for key in names),
-            *(_cell(row[key]) for key in numbers),
+            *(_cell(row[key], digits_told(row[key])) for key in numbers),
             _cell(row["gap"], row["gap"]),
         ]
         for row in table.to_dict("records")

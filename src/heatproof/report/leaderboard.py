@@ -99,14 +99,15 @@ def ranking(table: pd.DataFrame) -> list[dict[str, Any]]:
 def told(value: str, places: int = 3) -> str:
     """Write a number for reading: rounded, with a true minus; what is no number stays as it is."""
     try:
-        number = round(float(value), places) + 0.0
+        number = float(value)
     except ValueError:
         return value
-    if math.isnan(number):
-        return ""
-    if value.strip().lstrip("-").isdigit():
-        return value.replace("-", "−")
-    return f"{number:.{places}f}".replace("-", "−")
+    return "" if math.isnan(number) else f"{round(number, places) + 0.0:.{places}f}".replace("-", "−")
+
+
+def digits_told(value: str) -> str:
+    """Write a number of any size with three digits."""
+    return f"{float(value):.3g}".replace("-", "−") if value else ""
 
 
 def share_told(value: str) -> str:
