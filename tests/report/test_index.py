@@ -44,8 +44,9 @@ tiny,net,finetuned,cam,0,,,,it has <b>no</b> layer
 tiny,net,finetuned,noise,4,completeness_error,0.000123,1,
 """
 CLAIMS_TEXT = f"""{",".join(CLAIM_COLUMNS)}
-raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,difference of scores,above 0,0.25,0.2,0.3,holds,
-ranks_agree,001,3,Ranks agree.,Spearman,above 0.5,,,,cannot be tested here,{QUOTED}
+raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,holds,difference of scores,0.25,0.2,0.3,above 0,one model,
+ranks_agree,001,3,Ranks agree.,cannot be tested here,Spearman,,,,above 0.5,,{QUOTED}
+smooth_is_worse,000,4.2,SmoothGrad is worse.,does not hold,difference of scores,0.1,-0.1,0.2,below 0,one model,
 """
 SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).described()
 

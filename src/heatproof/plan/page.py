@@ -37,22 +37,20 @@ TEMPLATES = ROOT / "report" / "templates"
 SCORES_SHOWN = 2
 
 
-def page_tables(plan: Scoring) -> dict[str, tuple[str, str]]:
-    """Return the tables that the page shows, each with its manifest.
+def page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
     A table of claims has the name ``claims``; the page has a section for it where it is named.
     """
-    tables = {
-        name: (path, TABLES_MANIFEST)
-        for name, path in (
-            ("idsds_table", IDSDS_TABLE),
-            ("meta_rank", META_RANK),
-            ("accuracy", ACCURACY),
-            ("applicability", APPLICABILITY),
-        )
+    paths = {
+        "idsds_table": IDSDS_TABLE,
+        "meta_rank": META_RANK,
+        "accuracy": ACCURACY,
+        "applicability": APPLICABILITY,
     }
+    tables = {name: (path, TABLES_MANIFEST, plan.table_spec()) for name, path in paths.items()}
     if all_metrics(plan):
-        tables["scores"] = (SCORES_TABLE, SCORES_TABLE_MANIFEST)
+        tables["scores"] = (SCORES_TABLE, SCORES_TABLE_MANIFEST, plan.scores_table_spec())
     return tables
 
 
@@ -79,8 +77,8 @@ def page_spec(plan: Scoring, methods: list[dict[str, Any]], images: int, links: 
     specs = {case: plan.score_spec(*case) for case in cases}
     places = {method: place for e in plan.explainers.values() for place, method in enumerate(e.methods)}
     spec = {
-        "tables": {name: path for name, (path, _) in tables.items()},
-        "manifests": {name: manifest for name, (_, manifest) in tables.items()},
+        "tables": {name: path for name, (path, _, _) in tables.items()},
+        "manifests": {name: manifest for name, (_, manifest, _) in tables.items()},
         "directions": {case[-1]: asked["higher_is_better"] for case, asked in specs.items()},
         "references": plan.reference_methods,
         "level": plan.config["scores"]["level"],
@@ -108,11 +106,11 @@ def page_spec(plan: Scoring, methods: list[dict[str, Any]], images: int, links: 
         "patterns": {"scores": SCORES_MANIFEST, "weights": WEIGHTS_MANIFEST},
         "curves": _curves(plan),
         "codes": {
-            **{name: _table_code(plan, manifest) for name, (_, manifest) in tables.items()},
+            **{name: made["code"] for name, (_, _, made) in tables.items()},
             "scores": {case[-1]: asked["code"] for case, asked in specs.items()},
         },
         "links": links,
-        "upstream": digest([plan.table_spec()["key"], *(asked["key"] for asked in specs.values())]),
+        "upstream": digest([made["key"] for made in [*(of for _, _, of in tables.values()), *specs.values()]]),
         # No import leads to them.
         "templates": digest({path.name: file_digest(path) for path in sorted(TEMPLATES.iterdir())}),
         "output": PAGE,
@@ -158,14 +156,9 @@ def _curves(plan: Scoring) -> dict[str, Any] | None:
     return {"store": CURVES, "responses": responses, "images": plan.images}
 
 
-def _table_code(plan: Scoring, manifest: str) -> str | None:
-    specs = {TABLES_MANIFEST: plan.table_spec, SCORES_TABLE_MANIFEST: plan.scores_table_spec}
-    return specs[manifest]()["code"] if manifest in specs else None
-
-
 def page_inputs(plan: Scoring, images: int) -> list[str]:
     """Return all files that the page reads."""
-    files = [file for pair in page_tables(plan).values() for file in pair]
+    files = [file for path, manifest, _ in page_tables(plan).values() for file in (path, manifest)]
     files += [DATASET.format(dataset=dataset) for dataset in plan.datasets]
     curves = _curves(plan)
     for dataset, model in plan.pairs():

@@ -34,16 +34,19 @@ PAGE_BYTES = 20_000_000
 CLAIM_COLUMNS = (
     "claim",
     "paper",
-    "section",
+    "place",
     "sentence",
-    "quantity",
-    "rule",
-    "value",
-    "low",
-    "high",
     "verdict",
+    "quantity",
+    "value",
+    "ci_low",
+    "ci_high",
+    "rule",
+    "basis",
     "reason",
 )
+# Other words for the same.
+CLAIM_WORDS = {"section": "place", "low": "ci_low", "high": "ci_high"}
 
 
 def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -147,12 +150,12 @@ def _applicability(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _claims(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the claims as cards would have them: the verdict first, its words for colour, and every column."""
+    """Return the claims with numbers for reading and the kind of the verdict; columns that are not there are empty."""
     rows = []
-    for row in table.reindex(columns=list(CLAIM_COLUMNS), fill_value="").to_dict("records"):
+    for row in table.rename(columns=CLAIM_WORDS).reindex(columns=list(CLAIM_COLUMNS), fill_value="").to_dict("records"):
         verdict = row["verdict"].strip().lower()
         kind = "holds" if verdict == "holds" else "fails" if verdict.startswith("does not") else "open"
-        interval = f"{told(row['low'], 2)} to {told(row['high'], 2)}" if row["low"] and row["high"] else ""
+        interval = f"{told(row['ci_low'], 2)} to {told(row['ci_high'], 2)}" if row["ci_low"] else ""
         rows.append({**row, "kind": kind, "interval": interval, "told": told(row["value"])})
     counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in {row["verdict"] for row in rows}}
     return {"rows": rows, "counts": dict(sorted(counts.items(), key=lambda item: -item[1]))}
