@@ -157,5 +157,7 @@ def _claims(table: pd.DataFrame) -> dict[str, Any]:
         kind = "holds" if verdict == "holds" else "fails" if verdict.startswith("does not") else "open"
         interval = f"{told(row['ci_low'], 2)} to {told(row['ci_high'], 2)}" if row["ci_low"] else ""
         rows.append({**row, "kind": kind, "interval": interval, "told": told(row["value"])})
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in {row["verdict"] for row in rows}}
-    return {"rows": rows, "counts": dict(sorted(counts.items(), key=lambda item: -item[1]))}
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+    return {"rows": rows, "counts": counts}
