@@ -49,6 +49,7 @@ include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/page.smk"
 
 
 onsuccess:

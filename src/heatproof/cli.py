@@ -33,6 +33,7 @@ STAGES = {
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",
+    "report_page": "heatproof.report.index",
 }
 
 

@@ -3,7 +3,7 @@ import json
 import os
 import sys
 
-from heatproof.plan import claims, figures, paths
+from heatproof.plan import claims, figures, page, paths
 from heatproof.errors import HeatproofError
 from heatproof.workflow import (
     check_before_start,
@@ -51,6 +51,8 @@ def say_where():
             f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv, accuracy.csv and applicability.csv.",
             file=sys.stderr,
         )
+    if os.path.exists(page.PAGE):
+        print(f"The page to look at is {page.PAGE}.", file=sys.stderr)
 
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).

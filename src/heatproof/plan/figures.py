@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from heatproof.plan import page
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
@@ -35,7 +36,7 @@ GALLERY_MANIFEST = FIGURES + "/maps.json"
 
 def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
-    files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE]
+    files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, page.PAGE]
     return [*files, GALLERY] if gallery_images(plan) else files
 
 
@@ -77,17 +78,6 @@ def pages_spec(plan: Scoring) -> dict[str, Any]:
 
 def gallery_spec(plan: Scoring) -> dict[str, Any]:
     """Return what makes the page of maps; paths are patterns, so that the spec stays short with many methods."""
-    methods = [
-        {
-            "method": method,
-            "explainer": entry.name,
-            "index": list(entry.maps).index(name),
-            "transform": transform,
-            "reference": not entry.uses_model,
-        }
-        for entry in plan.explainers.values()
-        for method, (name, transform) in entry.methods.items()
-    ]
     datasets = [
         {
             "dataset": plan.dataset_spec(dataset),
@@ -102,7 +92,7 @@ def gallery_spec(plan: Scoring) -> dict[str, Any]:
     spec = {
         "images": gallery_images(plan),
         "datasets": datasets,
-        "methods": methods,
+        "methods": shown_methods(plan),
         "maps": MAPS,
         "reference_maps": REFERENCE_MAPS,
         "scores": SCORES,
@@ -111,6 +101,34 @@ def gallery_spec(plan: Scoring) -> dict[str, Any]:
         "manifest": GALLERY_MANIFEST,
     }
     return keyed(spec, ["heatproof.report.gallery"])
+
+
+def shown_methods(plan: Scoring) -> list[dict[str, Any]]:
+    """Return every method with the place of its map in its explainer's store."""
+    return [
+        {
+            "method": method,
+            "explainer": entry.name,
+            "index": list(entry.maps).index(name),
+            "transform": transform,
+            "reference": not entry.uses_model,
+        }
+        for entry in plan.explainers.values()
+        for method, (name, transform) in entry.methods.items()
+    ]
+
+
+def page_spec(plan: Scoring) -> dict[str, Any]:
+    """Return what makes the index page."""
+    links = {"figure": PLOT_SVG, "scores": SCORES_PAGE, "ranking": RANK_PAGE, "accuracy": ACCURACY_PAGE}
+    if gallery_images(plan):
+        links["maps"] = GALLERY
+    return page.page_spec(plan, shown_methods(plan), gallery_images(plan), links)
+
+
+def page_inputs(plan: Scoring) -> list[str]:
+    """Return the tables, shards and manifests that the index page reads."""
+    return page.page_inputs(plan, gallery_images(plan))
 
 
 def gallery_inputs(plan: Scoring) -> list[str]:
@@ -135,3 +153,4 @@ def records(plan: Scoring) -> Iterator[Record]:
     yield Record(7, PAGES_MANIFEST, pages_spec(plan)["key"], outputs)
     if gallery_images(plan):
         yield Record(7, GALLERY_MANIFEST, gallery_spec(plan)["key"], [GALLERY, GALLERY_MANIFEST])
+    yield Record(8, page.PAGE_MANIFEST, page_spec(plan)["key"], [page.PAGE, page.PAGE_MANIFEST])

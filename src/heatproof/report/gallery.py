@@ -15,7 +15,7 @@ from heatproof.data.registry import Dataset
 from heatproof.manifest import publish_tables
 from heatproof.metrics.single_deletion import base_name
 from heatproof.report.page import render
-from heatproof.report.pictures import SCALE, data_uri, image_png, map_png, transformed
+from heatproof.report.pictures import SCALE, colours, data_uri, image_png, map_png, transformed
 from heatproof.store import read, read_json, write_text
 
 log = logging.getLogger(__name__)
@@ -123,20 +123,11 @@ def gallery(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         scale=SCALE,
         side=SIDE,
         reduced=any(dataset["reduced"] for dataset in datasets),
-        colours=_colours(),
+        colours=colours(),
     )
     write_text(spec["output"], page)
     log.info("%d kB", len(page) // 1000)
     publish_tables(spec, [spec["output"]], [])
-
-
-def _colours() -> list[str]:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    from heatproof.report.pictures import COLOURS
-
-    return [to_hex(colour) for colour in colormaps[COLOURS](np.linspace(0, 1, 9))]
 
 
 def _dataset(entry: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 FRAME = """<!doctype html>
 <html lang="en">
@@ -15,6 +18,7 @@ FRAME = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{{ title }}</title>
+{% block head %}{% endblock %}
 <style>
 :root {
   color-scheme: light dark;
@@ -64,12 +68,17 @@ def render(template: str, **values: Any) -> str:
     return _environment().from_string(template).render(**values)
 
 
+def render_file(name: str, **values: Any) -> str:
+    """Fill a template that stands in a file of the folder ``templates``, as `render` does."""
+    return _environment().get_template(name).render(**values)
+
+
 @cache
 def _environment() -> Environment:
-    from jinja2 import DictLoader, Environment, StrictUndefined
+    from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=DictLoader({"frame": FRAME}),
+        loader=ChoiceLoader([DictLoader({"frame": FRAME}), FileSystemLoader(TEMPLATES)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

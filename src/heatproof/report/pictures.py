@@ -79,6 +79,14 @@ def _fit(picture: Image.Image, side: int) -> Image.Image:
     return picture.resize((round(width / factor), round(height / factor)), Image.Resampling.BOX)
 
 
+def colours() -> list[str]:
+    """Return nine colours of the scale, from against the class to for it, as hexadecimal text."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colour) for colour in colormaps[COLOURS](np.linspace(0, 1, 9))]
+
+
 @cache
 def _palette() -> bytes:
     from matplotlib import colormaps

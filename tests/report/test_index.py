@@ -1,0 +1,371 @@
+"""The index page: what it holds, and what a reader can do with it in a browser."""
+
+import base64
+import copy
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_pages import ACCURACY_TABLE, Reader
+from tiny_data import COUNT, DATASET, IMAGES
+
+from heatproof.config import default_config, merge
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.pieces import open_piece
+from heatproof.plan import figures
+from heatproof.plan.paths import CURVES, DROPS, MAPS, REFERENCE_MAPS, SCORES, SCORES_TABLE
+from heatproof.plan.whole import make_plan
+from heatproof.report.browse import how_many, low_is_good, mean_curve, title
+from heatproof.report.index import CLAIM_COLUMNS, report_page
+from heatproof.report.leaderboard import told
+from heatproof.sequences import Perturbation
+from heatproof.store import ArraySpec, write_json
+
+EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"
+QUOTED = '"' + EVIL.replace('"', '""') + '"'
+SCORES_TEXT = f"""dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap
+tiny,net,finetuned,smooth,idsds,0.7,0.6,0.8,4,0,1,
+tiny,net,finetuned,{QUOTED},idsds,0.61234,0.5,0.7,3,1,2,
+tiny,net,finetuned,random,idsds,-0.1,-0.2,0.1,4,0,3,
+tiny,net,finetuned,cam,idsds,,,,0,0,,it has <b>no</b> layer
+tiny,net,finetuned,smooth,infidelity,3,2,4,4,0,1,
+"""
+RANK_TEXT = f"""method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry
+smooth,1.5,1.25,1.75,1,2,2.5
+{QUOTED},0,-0.5,0.5,2,2,0
+random,-1.5,,,3,2,-2.5
+"""
+APPLICABILITY_TEXT = """dataset,model,weights,explainer,images,figure,value,limit,gap
+tiny,net,finetuned,cam,0,,,,it has <b>no</b> layer
+tiny,net,finetuned,noise,4,completeness_error,0.000123,1,
+"""
+CLAIMS_TEXT = f"""{",".join(CLAIM_COLUMNS)}
+raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,holds,difference of scores,0.25,0.2,0.3,above 0,one model,
+ranks_agree,001,3,Ranks agree.,cannot be tested here,Spearman,,,,above 0.5,,{QUOTED}
+smooth_is_worse,000,4.2,SmoothGrad is worse.,does not hold,difference of scores,0.1,-0.1,0.2,below 0,one model,
+"""
+SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).described()
+
+
+def method(name, explainer, index=0, place=0, reference=False):
+    return {
+        "method": name,
+        "explainer": explainer,
+        "index": index,
+        "transform": "raw",
+        "reference": reference,
+        "place": place,
+    }
+
+
+@pytest.fixture
+def spec(results):
+    """What the stage is told of the small stores, with response curves and claims."""
+    texts = {
+        "idsds_table": SCORES_TEXT,
+        "meta_rank": RANK_TEXT,
+        "accuracy": ACCURACY_TABLE,
+        "applicability": APPLICABILITY_TEXT,
+        "claims": CLAIMS_TEXT,
+    }
+    for name, text in texts.items():
+        Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
+    write_json("results/tables.json", {"key": "tables-key", "spec_key": "tables-spec", "versions": {"numpy": "2.1"}})
+    write_json("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
+    split = open_dataset(DATASET).splits["evaluation"]
+    quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
+    for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
+        piece = open_piece(
+            {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
+            CURVES.format(dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"),
+            "key",
+            split,
+            {"response": ArraySpec(("method", "quantity", "point"), (methods, 4, 5), "float64", chunk_by_image=False)},
+            made_by={"seed": 0},
+            coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
+        )
+        if explainer == "cam":
+            piece.publish_gap("no layer", "cpu")
+            continue
+        steps = np.linspace(0, 1, 5)
+        values = np.stack([steps * 256, np.full(5, 256.0), 2 - steps, np.log(1 - steps * 0.5)])
+        piece.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
+        piece.publish("cpu")
+    network = {
+        "model": "net",
+        "weights": "finetuned",
+        "shown": ["idsds"],
+        "drops": [4, "zeros", "logit"],
+        "grids": [[4, "zeros"]],
+        "scored": ["idsds"],
+        "weights_code": "weights-code",
+    }
+    return {
+        "tables": {name: f"results/{name}.csv" for name in texts},
+        "manifests": {"idsds_table": "results/tables.json"},
+        "directions": {"idsds": True, "infidelity": False},
+        "references": ["random"],
+        "level": 0.9,
+        "seed": 7,
+        "evaluated": IMAGES,
+        "images": 3,
+        "shards": 1,
+        "drop_shards": 1,
+        "datasets": [{"dataset": {**DATASET, "manifest": "results/datasets/tiny.json"}, "networks": [network]}],
+        "methods": [
+            method(EVIL, "gradient"),
+            method("smooth", "noise"),
+            method("variance", "noise", index=1, place=1),
+            method("cam", "cam"),
+            method("random", "random", reference=True),
+        ],
+        "maps": MAPS,
+        "reference_maps": REFERENCE_MAPS,
+        "scores": SCORES,
+        "drops": DROPS,
+        "patterns": {
+            "scores": SCORES.replace(".parquet", ".json"),
+            "weights": "results/weights/{dataset}/{model}/{weights}.json",
+        },
+        "curves": {
+            "store": CURVES,
+            "images": IMAGES,
+            "responses": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"]}],
+        },
+        "codes": {"idsds_table": "tables-code", "scores": {"idsds": "scores-code"}},
+        "links": {name: f"results/figures/{name}.html" for name in ("figure", "scores", "ranking", "accuracy", "maps")},
+        "output": "results/report/index.html",
+        "manifest": "results/report/index.json",
+        "key": "page-key",
+        "code": "page-code",
+    }
+
+
+def written(spec):
+    report_page(spec, {})
+    return Path(spec["output"]).read_text(encoding="utf-8")
+
+
+def held(page, name):
+    """What the page's script reads from an element."""
+    return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
+
+
+def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
+    page = written(spec)
+    reader = Reader(page)
+    assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
+    assert EVIL in reader.texts
+    assert not {"b", "i", "img"} & set(reader.tags)
+    # Four with data, the library, and the page's own.
+    assert reader.tags.count("script") == 6
+    assert "it has <b>no</b> layer" in reader.texts
+
+
+def test_downloads_are_the_tables(spec):
+    links = [link for link in Reader(written(spec)).links if link.startswith("data:text/csv")]
+    given = {base64.b64decode(link.partition(",")[2]) for link in links}
+    assert given == {Path(path).read_bytes() for path in spec["tables"].values()}
+
+
+def test_scores_have_their_case_and_manifest(spec):
+    scores = held(written(spec), "scores-data")
+    case, other = scores["cases"]
+    assert (case["href"], case["key"], case["higher"]) == (
+        "../scores/tiny/net/finetuned/idsds.json",
+        "scores-key",
+        True,
+    )
+    assert (other["higher"], other["range"]) == (False, [0, 4])
+    assert scores["rows"][1] == [0, EVIL, 0.61234, 0.5, 0.7, 0.71234, 2, 3, 1, ""]
+    assert scores["rows"][3] == [0, "cam", None, None, None, None, None, 0, 0, "it has <b>no</b> layer"]
+
+
+def test_maps_have_scores_drops_and_gaps(spec):
+    shown = held(written(spec), "maps-data")["datasets"][0]
+    assert np.shape(shown["networks"][0]["drops"]["values"]) == (3, 16)
+    cells = shown["cells"][0][0]
+    assert cells[3] == {"gap": "it has <b>no</b> layer"}
+    assert [cell["scores"] for cell in (cells[1], cells[2])] == [[0.25], [None]]
+    assert shown["cells"][1][0][1]["scores"] == [None]
+    assert shown["left_out"] == [0, 0]
+
+
+def test_every_manifest_is_in_the_provenance(spec):
+    made = held(written(spec), "provenance-data")
+    by_path = {row[3]: row for row in made["rows"]}
+    assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-spec", "tables-code", 7]
+    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", "scores-code"]
+    # Two explainers, one gap, one reference, and the curves of the same four.
+    assert [row[0] for row in made["rows"]].count("maps") == 4
+    assert [row[0] for row in made["rows"]].count("curves") == 4
+    assert {"libraries": {"numpy": "2.1"}, "count": 2} in made["versions"]
+
+
+def test_claims_curves_and_maps_only_where_they_are_named(spec):
+    full = written(spec)
+    assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
+    bare = copy.deepcopy({**spec, "images": 0, "curves": None})
+    del bare["tables"]["claims"], bare["links"]["maps"]
+    page = written(bare)
+    assert not any(f'id="{name}"' in page for name in ("claims", "curves", "maps"))
+    assert "claims.csv" not in page
+
+
+def test_a_missing_store_is_one_sentence(spec):
+    Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
+    with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing or damaged"):
+        report_page(spec, {})
+
+
+def test_mean_curve_reads_between_points_and_not_beyond():
+    changed = np.array([[0.0, 0.5, 1.0], [0.0, 0.25, 0.75]])
+    values = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    mean = mean_curve(changed, values, np.array([0.0, 0.25, 0.5, 1.0]))
+    np.testing.assert_allclose(mean, [1.0, 0.75, 0.25, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("mode", "order", "low"), [("deletion", "morf", True), ("deletion", "lerf", False), ("insertion", "morf", False)]
+)
+def test_direction_of_a_curve(mode, order, low):
+    settings = Perturbation(mode=mode, order=order, steps=4).described()
+    assert low_is_good(settings) is low
+    assert title(settings).startswith(mode)
+
+
+def test_many_maps_are_cut_to_what_fits():
+    assert how_many(4, 6, 26, (32, 32)) == (4, 6)
+    images, networks = how_many(50, 100, 200, (224, 224))
+    assert images == 1
+    assert 0 < networks < 100
+    assert images * networks * 200 * 96 * 96 < 8_000_000
+
+
+@pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
+def test_numbers_are_told(value, shown):
+    assert told(value) == shown
+
+
+def test_plan_names_other_metrics_only_where_asked_for():
+    quick, full = (make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True))
+    assert SCORES_TABLE not in figures.page_inputs(quick)
+    assert figures.page_spec(quick)["curves"] is None
+    assert SCORES_TABLE in figures.page_inputs(full)
+    asked = figures.page_spec(full)
+    assert len(asked["curves"]["responses"]) == sum(r.kind == "curves" for r in full.method_responses.values())
+    assert set(asked["directions"]) == set(full.metric_names())
+    # One argument of a command.
+    assert len(json.dumps(asked)) < 100_000
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as running:
+        # Chromium has no sandbox for root.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser, spec):
+    """The page from disk, offline; nothing may be asked of the network or said on the console."""
+    report_page(spec, {})
+    said, asked = [], []
+    context = browser.new_context(offline=True)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(Path(spec["output"]).resolve().as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    yield page
+    assert page.title() == "Which attribution method can be trusted"
+    assert said == []
+    assert [url for url in asked[1:] if not url.startswith(("data:", "blob:"))] == []
+    context.close()
+
+
+def names(page):
+    return page.locator("#scores-table tbody th[scope=row]").all_inner_texts()
+
+
+def test_browser_sorts_with_the_keyboard_and_says_so(opened):
+    assert names(opened)[:3] == ["smooth", EVIL, "random"]
+    head = opened.locator("#scores-table thead th", has_text="score").first
+    for order, first in (("ascending", "random"), ("descending", "smooth")):
+        head.get_by_role("button").focus()
+        opened.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == order
+        assert names(opened)[0] == first
+        # Without a score, last whichever way is up.
+        assert names(opened)[-1] == "cam"
+
+
+def test_browser_filters_by_any_name(opened):
+    opened.locator("#scores-method").select_option(EVIL)
+    assert names(opened) == [EVIL]
+    opened.locator("#scores-method").select_option("")
+    opened.locator("#scores-metric").select_option("infidelity")
+    assert names(opened) == ["smooth"]
+    opened.locator("#scores-metric").select_option("")
+    opened.get_by_label("only what has a score").check()
+    assert "cam" not in names(opened)
+    opened.locator("#scores input[type=search]").fill("onerror")
+    assert names(opened) == [EVIL]
+
+
+def test_browser_opens_a_map_with_its_drops(opened):
+    assert opened.locator("#maps-shown li").count() == 6
+    assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
+    # Sixteen patches on the image and on each of four maps.
+    assert opened.locator("#maps-shown circle:not(.halo)").count() == 16 * 5
+    opened.get_by_label("patch drops").uncheck()
+    assert opened.locator("#maps-shown circle").count() == 0
+    opened.locator("#maps-order").select_option("score")
+    opened.locator("#maps-shown button").first.focus()
+    opened.keyboard.press("Enter")
+    assert opened.locator("#maps-large").is_visible()
+    assert opened.locator("#maps-large img").count() == 2
+    opened.keyboard.press("Escape")
+    assert not opened.locator("#maps-large").is_visible()
+
+
+def test_browser_draws_curves(opened):
+    assert opened.locator("#curves-plot path").count() == 4
+    rows = opened.locator("#curves-list tbody tr")
+    assert rows.count() == 5
+    # From 1 to a half in a straight line; what does not apply comes last.
+    assert "0.750" in rows.first.inner_text()
+    assert "does not apply" in rows.last.inner_text()
+    opened.locator("#curves-output").select_option("logit")
+    assert "1.500" in rows.first.inner_text()
+    coloured = opened.locator("#curves-plot path:not(.other)").count()
+    opened.get_by_label("highlight variance").check()
+    assert opened.locator("#curves-plot path:not(.other)").count() == coloured + 1
+
+
+def test_browser_has_names_for_all_that_can_be_used(opened):
+    for table in opened.locator("main table").all():
+        assert table.locator("caption").count() == 1
+    unnamed = opened.evaluate(
+        """() => [...document.querySelectorAll("main select, main input, main button")].filter(e =>
+          !(e.labels && e.labels.length) && !e.ariaLabel && !e.textContent.trim()).length"""
+    )
+    assert unnamed == 0
+    # Nothing wider than a phone but what scrolls by itself.
+    opened.set_viewport_size({"width": 360, "height": 700})
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
