@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.metrics.single_deletion import base_name
+from heatproof.plan.claims import CLAIMS, CLAIMS_MANIFEST, claims_spec
 from heatproof.plan.paths import (
     ACCURACY,
     APPLICABILITY,
@@ -40,7 +41,7 @@ SCORES_SHOWN = 2
 def page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
-    A table of claims has the name ``claims``; the page has a section for it where it is named.
+    The claims are among them where all metrics are, because most of them need more than patch drops.
     """
     paths = {
         "idsds_table": IDSDS_TABLE,
@@ -51,6 +52,7 @@ def page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
     tables = {name: (path, TABLES_MANIFEST, plan.table_spec()) for name, path in paths.items()}
     if all_metrics(plan):
         tables["scores"] = (SCORES_TABLE, SCORES_TABLE_MANIFEST, plan.scores_table_spec())
+        tables["claims"] = (CLAIMS, CLAIMS_MANIFEST, claims_spec(plan))
     return tables
 
 
