@@ -15,8 +15,8 @@ from heatproof.check import check_checkpoints, check_layers
 from heatproof.errors import HeatproofError
 from heatproof.plan.whole import Plan, make_plan
 
-# A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the time
-# of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
+# A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
+# time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(2**32),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
