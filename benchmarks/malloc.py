@@ -1,0 +1,53 @@
+"""Processor time of a network's passes on a CPU, with glibc as it is and as jobs of the workflow set it.
+
+    python benchmarks/malloc.py [resnet18]
+
+Two processes, one thread each; the ratio is what counts. Time in the kernel goes into memory that is asked for anew.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+
+from heatproof.workflow import MALLOC
+
+IMAGES, ROUNDS = 16, 6
+
+
+def measure(name):
+    """Print milliseconds an image, in the network and in the kernel."""
+    import timm
+    import torch
+
+    torch.set_num_threads(1)
+    network = timm.create_model(name).eval().to(memory_format=torch.channels_last)
+    images = torch.randn(IMAGES, 3, 224, 224).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        network(images)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        for _ in range(ROUNDS):
+            network(images)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    for spent in (after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime):
+        print(1000 * spent / (IMAGES * ROUNDS))
+
+
+def main(name="tf_efficientnet_lite0"):
+    """Compare."""
+    plain = {key: value for key, value in os.environ.items() if key not in MALLOC}
+    totals = []
+    for label, environment in (("as it is", plain), ("as jobs set it", {**plain, **MALLOC})):
+        command = [sys.executable, __file__, "--measure", name]
+        told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        network, kernel = map(float, told.split())
+        totals.append(network + kernel)
+        print(f"{name}, glibc {label}: {network:.1f} ms an image in the network, {kernel:.1f} in the kernel")
+    print(f"ratio {totals[0] / totals[1]:.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2])
+    else:
+        main(*sys.argv[1:])
