@@ -30,6 +30,7 @@ STAGES = {
     "all_scores": "heatproof.report.scores",
     "tables": "heatproof.report.tables",
     "claims": "heatproof.claims.card",
+    "believed": "heatproof.report.believed",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",

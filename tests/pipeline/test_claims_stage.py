@@ -14,7 +14,9 @@ from heatproof.claims.catalogue import CLAIMS
 from heatproof.claims.offsets import offset_changes
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
+from heatproof.plan.belief import BELIEF_FILES, TABLES, belief_spec
 from heatproof.plan.claims import OFFSET_KINDS, claims_inputs, claims_spec
+from heatproof.report.believed import believed
 
 CONFIG = {
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
@@ -71,3 +73,19 @@ def test_the_card_has_every_claim(made):
 def test_it_reads_what_its_rule_names(made):
     missing = [path for path in claims_inputs(made.plan) if not (made.folder / path).exists()]
     assert not missing
+
+
+def test_how_far_the_ranking_can_be_believed(made):
+    spec = belief_spec(made.plan)
+    inside(made.folder, lambda: believed(spec, made.machine()))
+    assert all((made.folder / file).stat().st_size for file in BELIEF_FILES)
+    tables = {name: pd.read_csv(made.folder / path) for name, path in TABLES.items()}
+    methods = len(made.plan.methods)
+    assert sorted(tables["ranking"]["method"]) == sorted(made.plan.methods)
+    assert tables["ranking"]["n_cases"].max() == len(made.plan.all_cases())
+    cases = len(made.plan.all_cases())
+    assert len(tables["consistency"]) == cases * (cases - 1) / 2
+    assert tables["consistency"]["spearman"].between(-1, 1).all()
+    assert len(tables["significance"]) == methods * (methods - 1) / 2
+    assert (tables["significance"]["p_holm"] >= tables["significance"]["p"]).all()
+    assert set(tables["reliability"]["metric"]) == {"idsds", *OFFSET_KINDS}

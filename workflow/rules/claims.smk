@@ -27,3 +27,36 @@ rule claims:
         "Claims card"
     shell:
         stage("claims")
+
+
+rule believed:
+    input:
+        plan.score_files(plan.all_cases()),
+    output:
+        [
+            report(
+                file,
+                caption="../report/belief.rst",
+                category="Ranking",
+                labels={
+                    "what": "how far the ranking can be believed",
+                    "kind": "table",
+                },
+            )
+            for file in belief.BELIEF_FILES
+        ],
+        belief.BELIEF_MANIFEST,
+    log:
+        "results/logs/believed.log",
+    conda:
+        ENVIRONMENT
+    threads: THREADS
+    resources:
+        mem_mb=lambda w, attempt: 4000 * attempt,
+        runtime=lambda w, attempt: 60 * attempt,
+    params:
+        spec=lambda w: spec(belief.belief_spec(plan)),
+    message:
+        "Consistency, stability, reliability, significance"
+    shell:
+        stage("believed")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from heatproof.plan import page
+from heatproof.plan.belief import BELIEF_FILES
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
@@ -37,6 +38,8 @@ GALLERY_MANIFEST = FIGURES + "/maps.json"
 def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, page.PAGE]
+    if page.all_metrics(plan):
+        files += BELIEF_FILES
     return [*files, GALLERY] if gallery_images(plan) else files
 
 

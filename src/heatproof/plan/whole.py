@@ -11,7 +11,7 @@ from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
-from heatproof.plan import claims, figures
+from heatproof.plan import belief, claims, figures
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
@@ -114,6 +114,8 @@ class Plan(Scoring):
         yield Record(6, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
         spec = claims.claims_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
+        spec = belief.belief_spec(self)
+        yield Record(7, spec["manifest"], spec["key"], [*belief.BELIEF_FILES, spec["manifest"]])
         yield from figures.records(self)
 
     def _map_records(

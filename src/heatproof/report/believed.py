@@ -1,0 +1,88 @@
+"""Can the ranking be believed? Consistency, stability, families, reliability of metrics and significance, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.manifest import publish_tables
+from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.reliability import reliability_table
+from heatproof.ranking.significance import pairwise_wilcoxon
+from heatproof.report.critical_difference import draw_critical_difference
+from heatproof.report.plots import save
+from heatproof.report.ranking import draw, pairs_of, rank_table
+from heatproof.store import write_table
+
+CASE = ["dataset", "model", "weights", "metric"]
+
+
+def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write what `believed_tables` finds, the heat map of consistency, and the critical-difference diagrams."""
+    files = [
+        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
+        for dataset, models in spec["cases"].items()
+        for model, of_weights in models.items()
+        for weights, metrics in of_weights.items()
+        for metric in metrics
+    ]
+    scores = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    scores["higher_is_better"] = scores["metric"].map(spec["directions"])
+    tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
+    for name, table in tables.items():
+        write_table(table, spec["outputs"][name])
+    save(consistency, spec["consistency_png"])
+    save(draw_critical_difference(compared, level=1 - spec["level"]), spec["difference_png"])
+    outputs = [*spec["outputs"].values(), spec["consistency_png"], spec["difference_png"]]
+    publish_tables(spec, outputs, files)
+
+
+def believed_tables(
+    scores: pd.DataFrame, tested: list[str], seed: int = 0, level: float = 0.95
+) -> tuple[dict[str, pd.DataFrame], Any, pd.DataFrame]:
+    """Ask of a run's scores how far their ranking can be believed.
+
+    Parameters
+    ----------
+    scores
+        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined), higher_is_better.
+    tested
+        Metrics whose methods are tested against each other: the tests of all of them take minutes.
+    seed, level
+        Of bootstraps and intervals; tests are at 1 - level.
+
+    Returns
+    -------
+    tables : dict
+        ``ranking``: Meta-Rank over all metrics; ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
+        ``consistency_groups``: their means where one of dataset, model, weights, metric or order differs;
+        ``stability_methods`` and ``stability_cases``: ranks with one test case left out; ``families``: the best of each
+        family; ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+        ``significance``: Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes.
+    consistency : matplotlib.figure.Figure
+        Heat map of ρ between test cases.
+    compared : pandas.DataFrame
+        The scores of the tested metrics, without methods that are undefined on most images.
+    """
+    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
+    compared = scores[scores["metric"].isin(tested) & (known > 0.5)]
+    means = scores.groupby([*CASE, "method", "higher_is_better"], sort=False)["score"].mean().reset_index()
+    found = rank_table(means, seed=seed, level=level)
+    tests = []
+    for case, wide in cases_of(compared):
+        pairs = pairwise_wilcoxon(wide, level=1 - level)
+        tests.append(pairs.assign(**case)[[*case, *pairs.columns]])
+    tables = {
+        "ranking": found.meta_rank,
+        "consistency": pairs_of(found),
+        "consistency_groups": found.groups,
+        "stability_methods": found.by_method,
+        "stability_cases": found.by_case,
+        "families": found.families,
+        "reliability": reliability_table(scores[~np.isnan(scores["score"])]),
+        "significance": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE),
+    }
+    return tables, draw(found), compared
