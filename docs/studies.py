@@ -3,7 +3,8 @@
     snakemake --cores 2 --configfile config/studies/width.yaml -- results/idsds_table.csv
     python docs/studies.py results/idsds_table.csv docs/figures/studies/width.png
 
-A dot is a method's mean IDSDS on a network, and a line follows a method from network to network.
+A dot is a method's mean IDSDS on a network, and a line follows a method from network to network. With a second table
+after the picture (of config/studies/softmax.yaml), every network is drawn beside itself under that config.
 """
 
 import re
@@ -70,9 +71,23 @@ def draw(wide: pd.DataFrame, floor: pd.Series) -> Figure:
     return figure
 
 
-def main(table: str, picture: str) -> None:
+def beside(
+    one: tuple[pd.DataFrame, pd.Series], other: tuple[pd.DataFrame, pd.Series], suffix: str
+) -> list[pd.DataFrame]:
+    """Return scores and floors of two tables, each network beside itself in the other table."""
+    order = [name for model in one[0].columns for name in (model, model + suffix)]
+    return [
+        pd.concat([a, b.rename(columns=lambda name: name + suffix)], axis=1)[order]
+        for a, b in zip((one[0], one[1].to_frame().T), (other[0], other[1].to_frame().T), strict=True)
+    ]
+
+
+def main(table: str, picture: str, second: str | None = None) -> None:
     """Draw, and print the table."""
     wide, floor = wide_scores(table)
+    if second:
+        wide, floors = beside((wide, floor), wide_scores(second), " softmax")
+        floor = floors.iloc[0]
     draw(wide, floor).savefig(picture, dpi=110, metadata={"Software": None})
     complete = wide.dropna()
     print("| network | methods | mean | best | best map that knows no model | methods below the network before it |")

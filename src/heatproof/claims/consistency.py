@@ -136,7 +136,7 @@ def _place_among(e: Evidence, kind: str) -> tuple[np.ndarray, int]:
 def input_x_gradient_leads(e: Evidence) -> Measured:
     """Input × gradient is among the best of the eight methods."""
     rank, count = _place_among(e, "input_x_gradient")
-    return Measured((rank - 1) / (count - 1), below=0.5, basis=f"{count} methods")
+    return Measured((rank - 1) / (count - 1), below=0.5, basis=f"methods: {count}")
 
 
 @claim(
@@ -147,4 +147,4 @@ def input_x_gradient_leads(e: Evidence) -> Measured:
 def deconvolution_trails(e: Evidence) -> Measured:
     """Deconvolution is among the worst of the eight methods."""
     rank, count = _place_among(e, "deconvolution")
-    return Measured((rank - 1) / (count - 1), above=0.5, basis=f"{count} methods")
+    return Measured((rank - 1) / (count - 1), above=0.5, basis=f"methods: {count}")

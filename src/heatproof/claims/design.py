@@ -173,7 +173,7 @@ def accuracy_trades_off(e: Evidence) -> Measured:
     if known.sum() < 4 or np.ptp(accuracy[known]) == 0:
         raise Untestable("the models' accuracies are all the same")
     draws = correlate_ranks(np.broadcast_to(accuracy[known], best[:, known].shape), best[:, known])
-    return Measured(draws, below=0, basis=f"{int(known.sum())} networks")
+    return Measured(draws, below=0, basis=f"networks: {int(known.sum())}")
 
 
 @claim(
@@ -209,5 +209,5 @@ def _accuracy_change(e: Evidence, column: str, above: float) -> Measured:
     # The table has no images: the spread is over networks.
     drawn = np.random.default_rng(0).choice(changes, size=(len(e.means) - 1, len(changes))).mean(1)
     return Measured(
-        np.concatenate([[np.mean(changes)], drawn]), above=above, basis=f"{len(changes)} networks, resampled"
+        np.concatenate([[np.mean(changes)], drawn]), above=above, basis=f"networks, resampled: {len(changes)}"
     )

@@ -208,7 +208,7 @@ class Evidence:
         known = [part for part in parts if not np.isnan(part[0])]
         if not known:
             raise Untestable("no test case has scores of both")
-        return mean_known(np.stack(known)), f"{len(known)} comparisons in {len(cases)} test cases"
+        return mean_known(np.stack(known)), f"comparisons: {len(known)}, test cases: {len(cases)}"
 
     def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> tuple[np.ndarray, str]:
         """Return the mean, over pairs of cases and methods scored in both, of the first case's score less the second's.
@@ -222,7 +222,7 @@ class Evidence:
         known = [part for part in parts if not np.isnan(part[0])]
         if not known:
             raise Untestable("no two of the models differ in this alone")
-        return mean_known(np.stack(known)), f"{len(known)} comparisons of methods in {len(pairs)} pairs of test cases"
+        return mean_known(np.stack(known)), f"comparisons: {len(known)}, pairs of test cases: {len(pairs)}"
 
     def agreement(
         self, pairs: Iterable[tuple[int, int]], methods: Sequence[int] | None = None
@@ -243,7 +243,7 @@ class Evidence:
                 found.append(correlate_ranks(a[:, both], b[:, both]))
         if not found:
             raise Untestable(f"no two such test cases share {FEWEST_METHODS} methods")
-        return mean_known(np.stack(found)), f"{len(found)} pairs of test cases"
+        return mean_known(np.stack(found)), f"pairs of test cases: {len(found)}"
 
     def resample(self, values: np.ndarray) -> np.ndarray:
         """Return the mean (1 + R,) of one value an image, on all images and on the resamples of the means."""

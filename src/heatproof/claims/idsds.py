@@ -141,7 +141,7 @@ def _intrinsic(e: Evidence, kind: str) -> Measured:
         raise Untestable("the config has no other network to compare with")
     best = e.best(elsewhere, rivals).max(axis=1)
     return Measured(
-        e.means[:, made, own].mean(1) - best, above=0, basis=f"{len(made)} against {len(elsewhere)} networks"
+        e.means[:, made, own].mean(1) - best, above=0, basis=f"networks: {len(made)} against {len(elsewhere)}"
     )
 
 

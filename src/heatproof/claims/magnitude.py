@@ -24,7 +24,7 @@ def _offset(e: Evidence, kinds: Sequence[str]) -> tuple[np.ndarray, str]:
         raise Untestable(f"none of {', '.join(kinds)} was scored on maps without negative values")
     # One value an image, over methods, networks and metrics.
     values = mean_known(np.stack([mean_known(change) for change in changes]))
-    return e.resample(values), f"{sum(len(change) for change in changes)} methods on networks"
+    return e.resample(values), f"methods on networks: {sum(len(change) for change in changes)}"
 
 
 @claim(PAPER, "section 3.1, theorem 1; table 1", OFFSET)
@@ -51,7 +51,7 @@ def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
                 gains.append(e.consistency(a) - np.mean([e.consistency(b) for b in rivals], axis=0))
     if not gains:
         raise Untestable("both kinds of metric have to be scored on one network")
-    return Measured(np.mean(gains, axis=0), above=0, basis=f"{len(gains)} test cases")
+    return Measured(np.mean(gains, axis=0), above=0, basis=f"test cases: {len(gains)}")
 
 
 @claim(
@@ -69,7 +69,7 @@ def mas_more_consistent_than_rise(e: Evidence) -> Measured:
             continue
     if not parts:
         raise Untestable("MAS and RISE have to be scored on one network")
-    return Measured(np.mean([part.draws for part in parts], axis=0), above=0, basis=f"{len(parts)} kinds of curve")
+    return Measured(np.mean([part.draws for part in parts], axis=0), above=0, basis=f"kinds of curve: {len(parts)}")
 
 
 @claim(

@@ -22,7 +22,7 @@ def edges_rival_smoothed_ig_on_vgg(e: Evidence) -> Measured:
     smooth = e.named("noise_integrated_gradients", map="integrated_gradients_smoothgrad")
     cases = e.find("idsds", metric="idsds", model=lambda model: model.family == "vgg")
     draws = mean_known((e.best(cases, edges) - e.means[:, cases, smooth]).T)
-    return Measured(draws, above=0, basis=f"{len(cases)} networks")
+    return Measured(draws, above=0, basis=f"networks: {len(cases)}")
 
 
 @claim(
@@ -34,7 +34,7 @@ def references_stay_below_methods(e: Evidence) -> Measured:
     """No map that knows no model comes near the best method."""
     cases = in_domain(e)
     below = e.best(cases, e.references()) - e.best(cases, e.explaining())
-    return Measured(mean_known(below.T), below=0, basis=f"{len(cases)} networks")
+    return Measured(mean_known(below.T), below=0, basis=f"networks: {len(cases)}")
 
 
 @claim(
@@ -46,7 +46,7 @@ def references_score_around_zero(e: Evidence) -> Measured:
     """Maps that know no model score around zero."""
     cases = in_domain(e)
     draws = np.abs(mean_known(e.means[:, cases][:, :, e.references()].reshape(len(e.means), -1).T))
-    return Measured(draws, below=0.1, basis=f"{len(cases)} networks")
+    return Measured(draws, below=0.1, basis=f"networks: {len(cases)}")
 
 
 @claim(
@@ -75,7 +75,7 @@ def smoothed_ig_scores_around_zero(e: Evidence) -> Measured:
     """On small images IG with SmoothGrad scores around zero."""
     smooth = e.named("noise_integrated_gradients", map="integrated_gradients_smoothgrad")
     cases = in_domain(e)
-    return Measured(np.abs(mean_known(e.means[:, cases, smooth].T)), below=0.1, basis=f"{len(cases)} networks")
+    return Measured(np.abs(mean_known(e.means[:, cases, smooth].T)), below=0.1, basis=f"networks: {len(cases)}")
 
 
 @claim(
