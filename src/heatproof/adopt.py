@@ -31,7 +31,9 @@ def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
     if marker.exists() and remembers and marker.read_text(encoding="utf-8") == state:
         return
     if any(Path(record.manifest).exists() for record in records):
-        now = time.time() - 60
+        # No earlier than the user's own files, which may have come a moment ago.
+        sources = [os.stat(s).st_mtime for record in records for s in record.sources if os.path.exists(s)]
+        now = max([time.time() - 60, *sources])
         for record in records:
             if belongs(record):
                 set_times(record, now + record.rank)
