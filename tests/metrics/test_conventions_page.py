@@ -12,9 +12,11 @@ EXAMPLES = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def test_every_metric_has_a_row_and_an_example():
+    # Metrics of other tests' own may have entered the table.
+    ours = {name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
-    assert set(re.findall(r"`(\w+)`", rows)) == set(METRICS)
-    assert set(re.findall(r'evaluate\("(\w+)"', EXAMPLES)) == set(METRICS)
+    assert set(re.findall(r"`(\w+)`", rows)) == ours
+    assert set(re.findall(r'evaluate\("(\w+)"', EXAMPLES)) == ours
 
 
 def test_options_on_the_page_exist():

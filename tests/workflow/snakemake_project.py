@@ -20,7 +20,7 @@ MICRO = {
     "models": [{"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}}}],
     "pretraining": {"epochs": 1},
     "finetuning": {"epochs": 1},
-    "explainers": ["saliency", {"integrated_gradients": {"steps": 2}}, "random"],
+    "explainers": ["saliency", {"integrated_gradients": {"steps": 8}}, "random"],
     "metrics": [{"rise_deletion": {"steps": 4}}, {"road_morf": {"fractions": [0.2, 0.6]}}],
     "scores": {"bootstrap": 20},
     "shard_size": 4,

@@ -43,7 +43,7 @@ def test_method_added(project):
 
 
 def test_option_of_a_method(project):
-    project.config["explainers"][1] = {"integrated_gradients": {"steps": 3}}
+    project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran() == {"attribute": 2, **RESCORED}
     assert passes(project, "integrated_gradients", 0) > 0
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
@@ -76,7 +76,7 @@ def test_metrics(project):
     metrics.append({"ids": {"steps": 3}})
     project.edit("src/heatproof/perturbation/road.py", "from collections", "EDITED = True\nfrom collections")
     assert project.ran(SCORES) == {"curves": 2, "score": 2, "all_scores": 1}, "the new response, and that with ROAD"
-    project.config["explainers"][1] = {"integrated_gradients": {"steps": 3}}
+    project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran(SCORES) == {"attribute": 1, "curves": 3, "score": 5, "all_scores": 1}
     logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
     told = [log.read_text().count("all images are there already") for log in logs]
@@ -179,7 +179,7 @@ def test_fresh_clone_beside_copied_results(finished, tmp_path, keep_times):
             copy(file, target)
     assert fresh.ran() == {}
     # Without Snakemake's memory, a change must still be seen.
-    fresh.config = {**MICRO, "explainers": ["saliency", {"integrated_gradients": {"steps": 3}}, "random"]}
+    fresh.config = {**MICRO, "explainers": ["saliency", {"integrated_gradients": {"steps": 9}}, "random"]}
     assert fresh.ran() == {"attribute": 2, **RESCORED}
 
 

@@ -37,10 +37,10 @@ def open_gate(
     Returns
     -------
     dict
-        ``figures``, name to ``value`` and ``limit`` (None for none): ``completeness_error`` (integrated gradients),
-        ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and ``difference_from_gradient``
-        (guided backprop, deconvolution) are the largest of the images, ``constant_maps`` is a share in [0, 1];
-        ``gap``, the reason for one or None; ``images`` and ``network_passes``.
+        ``figures``, name to ``value`` and ``limit`` (None for none): ``completeness_error`` (integrated gradients) is
+        the mean of the images; ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and
+        ``difference_from_gradient`` (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in
+        [0, 1]. ``gap``, the reason for one or None; ``images`` and ``network_passes``.
     """
     made = read_json(path)
     if made is not None and made.get("key") == key:
@@ -53,7 +53,7 @@ def open_gate(
         hold(figures, maps)
     except NotApplicable as reason:
         gap = str(reason)
-    told = {name: figure._asdict() for name, figure in figures.items()}
+    told = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
     record = {"key": key, "images": count, "figures": told, "gap": gap, "network_passes": passes() - before}
     write_json(path, record)
     return record
@@ -70,7 +70,7 @@ def hold(figures: dict[str, Figure], maps: np.ndarray) -> None:
     figures["constant_maps"] = Figure(share_constant(maps))
     if figures["constant_maps"].value == 1:
         raise NotApplicable("each of its maps has one value everywhere")
-    for name, (value, limit) in figures.items():
+    for name, (value, limit, _) in figures.items():
         if limit is not None and not value <= limit:
             raise NotApplicable(f"its {name.replace('_', ' ')} is {value:.2g}, above {limit:g}")
 

@@ -147,6 +147,15 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
     )
 
 
+def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
+    # An explainer that names a layer of its own finds it itself.
+    if "cam_layer" in entry["needs"] and not entry["options"].get("layer"):
+        if facts.cam_layer is None:
+            raise NotApplicable(facts.cam_reason)
+        if network is not None:
+            find_layer(network, facts.cam_layer, "model")
+
+
 class _Context:
     """One explainer on one network, ready to explain images of the evaluation split."""
 
@@ -187,12 +196,7 @@ class _Context:
 
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first few images, if the network has what the explainer needs."""
-        # An explainer that names a layer of its own finds it itself.
-        if "cam_layer" in self.entry["needs"] and not self.entry["options"].get("layer"):
-            if self.facts.cam_layer is None:
-                raise NotApplicable(self.facts.cam_reason)
-            if self.network is not None:
-                find_layer(self.network, self.facts.cam_layer, "model")
+        _require(self.entry, self.facts, self.network)
         return self.maps(0, few, figures)
 
 

@@ -43,6 +43,8 @@ class WithinMemory:
         """
         size = min(explained.batch_size, self.batch_size or explained.batch_size)
         while True:
+            if explained.figures is not None:
+                explained.figures.clear()
             try:
                 return function(replace(explained, batch_size=size), **options)
             except RuntimeError as error:

@@ -177,4 +177,5 @@ def note_completeness(part: Explained, totals: torch.Tensor, baselines: torch.Te
     with torch.no_grad():
         change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
     missed = (totals - change.gather(1, part.targets[:, None])[:, 0]).abs()
-    part.note("completeness_error", missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny), TOLERANCE)
+    share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
+    part.note("completeness_error", share, TOLERANCE, mean=True)

@@ -26,6 +26,7 @@ class Figure(NamedTuple):
 
     value: float
     limit: float | None = None
+    images: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,16 @@ class Explained:
     background: Callable[[int], torch.Tensor] | None = None
     figures: dict[str, Figure] | None = None
 
-    def note(self, name: str, values: torch.Tensor, limit: float | None = None) -> None:
-        """Record the largest of `values`, where the gate asks for figures; above `limit` the explainer is a gap."""
-        if self.figures is not None:
-            before = self.figures.get(name)
-            self.figures[name] = Figure(max(before.value if before else 0.0, float(values.max())), limit)
+    def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
+        """Record the largest of `values`, or their mean, where the gate asks; above `limit` the explainer is a gap."""
+        if self.figures is None:
+            return
+        before, count = self.figures.get(name, Figure(0.0)), len(values)
+        if mean:
+            total = before.value * before.images + float(values.double().sum())
+            self.figures[name] = Figure(total / (before.images + count), limit, before.images + count)
+        else:
+            self.figures[name] = Figure(max(before.value, float(values.max())), limit, before.images + count)
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
