@@ -15,6 +15,7 @@ from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import Claim, Untestable
 from heatproof.manifest import publish_tables
 from heatproof.metrics.bootstrap import interval
+from heatproof.metrics.scored import read_scores
 from heatproof.store import write_table
 
 log = logging.getLogger(__name__)
@@ -39,21 +40,11 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
 def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write claims.csv: what each published claim comes to on this run's scores."""
-    places = [
-        (dataset, model, weights, metric)
-        for dataset, models in spec["cases"].items()
-        for model, of_weights in models.items()
-        for weights, metrics in of_weights.items()
-        for metric in metrics
-    ]
-    files = [
-        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
-        for dataset, model, weights, metric in places
-    ]
+    places, files, scores = read_scores(spec)
     facts = spec["metrics"]
     cases = [Case(*place, **facts[place[3]]) for place in places]
     evidence = Evidence(
-        pd.concat([pd.read_parquet(path) for path in files], ignore_index=True),
+        scores,
         cases,
         [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
         {name: Model.read(name, **model) for name, model in spec["models"].items()},

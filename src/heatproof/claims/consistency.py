@@ -24,10 +24,6 @@ THEIRS = (
 )
 
 
-def _deletions(e: Evidence, kind: str) -> list[int]:
-    return e.out_of_domain(kind)
-
-
 @claim(
     PAPER,
     "section 5.1, figure 3 a",
@@ -35,7 +31,7 @@ def _deletions(e: Evidence, kind: str) -> list[int]:
 )
 def ranks_differ_between_models(e: Evidence) -> Measured:
     """Under pixel deletion, rankings differ between models."""
-    pairs = [pair for kind in ("deletion_morf", "deletion_lerf") for pair in e.pairs_of_models(_deletions(e, kind))]
+    pairs = [pair for kind in ("deletion_morf", "deletion_lerf") for pair in e.pairs_of_models(e.out_of_domain(kind))]
     draws, basis = e.agreement(pairs)
     return Measured(draws, below=STRONG, basis=basis)
 
@@ -50,7 +46,7 @@ def ranks_differ_between_datasets(e: Evidence) -> Measured:
     pairs = [
         pair
         for kind in ("deletion_morf", "deletion_lerf")
-        for pair in e.pairs_differing(_deletions(e, kind), "dataset")
+        for pair in e.pairs_differing(e.out_of_domain(kind), "dataset")
     ]
     if not pairs:
         raise Untestable("the config has one dataset, or no model on two")
@@ -59,9 +55,8 @@ def ranks_differ_between_datasets(e: Evidence) -> Measured:
 
 
 def _orders(e: Evidence, morf: str, lerf: str) -> list[tuple[int, int]]:
-    first, second = _deletions(e, morf), _deletions(e, lerf)
-    where = [(case.dataset, case.model, case.weights) for case in e.cases]
-    return [(a, b) for a in first for b in second if where[a] == where[b]]
+    first, second = e.out_of_domain(morf), e.out_of_domain(lerf)
+    return [(a, b) for a in first for b in second if e.cases[a].network == e.cases[b].network]
 
 
 @claim(
@@ -94,7 +89,7 @@ def road_brings_orders_together(e: Evidence) -> Measured:
 )
 def road_ranks_differ_between_models(e: Evidence) -> Measured:
     """Under ROAD as well, rankings differ between models."""
-    pairs = [pair for kind in ("road_morf", "road_lerf") for pair in e.pairs_of_models(_deletions(e, kind))]
+    pairs = [pair for kind in ("road_morf", "road_lerf") for pair in e.pairs_of_models(e.out_of_domain(kind))]
     draws, basis = e.agreement(pairs)
     return Measured(draws, below=STRONG, basis=basis)
 
@@ -119,7 +114,7 @@ def _place_among(e: Evidence, kind: str) -> tuple[np.ndarray, int]:
     own = chosen.index(e.named(kind))
     if len(chosen) < 4:
         raise Untestable(f"the config has {len(chosen)} of the eight methods that the paper ranks")
-    cases = [c for kind in ("deletion_morf", "deletion_lerf") for c in _deletions(e, kind)]
+    cases = [c for kind in ("deletion_morf", "deletion_lerf") for c in e.out_of_domain(kind)]
     values = e.means[:, cases][:, :, chosen]
     known = ~np.isnan(values[0]).any(axis=1)
     if not known.any():

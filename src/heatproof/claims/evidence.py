@@ -32,6 +32,11 @@ class Case:
     options: Mapping[str, Any]
     higher_is_better: bool
 
+    @property
+    def network(self) -> tuple[str, str, str]:
+        """Dataset, model and weights: the same for all metrics of one network."""
+        return self.dataset, self.model, self.weights
+
 
 @dataclass(frozen=True)
 class Method:

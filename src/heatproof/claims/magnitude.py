@@ -42,11 +42,10 @@ def mas_notices_an_offset(e: Evidence) -> Measured:
 
 
 def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
-    where = [(case.dataset, case.model, case.weights) for case in e.cases]
     gains = []
     for kind in better:
         for a in e.out_of_domain(kind):
-            rivals = [b for other in worse for b in e.out_of_domain(other) if where[b] == where[a]]
+            rivals = [b for other in worse for b in e.out_of_domain(other) if e.cases[b].network == e.cases[a].network]
             if rivals:
                 gains.append(e.consistency(a) - np.mean([e.consistency(b) for b in rivals], axis=0))
     if not gains:

@@ -94,8 +94,7 @@ def probabilities_rank_like_logits(e: Evidence) -> Measured:
         for b in probability
         for a in cases
         if e.cases[a].metric == e.cases[b].metric.removesuffix("_probability")
-        and (e.cases[a].dataset, e.cases[a].model, e.cases[a].weights)
-        == (e.cases[b].dataset, e.cases[b].model, e.cases[b].weights)
+        and e.cases[a].network == e.cases[b].network
     ]
     draws, basis = e.agreement(pairs)
     return Measured(draws, above=0.9, basis=basis)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import publish_tables
+from heatproof.metrics.scored import read_scores
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import pairwise_wilcoxon
@@ -22,14 +23,7 @@ CASE = ["dataset", "model", "weights", "metric"]
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write what `believed_tables` finds, the heat map of consistency, and the critical-difference diagrams."""
-    files = [
-        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
-        for dataset, models in spec["cases"].items()
-        for model, of_weights in models.items()
-        for weights, metrics in of_weights.items()
-        for metric in metrics
-    ]
-    scores = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
     for name, table in tables.items():

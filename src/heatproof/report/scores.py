@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.manifest import publish_tables
+from heatproof.metrics.scored import read_scores
 from heatproof.report.references import above_reference
 from heatproof.report.tables import read_gaps, score_table
 from heatproof.store import write_table
@@ -18,14 +19,7 @@ def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
 
     It has the columns of idsds_table.csv, ``higher_is_better``, and ``above_reference`` (see `above_reference`).
     """
-    files = [
-        spec["scores"].format(dataset=dataset, model=model, weights=weights, metric=metric)
-        for dataset, models in spec["cases"].items()
-        for model, of_weights in models.items()
-        for weights, metrics in of_weights.items()
-        for metric in metrics
-    ]
-    scores = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    _, files, scores = read_scores(spec)
     gaps = pd.DataFrame([row for path in files for row in read_gaps(path)])
     directions = spec["directions"]
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"], directions)

@@ -1,0 +1,30 @@
+"""The scores of all test cases that a spec names, read together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+Place = tuple[str, str, str, str]
+
+
+def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:
+    """Return the (dataset, model, weights, metric) of every case, their files, and the scores of all.
+
+    Parameters
+    ----------
+    spec
+        Has the pattern of paths ``scores``, and ``cases``: dataset to model to weights to the names of metrics.
+    """
+    places = [
+        (dataset, model, weights, metric)
+        for dataset, models in spec["cases"].items()
+        for model, of_weights in models.items()
+        for weights, metrics in of_weights.items()
+        for metric in metrics
+    ]
+    names = ("dataset", "model", "weights", "metric")
+    files = [spec["scores"].format(**dict(zip(names, place, strict=True))) for place in places]
+    return places, files, pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
