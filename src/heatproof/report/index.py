@@ -45,8 +45,6 @@ CLAIM_COLUMNS = (
     "basis",
     "reason",
 )
-# Other words for the same.
-CLAIM_WORDS = {"section": "place", "low": "ci_low", "high": "ci_high"}
 
 
 def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -152,7 +150,7 @@ def _applicability(table: pd.DataFrame) -> dict[str, Any]:
 def _claims(table: pd.DataFrame) -> dict[str, Any]:
     """Return the claims with numbers for reading and the kind of the verdict; columns that are not there are empty."""
     rows = []
-    for row in table.rename(columns=CLAIM_WORDS).reindex(columns=list(CLAIM_COLUMNS), fill_value="").to_dict("records"):
+    for row in table.reindex(columns=list(CLAIM_COLUMNS), fill_value="").to_dict("records"):
         verdict = row["verdict"].strip().lower()
         kind = "holds" if verdict == "holds" else "fails" if verdict.startswith("does not") else "open"
         interval = f"{told(row['ci_low'], 2)} to {told(row['ci_high'], 2)}" if row["ci_low"] else ""
