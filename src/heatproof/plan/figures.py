@@ -20,6 +20,7 @@ from heatproof.plan.paths import (
     map_files,
 )
 from heatproof.plan.scoring import Scoring
+from heatproof.plan.similarity import SIMILARITY_FILES
 from heatproof.plan.specs import keyed
 from heatproof.provenance import digest
 
@@ -39,7 +40,7 @@ def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, page.PAGE]
     if page.all_metrics(plan):
-        files += BELIEF_FILES
+        files += [*BELIEF_FILES, *SIMILARITY_FILES]
     return [*files, GALLERY] if gallery_images(plan) else files
 
 

@@ -25,6 +25,7 @@ REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{e
 CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
 PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
+CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
@@ -64,6 +65,11 @@ def part_files(parts: str, shard: int | str) -> list[str]:
     """Return the files that one shard of the responses to images without a part consists of, its manifest first."""
     arrays = [drop_file(parts, array, shard) for array in PART_ARRAYS]
     return [f"{parts}.{shard}.json", *arrays, f"{parts}.zarr/mask/c/{shard}/0/0/0"]
+
+
+def channel_files(channels: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of the activations of channels consists of, its manifest first."""
+    return [f"{channels}.{shard}.json", drop_file(channels, "activation", shard)]
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:

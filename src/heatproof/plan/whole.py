@@ -11,7 +11,7 @@ from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
-from heatproof.plan import belief, claims, figures
+from heatproof.plan import belief, claims, figures, similarity
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
@@ -23,6 +23,7 @@ from heatproof.plan.paths import (
     START_FILES,
     START_MANIFEST,
     WEIGHTS_FILES,
+    channel_files,
     curve_files,
     drop_file,
     drop_files,
@@ -105,6 +106,10 @@ class Plan(Scoring):
                         files = drop_files(spec["output"], shard)
                         yield Record(3, files[0], spec["key"], files, spec["images"][1])
                 yield from self._response_records(dataset, model, weights)
+                for shard in self.shards(similarity.similarity_images(self)):
+                    spec = similarity.channels_spec(self, dataset, model, weights, shard)
+                    files = channel_files(spec["store"], shard)
+                    yield Record(3, files[0], spec["key"], files, spec["images"][1])
         for case in self.all_cases():
             spec = self.score_spec(*case)
             yield Record(5, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
@@ -116,6 +121,8 @@ class Plan(Scoring):
         yield Record(7, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
         spec = belief.belief_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [*belief.BELIEF_FILES, spec["manifest"]])
+        spec = similarity.similarity_spec(self)
+        yield Record(7, spec["manifest"], spec["key"], [*similarity.SIMILARITY_FILES, spec["manifest"]])
         yield from figures.records(self)
 
     def _map_records(

@@ -1,0 +1,71 @@
+"""How strongly every channel of a layer answers to every image."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.models.network import find_layer
+
+
+def channel_activations(
+    network: torch.nn.Module,
+    images: torch.Tensor,
+    layer: str,
+    batch_size: int = 64,
+    *,
+    device: torch.device | str | None = None,
+) -> np.ndarray:
+    """Return the strongest activation of every channel anywhere in every image.
+
+    The images with the largest values of a channel show what it has learned; a network that is finetuned and keeps its
+    features keeps them (Hesse et al. 2024, section 4.1, network similarity, and appendix A).
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits, in eval mode.
+    images
+        (N, C, H, W), normalised.
+    layer
+        Name of the submodule whose output is (B, channels, height, width).
+    batch_size
+        The largest number of images in one network pass.
+    device
+        Where the network is; left out, where the images are.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, channels) float32, of any sign: the maximum over height and width.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such layer, or its output has no grid.
+    """
+    module = find_layer(network, layer, "model")
+    seen: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        if not isinstance(output, torch.Tensor) or output.ndim != 4:
+            raise HeatproofError(
+                f"The layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed: "
+                "name another in the model's cam_layer."
+            )
+        # At once: what follows may write into the same memory, as a ReLU in place does.
+        seen.append(output.amax((2, 3)))
+
+    handle = module.register_forward_hook(keep)
+    parts = []
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(images), batch_size):
+                seen.clear()
+                batch = images[start : start + batch_size]
+                network(batch.to(device if device is not None else batch.device))
+                parts.append(seen[-1][: len(batch)].float().cpu().numpy())
+    finally:
+        handle.remove()
+    return np.concatenate(parts)

@@ -1,0 +1,318 @@
+"""Is the finetuned network still the one that was to be explained? Differences beside those of unrelated networks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.data.prepare import open_dataset
+from heatproof.manifest import publish_tables, read_piece
+from heatproof.metrics.bootstrap import summarise
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.report.pictures import channels_last
+from heatproof.report.plots import save
+from heatproof.store import read, write_table
+
+COLUMNS = [
+    "dataset",
+    "pair",
+    "model",
+    "weights",
+    "other_model",
+    "other_weights",
+    "quantity",
+    "explainer",
+    "map",
+    "value",
+    "ci_low",
+    "ci_high",
+    "n",
+    "chance",
+]
+# How many of the images that excite a channel most are compared, as in the paper's appendix A.
+MOST = 9
+# Rows of channels in the figure, and at most so many images in one.
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Net:
+    """One network of a dataset: its model and weights."""
+
+    model: str
+    weights: str
+
+
+def similarity(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
+    table = similarity_table(spec)
+    write_table(table, spec["output"])
+    save(draw_similarity(table), spec["figure"])
+    save(draw_exciting(spec), spec["exciting"])
+    publish_tables(spec, [spec["output"], spec["figure"], spec["exciting"]], _manifests(spec))
+
+
+def _manifests(spec: Mapping[str, Any]) -> list[str]:
+    """Return the manifests of all stores that are read."""
+    bases = []
+    for entry in spec["datasets"]:
+        for model, weights in entry["models"].items():
+            for net in (Net(model, name) for name in weights):
+                dataset = entry["dataset"]["name"]
+                bases += [_base(spec[key], dataset, net) for key in ("drops", "channels")]
+                bases += [_base(spec["maps"], dataset, net, explainer=e["name"]) for e in spec["explainers"]]
+    return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
+
+
+def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Compare networks before and after finetuning, and unrelated ones for a yardstick.
+
+    After Hesse et al. 2024, section 4.1, network similarity.
+
+    Parameters
+    ----------
+    spec
+        What the job is told: the networks of each dataset, explainers with their maps, patterns of the stores,
+        ``images``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, one row a pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and finetuned
+        weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over ``n`` images
+        or channels, with its bootstrap interval:
+
+        - ``softmax``: absolute difference of the label's probabilities, 0 to 1, lower is more alike;
+        - ``logit``: absolute difference of the label's logits, 0 and more, lower is more alike; not comparable between
+          models with logits of different size;
+        - ``disagreement``: share of images with another predicted class, lower is more alike;
+        - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
+        - ``maps``: mean absolute difference of two maps, each over its largest absolute value, 0 to 2, lower is more
+          alike; a map of zeros is left out;
+        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more alike;
+        - ``exciting``: share of the images that excite a channel most which do so in both networks, 0 to 1, higher is
+          more alike; ``chance`` is what channels that have nothing in common give. Channels of unrelated networks have
+          no counterpart, and are paired as they come.
+    """
+    rows = []
+    for entry in spec["datasets"]:
+        dataset = entry["dataset"]["name"]
+        for kind, one, two in _pairs(entry["models"]):
+            where = {
+                "dataset": dataset,
+                "pair": kind,
+                "model": one.model,
+                "weights": one.weights,
+                "other_model": two.model,
+                "other_weights": two.weights,
+            }
+            for found in _compared(spec, dataset, one, two):
+                values = np.asarray(found.pop("values"), dtype=np.float64)
+                summary = summarise(values[None], spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
+                rows.append(
+                    {
+                        **where,
+                        **found,
+                        "value": summary["mean"][0],
+                        "ci_low": summary["ci_low"][0],
+                        "ci_high": summary["ci_high"][0],
+                        "n": int(summary["n_images"][0]),
+                    }
+                )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _pairs(models: Mapping[str, list[str]]) -> Iterator[tuple[str, Net, Net]]:
+    for model, weights in models.items():
+        if "pretrained" in weights:
+            for other in weights:
+                if other != "pretrained":
+                    yield "finetuning", Net(model, "pretrained"), Net(model, other)
+    base = [Net(model, "pretrained") for model, weights in models.items() if "pretrained" in weights]
+    for one, two in itertools.combinations(base, 2):
+        yield "unrelated", one, two
+
+
+def _compared(spec: Mapping[str, Any], dataset: str, one: Net, two: Net) -> Iterator[dict[str, Any]]:
+    said = [_said(spec, dataset, net) for net in (one, two)]
+    first, second = said
+    yield {
+        "quantity": "softmax",
+        "values": np.abs(np.exp(second["log_probability"]) - np.exp(first["log_probability"])),
+    }
+    yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
+    yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
+    right = [(values["target_rank"] < 1).astype(float) for values in said]
+    yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
+    for explainer in spec["explainers"]:
+        if any(_gap(spec, spec["maps"], dataset, net, explainer=explainer["name"]) for net in (one, two)):
+            continue
+        maps = [
+            read(
+                _base(spec["maps"], dataset, net, explainer=explainer["name"]) + ".zarr",
+                "attribution",
+                0,
+                spec["images"],
+            )
+            for net in (one, two)
+        ]
+        for place, name in enumerate(explainer["maps"]):
+            flat = [values[:, place].reshape(len(values), -1) for values in maps]
+            labels = {"explainer": explainer["name"], "map": name}
+            yield {"quantity": "maps", **labels, "values": np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)}
+            yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
+    if not any(_gap(spec, spec["channels"], dataset, net) for net in (one, two)):
+        most = min(MOST, spec["images"] // 2)
+        shared = shared_images(_channels(spec, dataset, one), _channels(spec, dataset, two), most)
+        yield {"quantity": "exciting", "values": shared, "chance": most / spec["images"]}
+
+
+def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
+    """Return, for each channel, the share of its most exciting images that are the same in two networks.
+
+    Parameters
+    ----------
+    one, two
+        (N, channels), as `heatproof.perturbation.channels.channel_activations` makes them; of the wider one the first
+        channels are taken.
+    most
+        How many images are compared, at most N.
+
+    Returns
+    -------
+    numpy.ndarray
+        (channels,) in [0, 1]; NaN for a channel that answers to all images alike, as a dead one does.
+    """
+    width = min(one.shape[1], two.shape[1])
+    one, two = one[:, :width], two[:, :width]
+    tops = [np.argsort(-values, axis=0, kind="stable")[:most] for values in (one, two)]
+    shared = np.array([len(np.intersect1d(tops[0][:, c], tops[1][:, c])) for c in range(width)]) / most
+    dead = (np.ptp(one, axis=0) == 0) | (np.ptp(two, axis=0) == 0)
+    return np.where(dead, np.nan, shared)
+
+
+def _scaled(maps: np.ndarray) -> np.ndarray:
+    largest = np.abs(maps).max(1, keepdims=True).astype(np.float64)
+    return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
+
+
+def _said(spec: Mapping[str, Any], dataset: str, net: Net) -> dict[str, np.ndarray]:
+    store = _base(spec["drops"], dataset, net) + ".zarr"
+    return {
+        name: read(store, name, 0, spec["images"])[:, 0]
+        for name in ("logit", "log_probability", "predicted", "target_rank")
+    }
+
+
+def _channels(spec: Mapping[str, Any], dataset: str, net: Net) -> np.ndarray:
+    return read(_base(spec["channels"], dataset, net) + ".zarr", "activation", 0, spec["images"])
+
+
+def _base(pattern: str, dataset: str, net: Net, **more: str) -> str:
+    return pattern.format(dataset=dataset, model=net.model, weights=net.weights, **more)
+
+
+def _gap(spec: Mapping[str, Any], pattern: str, dataset: str, net: Net, **more: str) -> str | None:
+    return read_piece(_base(pattern, dataset, net, **more), 0)["gap"]
+
+
+def draw_similarity(table: pd.DataFrame) -> Any:
+    """Draw every quantity: pairs before and after finetuning beside pairs of unrelated networks.
+
+    Parameters
+    ----------
+    table
+        As `similarity_table` returns it.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    import seaborn
+    from matplotlib.figure import Figure
+
+    names = {
+        "softmax": "difference of\nprobabilities",
+        "maps": "difference of maps",
+        "map_ranks": "ρ of maps",
+        "exciting": "shared exciting\nimages",
+        "disagreement": "other class\npredicted",
+    }
+    figure = Figure(figsize=(2.3 * len(names), 3.6), layout="constrained")
+    for axis, (quantity, label) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
+        rows = table[table["quantity"] == quantity]
+        if len(rows):
+            seaborn.stripplot(
+                rows, x="pair", y="value", hue="pair", order=["finetuning", "unrelated"], ax=axis, size=5, alpha=0.7,
+                hue_order=["finetuning", "unrelated"], palette="colorblind", legend=False, jitter=0.18,
+            )  # fmt: skip
+            if rows["chance"].notna().any():
+                axis.axhline(rows["chance"].max(), linestyle=":", color="grey", linewidth=1)
+        axis.set(xlabel="", ylabel=label)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_exciting(spec: Mapping[str, Any]) -> Any:
+    """Draw the images that excite some channels most, before and after finetuning and in an unrelated network.
+
+    Channels are taken at even steps from those that differ between images; the first pair of weights of the first model
+    with channels is shown (Hesse et al. 2024, appendix A).
+
+    Parameters
+    ----------
+    spec
+        As for `similarity_table`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Without axes where no pair has channels.
+    """
+    from matplotlib.figure import Figure
+
+    for entry in spec["datasets"]:
+        dataset = entry["dataset"]["name"]
+        pairs = [
+            pair for pair in _pairs(entry["models"])
+            if not any(_gap(spec, spec["channels"], dataset, net) for net in pair[1:])
+        ]  # fmt: skip
+        finetuned = next((pair for pair in pairs if pair[0] == "finetuning"), None)
+        if finetuned is None:
+            continue
+        nets = list(finetuned[1:])
+        nets += [
+            two if one == nets[0] else one for kind, one, two in pairs if kind == "unrelated" and nets[0] in (one, two)
+        ][:1]
+        active = [_channels(spec, dataset, net) for net in nets]
+        width = min(values.shape[1] for values in active)
+        alive = np.flatnonzero(np.all([np.ptp(values[:, :width], axis=0) > 0 for values in active], axis=0))
+        if not len(alive):
+            continue
+        chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
+        images = open_dataset(entry["dataset"]).images("evaluation", 0, spec["images"])
+        return _strips(images, nets, active, chosen, min(MOST, spec["images"] // 2))
+    return Figure()
+
+
+def _strips(images: np.ndarray, nets: list[Net], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5), layout="constrained")
+    axes = figure.subplots(len(chosen) * len(nets), 1, squeeze=False)[:, 0]
+    for row, (channel, place) in enumerate(itertools.product(chosen, range(len(nets)))):
+        top = np.argsort(-active[place][:, channel], kind="stable")[:most]
+        strip = np.concatenate([channels_last(images[index]) for index in top], axis=1)
+        axes[row].imshow(np.clip(strip, 0, 1), interpolation="nearest")
+        axes[row].set(xticks=[], yticks=[])
+        axes[row].set_ylabel(
+            f"channel {channel}\n{nets[place].model}\n{nets[place].weights}",
+            rotation=0, ha="right", va="center", fontsize=7,
+        )  # fmt: skip
+        axes[row].spines[:].set_visible(False)
+    return figure

@@ -1,0 +1,56 @@
+"""The stage that caches how strongly the channels of a layer answer to the evaluation images: no map is needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from heatproof.data.prepare import open_dataset
+from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.perturbation.channels import channel_activations
+from heatproof.perturbation.responses import WholeBatches
+from heatproof.pieces import open_piece
+from heatproof.progress import track
+from heatproof.store import ArraySpec
+
+
+def channels(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Make one shard of ``activation`` (image, channel), adding to what the shard holds already.
+
+    A model without a layer that has channels on a grid leaves a gap with the reason.
+    """
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    split = dataset.splits["evaluation"]
+    facts, size = spec["model"]["facts"], machine["batch_size"]
+    layer = facts["cam_layer"]
+    network = load_network(spec["model"], dataset.num_classes, spec["weights"], device)
+    start, stop = spec["images"]
+
+    def activations(low: int, high: int) -> Any:
+        images = normalise(dataset.images("evaluation", low, high), facts)
+        # Hooks are on the layers below; a batch that is filled up has rows more than images.
+        whole = WholeBatches(network, size)
+        return channel_activations(whole, images, f"network.{layer}", size, device=device)
+
+    width = activations(start, start + 1).shape[1] if layer else 1
+    piece = open_piece(
+        spec,
+        spec["store"],
+        spec["key"],
+        split,
+        {"activation": ArraySpec(("channel",), (width,), chunk_by_image=False)},
+        made_by={key: spec[key] for key in ("dataset", "model", "weights", "code")},
+        inputs=[spec["weights"]],
+    )
+    if layer is None:
+        piece.publish_gap(facts["cam_reason"], str(device))
+        return
+    start, stop = piece.missing()
+    for low in track(range(start, stop, size), "channels", unit="batch"):
+        high = min(low + size, stop)
+        began = time.monotonic()
+        piece.add(low, {"activation": activations(low, high)}, time.monotonic() - began, high - low)
+    piece.publish(str(device))
+    piece.forget_journal()
