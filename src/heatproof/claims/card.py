@@ -98,6 +98,8 @@ def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
     holds = low > limit if found.above is not None else high < limit
     if np.isnan([found.draws[0], low, high]).any():
         return {**row, "verdict": UNTESTED, "reason": "because the quantity is undefined on these images"}
+    if low == high == limit:
+        return {**row, "verdict": UNTESTED, "reason": f"because it is {limit:g} on every draw of images: no difference"}
     straddles = low <= limit <= high
     reason = "" if holds else f"the interval includes {limit:g}" if straddles else "it is the other way round"
     return {**row, "verdict": HOLDS if holds else FAILS, "reason": reason}

@@ -303,13 +303,13 @@ def draw_exciting(spec: Mapping[str, Any]) -> Any:
 def _strips(images: np.ndarray, nets: list[Net], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.6 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5), layout="constrained")
+    figure = Figure(figsize=(2.0 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5), layout="constrained")
     axes = figure.subplots(len(chosen) * len(nets), 1, squeeze=False)[:, 0]
     for row, (channel, place) in enumerate(itertools.product(chosen, range(len(nets)))):
         top = np.argsort(-active[place][:, channel], kind="stable")[:most]
         strip = np.concatenate([channels_last(images[index]) for index in top], axis=1)
         axes[row].imshow(np.clip(strip, 0, 1), interpolation="nearest")
-        axes[row].set(xticks=[], yticks=[])
+        axes[row].set(xticks=[], yticks=[], anchor="E")
         axes[row].set_ylabel(
             f"channel {channel}\n{nets[place].model}\n{nets[place].weights}",
             rotation=0, ha="right", va="center", fontsize=7,
