@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from heatproof.errors import HeatproofError
+from heatproof.models.precision import set_precision
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
 
@@ -26,6 +27,10 @@ def use_machine(machine: Mapping[str, Any]) -> torch.device:
     # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    if machine.get("deterministic"):
+        # cuBLAS asks for it before its first product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     wanted = machine["device"]
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -61,12 +66,12 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
 
 
 def load_network(
-    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device
+    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
 ) -> torch.nn.Module:
     """Build a network with the weights of a file, in eval mode, its parameters without gradients."""
     network = build_network(spec, num_classes)
     load_weights(network, weights)
-    return network.to(device).eval().requires_grad_(False)
+    return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
 
 def find_head(spec: Mapping[str, Any]) -> set[str]:

@@ -171,6 +171,7 @@ class Specs(Chosen):
                 "weights": upstream["output"],
                 "upstream": upstream["key"],
                 "output": self.config["attribution"]["output"],
+                **self.precision(),
             }
             modules.append(self.models[model].module)
         entries = []
@@ -241,7 +242,13 @@ class Specs(Chosen):
             "weights": upstream["output"],
             "upstream": upstream["key"],
             "seed": self.config["seed"],
+            **self.precision(),
         }
+
+    def precision(self) -> dict[str, str]:
+        """Return the number format of the networks where it is not float32, which goes without saying."""
+        chosen = self.config["precision"]
+        return {} if chosen == "float32" else {"precision": chosen}
 
     def subsets_spec(self, dataset: str, model: str, weights: str, response: str, shard: int) -> dict[str, Any]:
         """Return what makes one shard of the responses to images without random subsets of their pixels."""
@@ -259,7 +266,7 @@ class Specs(Chosen):
 
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
-        return {key: self.config[key] for key in ("batch_size", "threads", "device")}
+        return {key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic")}
 
 
 @cache
