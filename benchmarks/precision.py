@@ -2,8 +2,8 @@
 
     python benchmarks/precision.py
 
-Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not finetuned)
-on digits, with a small trained network, maps and drops both made in the format.
+Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not
+finetuned) on digits, with a small trained network, maps and drops both made in the format.
 """
 
 import copy
