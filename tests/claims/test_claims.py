@@ -1,5 +1,7 @@
 """Claims are tested as their rules say: on made-up scores whose truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -133,6 +135,43 @@ def test_agreement_is_spearman_between_mean_scores():
     assert (row["verdict"], row["value"]) == ("holds", 1)
     turned = evidence(lambda model, method, weights: order[method] * (-1 if model[0] == "r" else 1), noise=0.001)
     assert verdict("ranks_agree_between_models", turned)["verdict"] == "does not hold"
+
+
+def kept(mean, *names):
+    """Return evidence on a finetuning and on kept epochs of finetunings, `f_epoch2` of `f`."""
+    made = evidence(mean, "deletion_morf", "deletion_morf", models=("r20",), weights=names, noise=0.001)
+    for place, case in enumerate(made.cases):
+        parent = case.weights.partition("_epoch")[0]
+        made.cases[place] = replace(case, kept_by=parent if parent != case.weights else "")
+    return made
+
+
+def test_checkpoints_are_epochs_of_one_finetuning():
+    """Another finetuning, and the weights before any, rank the other way round; they are no checkpoints of it."""
+    order = {name: place / 10 for place, name in enumerate(NAMES)}
+
+    def mean(model, method, weights):
+        return order[method] * (1 if weights.startswith("a_epoch") else -1)
+
+    made = kept(mean, "pretrained", "a", "a_epoch2", "a_epoch4", "b_epoch2")
+    row = verdict("ranks_agree_between_checkpoints", made)
+    assert (row["verdict"], row["value"], row["basis"]) == ("holds", 1, "pairs of test cases: 1")
+    for names, reason in ((("pretrained", "a"), "no finetuning keeps epochs"), (("a", "a_epoch2"), "keeps one epoch")):
+        row = verdict("ranks_agree_between_checkpoints", kept(mean, *names))
+        assert row["verdict"] == "cannot be tested here"
+        assert reason in row["reason"]
+
+
+def test_other_claims_are_tested_on_whole_trainings():
+    """Two epochs of one finetuning are not two finetunings with other seeds."""
+    accuracy = pd.DataFrame({"weights": ["a", "a_epoch2"], "top1_clean": [1, 0]})
+    cases = [Case("toy", "r20", w, "idsds", "idsds", {}, True, kept_by=k) for w, k in (("a", ""), ("a_epoch2", "a"))]
+    scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
+    made = Evidence(scores, cases, METHODS, MODELS, repetitions=3, accuracy=accuracy)
+    assert made.find("idsds") == [0]
+    assert made.find("idsds", kept=True) == [1]
+    assert made.accuracy["weights"].tolist() == ["a"]
+    assert "one finetuning a model" in verdict("ranks_agree_between_seeds", made)["reason"]
 
 
 def test_a_metric_where_lower_is_better_is_turned():

@@ -19,6 +19,7 @@ from heatproof.plan.paths import (
     DATASET,
     DROPS,
     HISTORY,
+    KEPT,
     MAPS,
     NO_MODEL,
     PARTS,
@@ -132,12 +133,33 @@ class Specs(Chosen):
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),
         }
-        return keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        made = keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        # No part of the key: what is kept changes neither the training nor what follows from its weights.
+        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**where)}
+
+    @remembered
+    def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Return what takes the weights of a kept epoch out of what its finetuning left."""
+        where = {"dataset": dataset, "model": model, "weights": weights}
+        entry, epoch = self.kept[weights]
+        finetuned = self.finetune_spec(dataset, model, entry)
+        spec = {
+            "epoch": epoch,
+            "upstream": finetuned["key"],
+            "kept": finetuned["kept"],
+            "trained": finetuned["history"],
+            "output": WEIGHTS.format(**where),
+            "history": HISTORY.format(**where),
+            "manifest": WEIGHTS_MANIFEST.format(**where),
+        }
+        return keyed(spec, ["heatproof.training.kept"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return the spec that makes some weights."""
         if weights == PRETRAINED:
             return self.pretrain_spec(dataset, model)
+        if weights in self.kept:
+            return self.kept_spec(dataset, model, weights)
         return self.finetune_spec(dataset, model, weights)
 
     def drops_spec(

@@ -1,0 +1,138 @@
+"""Epochs of one finetuning as weights, and a finetuning that is killed."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy_project import WHERE, Project
+
+from heatproof.adopt import belongs
+from heatproof.errors import HeatproofError
+from heatproof.manifest import whole
+from heatproof.store import read_json
+from heatproof.training import stages
+from heatproof.training.kept import keep_epoch
+
+FOLDER = "results/weights/toy/net"
+
+
+def finetuned(project):
+    project.inside(stages.finetune, project.plan.finetune_spec(*WHERE))
+    return project
+
+
+def taken_out(project, epoch):
+    project.inside(keep_epoch, project.plan.kept_spec("toy", "net", f"finetuned_epoch{epoch}"))
+    return project.folder / FOLDER / f"finetuned_epoch{epoch}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def kept(trained, tmp_path_factory):
+    import shutil
+
+    folder = tmp_path_factory.mktemp("kept") / "project"
+    shutil.copytree(trained.folder, folder)
+    return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
+
+
+def test_a_kept_epoch_is_what_a_training_of_that_length_ends_in(kept, project):
+    short = finetuned(project(finetuning={"epochs": 1}))
+    assert taken_out(kept, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
+    history = kept.folder / FOLDER / "finetuned_epoch1.history.csv"
+    assert history.read_bytes() == (short.folder / FOLDER / "finetuned.history.csv").read_bytes()
+    assert taken_out(kept, 3).read_bytes() != taken_out(kept, 1).read_bytes()
+
+
+def test_what_is_kept_changes_no_byte_of_the_finetuned_weights(kept, trained):
+    for name in ("finetuned.safetensors", "finetuned.history.csv"):
+        assert (kept.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+    assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
+
+
+def test_every_manifest_holds(kept):
+    taken_out(kept, 1)
+    for name in ("finetuned", "finetuned_epoch1"):
+        path = kept.folder / FOLDER / f"{name}.json"
+        assert whole(path, read_json(path)["key"])
+
+
+def test_later_stages_take_them_for_weights(kept):
+    taken_out(kept, 3)
+    where = ("toy", "net", "finetuned_epoch3")
+    from heatproof.perturbation.drops import drops
+
+    kept.inside(drops, kept.plan.drops_spec(*where, 4, "zeros", 0))
+    assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
+
+
+def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
+    class TrainedAgain(Exception):
+        pass
+
+    def fit(*_, **__):
+        raise TrainedAgain
+
+    monkeypatch.setattr(stages, "fit", fit)
+    finetuned(Project(kept.folder, finetuning={"keep": [3]}))
+    with pytest.raises(TrainedAgain):
+        finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))
+
+
+def test_copied_results_without_an_epoch_are_not_taken_for_whole(kept, monkeypatch):
+    monkeypatch.chdir(kept.folder)
+    for keep, expected in (([3], True), ([2, 3], False)):
+        records = Project(kept.folder, finetuning={"keep": keep}).plan.records()
+        (record,) = (record for record in records if record.manifest == f"{FOLDER}/finetuned.json")
+        assert belongs(record) is expected
+
+
+@pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
+def test_states_that_cannot_be_had_are_said(kept, project, damage):
+    other = project(finetuning={"keep": [1]})
+    path = other.folder / FOLDER / "kept/finetuned.safetensors"
+    if damage == "not safetensors":
+        path.write_bytes(b"no")
+    elif damage == "gone":
+        path.unlink()
+    with pytest.raises(HeatproofError, match=r"kept/finetuned\.safetensors .*: remove it with `rm .*as its target"):
+        taken_out(other, 1)
+
+
+EPOCHS = 150
+
+
+def test_killed_and_run_again(project, caplog):
+    """By the operating system, in the middle of a training."""
+    change = {"finetuning": {"epochs": EPOCHS, "keep": [1, EPOCHS], "shift": 1}}
+    undisturbed, killed = finetuned(project(**change)), project(**change)
+    path = killed.folder / FOLDER
+    job = subprocess.Popen(
+        [sys.executable, "-m", "heatproof", "run", "finetune", json.dumps(killed.plan.finetune_spec(*WHERE))]
+        + ["--machine", json.dumps(killed.machine())],
+        cwd=killed.folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        },
+        stderr=subprocess.DEVNULL,
+    )
+    while not list(path.glob(".finetuned.journal/*.pt")):
+        assert job.poll() is None, "ended before it could be killed"
+        time.sleep(0.005)
+    job.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    # As Snakemake does with the outputs of a job that was killed.
+    for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
+        (path / output).unlink()
+    with caplog.at_level(logging.INFO):
+        finetuned(killed)
+    assert any("going on after epoch" in record.getMessage() for record in caplog.records)
+    for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
+        assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
+    assert not list(path.glob(".*")), "no journal is left"
