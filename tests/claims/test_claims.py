@@ -1,7 +1,5 @@
 """Claims are tested as their rules say: on made-up scores whose truth is known."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -138,24 +136,27 @@ def test_agreement_is_spearman_between_mean_scores():
 
 
 def kept(mean, *names):
-    """Return evidence on a finetuning and on kept epochs of finetunings, `f_epoch2` of `f`."""
-    made = evidence(mean, "deletion_morf", "deletion_morf", models=("r20",), weights=names, noise=0.001)
-    for place, case in enumerate(made.cases):
-        parent = case.weights.partition("_epoch")[0]
-        made.cases[place] = replace(case, kept_by=parent if parent != case.weights else "")
-    return made
+    """Return evidence on finetunings and on epochs that they kept, `f_epoch2` of `f`."""
+    rows, cases = [], []
+    for metric in ("deletion_morf", "deletion_lerf"):
+        for name in names:
+            parent = name.partition("_epoch")[0]
+            cases.append(Case("toy", "r20", name, metric, metric, {}, True, kept_by=parent if parent != name else ""))
+            where = {"dataset": "toy", "model": "r20", "weights": name, "metric": metric}
+            rows += [{**where, "method": m, "image": i, "score": mean(name, m)} for m in NAMES for i in ("a", "b")]
+    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, repetitions=20)
 
 
 def test_checkpoints_are_epochs_of_one_finetuning():
     """Another finetuning, and the weights before any, rank the other way round; they are no checkpoints of it."""
     order = {name: place / 10 for place, name in enumerate(NAMES)}
 
-    def mean(model, method, weights):
+    def mean(weights, method):
         return order[method] * (1 if weights.startswith("a_epoch") else -1)
 
     made = kept(mean, "pretrained", "a", "a_epoch2", "a_epoch4", "b_epoch2")
     row = verdict("ranks_agree_between_checkpoints", made)
-    assert (row["verdict"], row["value"], row["basis"]) == ("holds", 1, "pairs of test cases: 1")
+    assert (row["verdict"], row["value"], row["basis"]) == ("holds", 1, "pairs of test cases: 2")
     for names, reason in ((("pretrained", "a"), "no finetuning keeps epochs"), (("a", "a_epoch2"), "keeps one epoch")):
         row = verdict("ranks_agree_between_checkpoints", kept(mean, *names))
         assert row["verdict"] == "cannot be tested here"
@@ -164,7 +165,9 @@ def test_checkpoints_are_epochs_of_one_finetuning():
 
 def test_other_claims_are_tested_on_whole_trainings():
     """Two epochs of one finetuning are not two finetunings with other seeds."""
-    accuracy = pd.DataFrame({"weights": ["a", "a_epoch2"], "top1_clean": [1, 0]})
+    where = {"dataset": "toy", "model": "r20", "grid": 4, "baseline": "zeros", "in_domain": True}
+    accuracy = pd.DataFrame([{**where, "weights": w, "top1_clean": 1.0} for w in ("a", "a_epoch2")])
+    accuracy["top1_worst_patch"] = 1.0
     cases = [Case("toy", "r20", w, "idsds", "idsds", {}, True, kept_by=k) for w, k in (("a", ""), ("a_epoch2", "a"))]
     scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
     made = Evidence(scores, cases, METHODS, MODELS, repetitions=3, accuracy=accuracy)

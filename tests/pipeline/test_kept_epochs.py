@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from toy_project import WHERE, Project
 from heatproof.adopt import belongs
 from heatproof.errors import HeatproofError
 from heatproof.manifest import whole
+from heatproof.perturbation.drops import drops
 from heatproof.store import read_json
 from heatproof.training import stages
 from heatproof.training.kept import keep_epoch
@@ -34,8 +36,6 @@ def taken_out(project, epoch):
 
 @pytest.fixture(scope="module")
 def kept(trained, tmp_path_factory):
-    import shutil
-
     folder = tmp_path_factory.mktemp("kept") / "project"
     shutil.copytree(trained.folder, folder)
     return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
@@ -65,8 +65,6 @@ def test_every_manifest_holds(kept):
 def test_later_stages_take_them_for_weights(kept):
     taken_out(kept, 3)
     where = ("toy", "net", "finetuned_epoch3")
-    from heatproof.perturbation.drops import drops
-
     kept.inside(drops, kept.plan.drops_spec(*where, 4, "zeros", 0))
     assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
@@ -112,9 +110,9 @@ def test_killed_and_run_again(project, caplog):
     change = {"finetuning": {"epochs": EPOCHS, "keep": [1, EPOCHS], "shift": 1}}
     undisturbed, killed = finetuned(project(**change)), project(**change)
     path = killed.folder / FOLDER
+    spec, machine = json.dumps(killed.plan.finetune_spec(*WHERE)), json.dumps(killed.machine())
     job = subprocess.Popen(
-        [sys.executable, "-m", "heatproof", "run", "finetune", json.dumps(killed.plan.finetune_spec(*WHERE))]
-        + ["--machine", json.dumps(killed.machine())],
+        [sys.executable, "-m", "heatproof", "run", "finetune", spec, "--machine", machine],
         cwd=killed.folder,
         env={
             **os.environ,
