@@ -141,3 +141,17 @@ def test_weight_decay_and_smoothing_reach_the_loss():
     for change in ({"weight_decay": 0.1}, {"label_smoothing": 0.2}, {"momentum": 0.0}, {"batch_size": 8}):
         other, _, _ = fit(network(), examples(32, 0), examples(8, 1), replace(SCHEDULE, **change), seed=0)
         assert any(not torch.equal(plain[name], other[name]) for name in plain), change
+
+
+def test_bfloat16_trains_weights_of_float32():
+    plain, history, _ = fit(network(), examples(64, 0), examples(32, 1), SCHEDULE, seed=0)
+    seen = set()
+    model = network()
+    model[0].register_forward_hook(lambda layer, inputs, made: seen.add((layer.training, made.dtype)))
+    best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bf16"), seed=0)
+    assert seen == {(True, torch.bfloat16), (False, torch.float32)}, "validated as the weights are used"
+    assert all(best[name].dtype == plain[name].dtype for name in plain)
+    assert any(not torch.equal(best[name], plain[name]) for name in plain)
+    for key in ("train_loss", "validation_loss"):
+        assert lower[-1][key] == pytest.approx(history[-1][key], abs=0.02)
+    assert lower[-1]["validation_accuracy"] > 0.9

@@ -7,7 +7,7 @@ code that it can run (as a digest), is another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -93,11 +93,16 @@ class Specs(Chosen):
         if entry.checkpoint and not entry.transfer:
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
             return keyed(spec, ["heatproof.models.fetch", entry.module])
-        spec |= {"training": {"seed": self.config["seed"], **entry.pretraining}}
+        spec |= {"training": self._training(entry.pretraining)}
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
         return keyed(spec, ["heatproof.training.stages", entry.module])
+
+    def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        given = {"seed": self.config["seed"], **settings}
+        # Weights that were made before there was a choice stand.
+        return {key: value for key, value in given.items() if (key, value) != ("precision", "float32")}
 
     @remembered
     def start_spec(self, model: str) -> dict[str, Any]:
@@ -128,7 +133,7 @@ class Specs(Chosen):
             "model": self._network_of(model),
             "pretrained": upstream["output"],
             "upstream": upstream["key"],
-            "training": {"seed": self.config["seed"], **(self.finetuning(model, weights) or {})},
+            "training": self._training(self.finetuning(model, weights) or {}),
             "output": WEIGHTS.format(**where),
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),

@@ -35,6 +35,9 @@ class Schedule:
         ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
     shift
         Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
+    precision
+        ``float32``, or ``bf16`` for activations and products of the training passes in bfloat16. Weights and steps
+        are float32 either way, and so is validation, because the weights are used in float32.
     """
 
     epochs: int
@@ -48,6 +51,7 @@ class Schedule:
     decay_every: int
     label_smoothing: float
     shift: int
+    precision: str = "float32"
 
     def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
@@ -220,8 +224,10 @@ def _one_epoch(
             images = augment(images, generator)
         device = _device(model)
         images = images.to(device, memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bf16"):
+            logits = model(images)
         loss = functional.cross_entropy(
-            model(images), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
+            logits.float(), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
         )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
