@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from heatproof.manifest import whole
 from heatproof.perturbation.drops import drops
 from heatproof.store import read_json
 from heatproof.training import stages
+from heatproof.training.journal import Journal
 from heatproof.training.kept import keep_epoch
 
 FOLDER = "results/weights/toy/net"
@@ -102,35 +102,63 @@ def test_states_that_cannot_be_had_are_said(kept, project, damage):
         taken_out(other, 1)
 
 
-EPOCHS = 150
+DYING = """
+import os, signal, sys
+from heatproof import cli
+
+replace, moved = os.replace, []
+
+def replace_or_die(aside, target):
+    if str(target).endswith(".pt"):
+        moved.append(target)
+    if len(moved) == 3 and sys.argv[1] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(aside, target)
+    if len(moved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.replace = replace_or_die
+cli.main(sys.argv[2:])
+"""
 
 
-def test_killed_and_run_again(project, caplog):
-    """By the operating system, in the middle of a training."""
-    change = {"finetuning": {"epochs": EPOCHS, "keep": [1, EPOCHS], "shift": 1}}
+@pytest.mark.parametrize(("when", "done"), [("before", 2), ("after", 3)])
+def test_killed_and_run_again(project, caplog, when, done):
+    """By the operating system, before or after the third epoch's state is moved into place."""
+    change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
     undisturbed, killed = finetuned(project(**change)), project(**change)
     path = killed.folder / FOLDER
     spec, machine = json.dumps(killed.plan.finetune_spec(*WHERE)), json.dumps(killed.machine())
-    job = subprocess.Popen(
-        [sys.executable, "-m", "heatproof", "run", "finetune", spec, "--machine", machine],
+    job = subprocess.run(
+        [sys.executable, "-c", DYING, when, "run", "finetune", spec, "--machine", machine],
         cwd=killed.folder,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
         },
         stderr=subprocess.DEVNULL,
+        check=False,
     )
-    while not list(path.glob(".finetuned.journal/*.pt")):
-        assert job.poll() is None, "ended before it could be killed"
-        time.sleep(0.005)
-    job.send_signal(signal.SIGKILL)
-    assert job.wait() == -signal.SIGKILL
+    assert job.returncode == -signal.SIGKILL
     # As Snakemake does with the outputs of a job that was killed.
     for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):
         finetuned(killed)
-    assert any("going on after epoch" in record.getMessage() for record in caplog.records)
+    said = [record.getMessage() for record in caplog.records if "going on" in record.getMessage()]
+    assert said == [f"going on after epoch {done} of 5, which an earlier job left"]
     for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
         assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
     assert not list(path.glob(".*")), "no journal is left"
+
+
+def test_another_config_does_not_go_on_from_it(project, caplog):
+    changed = project(finetuning={"epochs": 2})
+    with pytest.MonkeyPatch.context() as killed_before_the_end:
+        killed_before_the_end.setattr(Journal, "forget", lambda self: None)
+        finetuned(changed)
+    (left,) = (changed.folder / FOLDER).glob(".finetuned.journal/*.pt")
+    with caplog.at_level(logging.INFO):
+        finetuned(Project(changed.folder, finetuning={"epochs": 1}))
+    assert not any("going on" in record.getMessage() for record in caplog.records)
+    assert not left.exists()

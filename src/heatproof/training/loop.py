@@ -138,7 +138,7 @@ def fit(
         model.load_state_dict(left["model"])
         optimizer.load_state_dict(left["optimizer"])
         scheduler.load_state_dict(left["scheduler"])
-        _set_random_state(left["random"])
+        _set_random_state(left["random"], _device(model))
         log.info("going on after epoch %d of %d, which an earlier job left", len(made.history), schedule.epochs)
     for epoch in track(range(len(made.history), schedule.epochs), "training", unit="epoch"):
         generator = torch_generator(seed, f"training epoch {epoch}")
@@ -195,12 +195,11 @@ def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
     return states
 
 
-def _set_random_state(states: dict[str, torch.Tensor]) -> None:
+def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["cpu"])
-    for kind in states.keys() - {"cpu"}:
-        # A job may go on elsewhere than it began.
-        if torch.get_device_module(kind).is_available():
-            torch.get_device_module(kind).set_rng_state(states[kind])
+    # A job may go on elsewhere than it began.
+    if device.type != "cpu" and device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type])
 
 
 def _one_epoch(
