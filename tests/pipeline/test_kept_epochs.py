@@ -9,13 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import toy_project
 from toy_project import WHERE, Project
 
 from heatproof.adopt import belongs
+from heatproof.claims.card import claims
 from heatproof.errors import HeatproofError
 from heatproof.manifest import whole
 from heatproof.perturbation.drops import drops
+from heatproof.plan.claims import claims_spec
 from heatproof.store import read_json
 from heatproof.training import stages
 from heatproof.training.journal import Journal
@@ -67,6 +71,30 @@ def test_later_stages_take_them_for_weights(kept):
     where = ("toy", "net", "finetuned_epoch3")
     kept.inside(drops, kept.plan.drops_spec(*where, 4, "zeros", 0))
     assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
+
+
+def test_the_claim_on_checkpoints_is_tested_on_them(kept, monkeypatch):
+    """From weights through all stages to the card; the epoch that did best is not paired with itself."""
+    for epoch in (1, 3):
+        taken_out(kept, epoch)
+    scored = Project(
+        kept.folder,
+        finetuning={"keep": [1, 3]},
+        evaluation={"images": 6},
+        explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "input_x_gradient", "random"],
+        metrics=[{name: {"fractions": [0.2, 0.6]}} for name in ("deletion_morf", "deletion_lerf")],
+    )
+    for weights in scored.plan.weights:
+        monkeypatch.setattr(toy_project, "WHERE", ("toy", "net", weights))
+        scored.attribute(reference=weights == "finetuned").drop().respond()
+    scored.score_all().score()
+    scored.inside(claims, claims_spec(scored.plan))
+    card = pd.read_csv(kept.folder / "results/claims.csv").set_index("claim")
+    row = card.loc["ranks_agree_between_checkpoints"]
+    assert row["basis"] == "pairs of test cases: 2", "one of MoRF and one of LeRF"
+    assert -1 <= row["value"] <= 1
+    ranked = set(pd.read_csv(kept.folder / "results/idsds_table.csv")["weights"])
+    assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
 
 def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
