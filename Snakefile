@@ -32,6 +32,7 @@ localrules:
     prepare,
     fetch,
     fetch_start,
+    keep_epoch,
 
 
 rule all:

@@ -69,7 +69,7 @@ def belongs(record: Record) -> bool:
         return False
     if record.images is not None and made["images"][1] < record.images:
         return False
-    if not read_the_same(record):
+    if not set(record.kept) <= set(made.get("kept", ())) or not read_the_same(record):
         return False
     folder = Path(record.manifest).parent
     sizes_fit = all(

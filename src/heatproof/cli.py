@@ -21,6 +21,7 @@ STAGES = {
     "fetch": "heatproof.models.fetch",
     "pretrain": "heatproof.training.stages",
     "finetune": "heatproof.training.stages",
+    "keep_epoch": "heatproof.training.kept",
     "drops": "heatproof.perturbation.drops",
     "attribute": "heatproof.attribution.make",
     "curves": "heatproof.stages.curves",

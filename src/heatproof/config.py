@@ -89,7 +89,7 @@ def normalise(config: Mapping[str, Any]) -> Config:
     for name, settings in filled["models"].items():
         _validate(settings, _definition("model_settings"), f"models: {name}")
     for name, settings in filled["weights"].items():
-        _validate(settings, _definition("finetuning_overrides"), f"weights: {name}")
+        _validate(settings, _definition("weights_settings"), f"weights: {name}")
     return filled
 
 

@@ -11,6 +11,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
 from heatproof.store import read_json
 from heatproof.training import stages
+from heatproof.training.loop import Trained
 
 FILES = ("safetensors", "history.csv", "json")
 
@@ -62,7 +63,7 @@ class TrainedAgain(Exception):
 
 @pytest.fixture
 def no_training(monkeypatch):
-    def fit(*_):
+    def fit(*_, **__):
         raise TrainedAgain
 
     monkeypatch.setattr(stages, "fit", fit)
@@ -99,9 +100,9 @@ def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
     """Return what finetuning hands to the training loop."""
     caught = {}
 
-    def fit(model, train, validation, schedule, seed, augment=None):
+    def fit(model, train, validation, schedule, seed, augment=None, **_):
         caught.update(train=train, validation=validation, augment=augment)
-        return dict(model.state_dict()), [{"epoch": 0}]
+        return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
     monkeypatch.setattr(stages, "fit", fit)
     changed = project(finetuning={"baseline": baseline, "share": share, "epochs": 1})

@@ -42,7 +42,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write claims.csv: what each published claim comes to on this run's scores."""
     places, files, scores = read_scores(spec)
     facts = spec["metrics"]
-    cases = [Case(*place, **facts[place[3]]) for place in places]
+    cases = [Case(*place, **facts[place[3]], kept_by=spec["kept"].get(place[2], "")) for place in places]
     evidence = Evidence(
         scores,
         cases,

@@ -74,6 +74,8 @@ class Record:
         How far a shard must reach; None for what is no shard.
     sources
         Files of the user's own that were read; the manifest has the digests of their bytes.
+    kept
+        Epochs that a finetuning must have kept.
     """
 
     rank: int
@@ -82,6 +84,7 @@ class Record:
     outputs: list[str]
     images: int | None = None
     sources: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ code that it can run (as a digest), is another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from heatproof.plan.paths import (
     DATASET,
     DROPS,
     HISTORY,
+    KEPT,
     MAPS,
     NO_MODEL,
     PARTS,
@@ -92,11 +93,16 @@ class Specs(Chosen):
         if entry.checkpoint and not entry.transfer:
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
             return keyed(spec, ["heatproof.models.fetch", entry.module])
-        spec |= {"training": {"seed": self.config["seed"], **entry.pretraining}}
+        spec |= {"training": self._training(entry.pretraining)}
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
         return keyed(spec, ["heatproof.training.stages", entry.module])
+
+    def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        given = {"seed": self.config["seed"], **settings}
+        # Weights that were made before there was a choice stand.
+        return {key: value for key, value in given.items() if (key, value) != ("precision", "float32")}
 
     @remembered
     def start_spec(self, model: str) -> dict[str, Any]:
@@ -127,17 +133,38 @@ class Specs(Chosen):
             "model": self._network_of(model),
             "pretrained": upstream["output"],
             "upstream": upstream["key"],
-            "training": {"seed": self.config["seed"], **(self.finetuning(model, weights) or {})},
+            "training": self._training(self.finetuning(model, weights) or {}),
             "output": WEIGHTS.format(**where),
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),
         }
-        return keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        made = keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        # No part of the key: what is kept changes neither the training nor what follows from its weights.
+        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**where)}
+
+    @remembered
+    def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Return what takes the weights of a kept epoch out of what its finetuning left."""
+        where = {"dataset": dataset, "model": model, "weights": weights}
+        entry, epoch = self.kept[weights]
+        finetuned = self.finetune_spec(dataset, model, entry)
+        spec = {
+            "epoch": epoch,
+            "upstream": finetuned["key"],
+            "kept": finetuned["kept"],
+            "trained": finetuned["history"],
+            "output": WEIGHTS.format(**where),
+            "history": HISTORY.format(**where),
+            "manifest": WEIGHTS_MANIFEST.format(**where),
+        }
+        return keyed(spec, ["heatproof.training.kept"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return the spec that makes some weights."""
         if weights == PRETRAINED:
             return self.pretrain_spec(dataset, model)
+        if weights in self.kept:
+            return self.kept_spec(dataset, model, weights)
         return self.finetune_spec(dataset, model, weights)
 
     def drops_spec(
