@@ -29,7 +29,12 @@ def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
     tables["truth"] = truth_table(
-        scores, spec["truths"], spec["references"], seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"]
+        scores,
+        spec["truths"],
+        spec["references"],
+        seed=spec["seed"],
+        repetitions=spec["bootstrap"],
+        level=spec["level"],
     )
     for name, table in tables.items():
         write_table(table, spec["outputs"][name])
