@@ -36,6 +36,7 @@ SPLITS = ("train", "validation", "evaluation")
 # Pixels of a side: 9 of 1,024 pixels where 70 % are removed, and 49, about 5 %, where nothing else is.
 BLOCK, EDGE = 3, 7
 INTACT, MIDDLE, BOTH, ONLY = "intact", "middle removed", "middle and a class's square removed", "the square alone"
+TITLES = {INTACT: INTACT, MIDDLE: "middle\nremoved", BOTH: "middle and\na square", ONLY: "a square\nalone"}
 METHODS = {"grad_cam": {}, "integrated_gradients": {"steps": 20}, "deep_lift": {}}
 FRACTIONS = np.arange(0.1, 0.95, 0.1)
 
@@ -86,16 +87,9 @@ def retraining(plain, original):
         for tested in dict.fromkeys((name, INTACT)):
             rows.append(("retrained" if name != INTACT else "original", name, tested, network))
     rows += [("original", INTACT, name, original) for name in (MIDDLE, BOTH, ONLY)]
-    found = [
-        {
-            "network": kind,
-            "trained_on": name,
-            "tested_on": tested,
-            "value": accuracy(network, *sets[tested]["evaluation"]),
-        }
-        for kind, name, tested, network in rows
-    ]
-    return pd.DataFrame(found).assign(study="retraining"), {name: one["evaluation"] for name, one in sets.items()}
+    found = [(*names, accuracy(network, *sets[names[-1]]["evaluation"])) for *names, network in rows]
+    table = pd.DataFrame(found, columns=["network", "trained_on", "tested_on", "value"])
+    return table.assign(study="retraining"), {name: one["evaluation"] for name, one in sets.items()}
 
 
 def explain(network, images, labels):
@@ -120,10 +114,7 @@ def watermarks(images):
         network = trained(splits, EPOCHS * (2 if mark == "number" else 1))
         right = accuracy(network, *splits["evaluation"])
         without = accuracy(network, data.plain("evaluation", 0, None), splits["evaluation"][1])
-        rows += [
-            (mark, "accuracy", right, right, right),
-            (mark, "accuracy without the mark", without, without, without),
-        ]
+        rows += [(mark, "accuracy", *[right] * 3), (mark, "accuracy without the mark", *[without] * 3)]
         chosen, labels = (part[:images] for part in splits["evaluation"])
         maps = explain(network, chosen, labels)
         regions = data.part_masks("evaluation", 0, images).any(axis=1)
@@ -160,14 +151,7 @@ def draw_retraining(table, samples):
         left, right = figure.subfigures(1, 2, width_ratios=[1, 1.25])
         for row, axes in zip((0, 1, 2), left.subplots(3, 4), strict=True):
             for (name, (images, _)), one in zip(samples.items(), axes, strict=True):
-                picture(
-                    one,
-                    images[row, 0],
-                    name.replace(" removed", "\nremoved") if row == 0 else "",
-                    cmap="gray",
-                    vmin=0,
-                    vmax=1,
-                )
+                picture(one, images[row, 0], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
         axes = right.subplots()
         shown = table.assign(
             case=table["tested_on"].where(
@@ -210,11 +194,8 @@ def draw_watermarks(shares, curves, kept):
         for (dataset, one), axes in zip(curves.groupby("dataset", sort=False), panels, strict=True):
             sns.lineplot(one, x="removed", y="value", hue="method", marker="o", palette=colours, ax=axes)
             axes.set_title(f"ROAD on {dataset}", size=9.5, loc="left")
-            axes.set(
-                xlabel="share of pixels imputed, most relevant first",
-                ylabel="accuracy: lower is better",
-                ylim=(0, 1.03),
-            )
+            axes.set(xlabel="share of pixels imputed, most relevant first", ylabel="accuracy: lower is better")
+            axes.set_ylim(0, 1.03)
             axes.legend(frameon=False, fontsize=7.5)
     return figure
 

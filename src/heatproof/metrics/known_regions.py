@@ -45,7 +45,7 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
     """Return maps that are 1 in a square at the centre of another map's attribution, and 0 elsewhere.
 
     ``Rect`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to be a square.
-    The centre is the mean place of the pixels, weighted by the magnitudes of the map; a map of zeros has its own middle.
+    The centre is the mean place of the pixels, weighted by the magnitudes of the map; of a map of zeros, the middle.
     The square is moved inside the image where it would leave it.
 
     Parameters

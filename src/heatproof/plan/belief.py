@@ -39,7 +39,7 @@ def belief_spec(plan: Scoring) -> dict[str, Any]:
         "tested": sorted({case[3] for case in plan.test_cases() if base_name(case[3]) == "idsds"})
         or sorted({case[3] for case in plan.test_cases()}),
         # Their ranking of methods is the true one, where the dataset's parts can be removed.
-        "truths": [name for name, entry in plan.metrics.items() if entry.metric.reads == "parts"],
+        "truths": [name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
         "upstream": scores["key"],
         "outputs": TABLES,
         "consistency_png": CONSISTENCY_PNG,

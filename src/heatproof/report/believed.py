@@ -28,14 +28,8 @@ def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
-    tables["truth"] = truth_table(
-        scores,
-        spec["truths"],
-        spec["references"],
-        seed=spec["seed"],
-        repetitions=spec["bootstrap"],
-        level=spec["level"],
-    )
+    bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
     for name, table in tables.items():
         write_table(table, spec["outputs"][name])
     save(consistency, spec["consistency_png"])
