@@ -35,10 +35,10 @@ FACTS_OF_DIGITS = {"mean": (0.3054,) * 3, "std": (0.3768,) * 3, "size": None}
 SPLITS = ("train", "validation", "evaluation")
 # Pixels of a side: 9 of 1,024 pixels where 70 % are removed, and 49, about 5 %, where nothing else is.
 BLOCK, EDGE = 3, 7
-INTACT, MIDDLE, BOTH, ONLY = "intact", "middle removed", "middle and a class's square removed", "the square alone"
-TITLES = {INTACT: INTACT, MIDDLE: "middle\nremoved", BOTH: "middle and\na square", ONLY: "a square\nalone"}
+INTACT, MIDDLE, BOTH, ONLY = "intact", "middle removed", "middle and square removed", "square removed"
+TITLES = {INTACT: INTACT, MIDDLE: "middle\nremoved", BOTH: "middle and\nsquare removed", ONLY: "square\nremoved"}
 METHODS = {"grad_cam": {}, "integrated_gradients": {"steps": 20}, "deep_lift": {}}
-FRACTIONS = np.arange(0.1, 0.95, 0.1)
+FRACTIONS = (0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)))
 
 
 def read(data):
@@ -132,9 +132,14 @@ def road(cases):
     for dataset, (network, images, labels, maps) in cases.items():
         data = examples(images, labels)
         for method in (*METHODS, "rect"):
-            scored = heatproof.evaluate("road_morf", network, data.images, data.labels, maps[method], seed=SEED)
+            scored = heatproof.evaluate(
+                "road_morf", network, data.images, data.labels, maps[method], seed=SEED, fractions=FRACTIONS
+            )
             curve = scored["road"].mean("image").to_numpy()
-            rows += [(dataset, method, share, value) for share, value in zip(FRACTIONS, curve[-9:], strict=True)]
+            rows += [
+                (dataset, method, share, value)
+                for share, value in zip(FRACTIONS, curve[-len(FRACTIONS) :], strict=True)
+            ]
     return pd.DataFrame(rows, columns=["dataset", "method", "removed", "value"]).assign(study="road")
 
 
@@ -162,7 +167,7 @@ def draw_retraining(table, samples):
         sns.barplot(shown, y="case", x="value", hue="network", palette="colorblind", ax=axes)
         axes.bar_label(axes.containers[0], fmt="%.2f", size=7.5, padding=2)
         axes.bar_label(axes.containers[1], fmt="%.2f", size=7.5, padding=2)
-        axes.set(xlabel="test accuracy", ylabel="tested on images", xlim=(0, 1.1))
+        axes.set(xlabel="test accuracy", ylabel="tested on images", xlim=(0, 1.15))
         axes.tick_params(labelsize=7.5)
         sns.move_legend(axes, "lower center", bbox_to_anchor=(0.3, 1), ncols=2, title=None, frameon=False)
     return figure

@@ -68,6 +68,8 @@ def test_a_constant_metric_is_undefined_and_counted(table):
     assert np.isnan(row["spearman"])
     assert np.isnan(row["per_image"])
     assert row["n_undefined"] == IMAGES
+    assert row["chosen"] == ""
+    assert np.isnan(row["lost"])
 
 
 def test_a_method_that_is_mostly_undefined_is_left_out():

@@ -51,7 +51,7 @@ class Watermarked:
         """Return images [start, stop) of a split: (N, 3, 32, 32) float32 in [0, 1]."""
         images = self.plain(split, start, stop)
         masks, values = self._marks(split, start, stop)
-        return np.where(masks.any(axis=1)[:, None], values[:, None], images).astype(np.float32)
+        return np.where(masks.any(axis=1, keepdims=True), values[:, None], images).astype(np.float32)
 
     def plain(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return the same images without any watermark."""

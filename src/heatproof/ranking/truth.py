@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,8 +71,9 @@ def truth_table(
         mean over images of the correlation within one image, its interval, and ``n_undefined``, the images where it is
         undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, ``best``
         the truth's, and ``lost`` the true score of the best minus that of the chosen: what trust in the metric costs,
-        0 or more. Correlations are NaN with fewer than `MINIMUM` methods, or where all mean scores are equal. Left out
-        are methods that the metric or the truth leaves undefined on half of the images or more.
+        0 or more. Correlations and ``lost`` are NaN, and ``chosen`` is empty, with fewer than `MINIMUM` methods and
+        where all mean scores are equal. Left out are methods that the metric or the truth leaves undefined on half of
+        the images or more.
     """
     import pandas as pd
 
@@ -90,7 +91,7 @@ def truth_table(
 
 
 def _compared(
-    metric: pd.DataFrame, truth: pd.DataFrame, left_out: Sequence[str], seed: int, repetitions: int, level: float
+    metric: pd.DataFrame, truth: pd.DataFrame, left_out: Collection[str], seed: int, repetitions: int, level: float
 ) -> list[object]:
     """Return the columns from ``n_methods`` on."""
     images = truth.index.intersection(metric.index)
@@ -110,14 +111,15 @@ def _compared(
     undefined = int(np.isnan(each).sum())
     mean = float(np.nanmean(each)) if undefined < len(each) else nan
     chosen, best = int(means.argmax()), int(true_means.argmax())
+    ranked = not np.isnan(whole)
     return [
         len(methods),
         len(images),
         *(float(value) for value in (whole, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
-        methods[chosen],
+        methods[chosen] if ranked else "",
         methods[best],
-        float(true_means[best] - true_means[chosen]),
+        float(true_means[best] - true_means[chosen]) if ranked else nan,
     ]
 
 

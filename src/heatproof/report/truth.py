@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 NETWORK = ["dataset", "model", "weights", "truth"]
 # What is drawn: the columns, and what the axis says.
@@ -39,7 +40,7 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
     -------
     matplotlib.figure.Figure
         A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
-        first network's mean scores. A sentence where the table is empty.
+        mean over networks. A sentence where the table is empty.
     """
     import seaborn as sns
     from matplotlib import rc_context
@@ -51,15 +52,8 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
             figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
             return figure
         networks = list(table.groupby(NETWORK, sort=False))
-        first = networks[0][1]
-        order = list(
-            dict.fromkeys(
-                [
-                    *first[first["methods"] == ALL].sort_values("spearman", ascending=False)["metric"],
-                    *table["metric"],
-                ]
-            )
-        )
+        found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
+        order = list(found.sort_values(ascending=False, kind="stable").index)
         shown = [[name for name in order if name in set(part["metric"])] for _, part in networks]
         heights = [len(names) for names in shown]
         figure = Figure(
@@ -73,18 +67,19 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
             line[1].set_yticklabels([])
             dataset, model, weights, truth = network
             line[0].set_title(f"{dataset} · {model} · {weights}: agreement with {truth}", size=10, loc="left")
-        figure.legend(handles.values(), handles, loc="outside upper right", ncols=2, frameon=False, fontsize=8.5)
+        look = {"loc": "outside upper right", "ncols": 2, "frameon": False, "fontsize": 8.5}
+        figure.legend(list(handles.values()), list(handles), **look)
     return figure
 
 
 def _panel(
     axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
-) -> dict[str, object]:
+) -> dict[str, Line2D]:
     place = {name: row for row, name in enumerate(names)}
     for row in range(0, len(names), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="0.5", alpha=0.06, linewidth=0)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    handles: dict[str, object] = {}
+    handles: dict[str, Line2D] = {}
     for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
         rows = part[part["methods"] == which]
         heights = np.array([place[name] for name in rows["metric"]]) + (number - 0.5) * APART
@@ -93,6 +88,9 @@ def _panel(
         (handles[f"methods: {which}"],) = axes.plot(
             value, heights, linestyle="none", marker=marker, markersize=4, color=palette[number]
         )
+    known = set(part.loc[part[columns[0]].notna(), "metric"])
+    for name in (name for name in names if name not in known):
+        axes.text(0.03, place[name], "undefined", va="center", size=7, style="italic", color="0.3")
     axes.set_yticks(range(len(names)), names, size=8)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(-1.03, 1.03)
