@@ -63,6 +63,16 @@ def test_what_only_tells_references_apart_fails_without_them(table):
     assert with_them["lost"] == pytest.approx(true[0] - true[1])
 
 
+def test_methods_that_tie_are_all_chosen():
+    true = truth()
+    scores = pd.concat([tidy(true, "parts"), tidy(np.round(true.mean(0) / 4) * np.ones_like(true), "coarse")])
+    row = truth_table(scores, ["parts"], REFERENCES, repetitions=50).set_index("methods").loc[ALL]
+    tied = np.flatnonzero(np.round(true.mean(0) / 4) == 0)
+    assert len(tied) > 1
+    assert set(row["chosen"].split(", ")) == {METHODS[one] for one in tied}
+    assert row["lost"] == pytest.approx(true.mean(0)[0] - true.mean(0)[tied].mean())
+
+
 def test_a_constant_metric_is_undefined_and_counted(table):
     row = table.loc[("constant", ALL)]
     assert np.isnan(row["spearman"])

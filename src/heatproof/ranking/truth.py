@@ -69,11 +69,11 @@ def truth_table(
         A row for each dataset, model, weights, truth, metric and choice of ``methods``; empty, with its columns, where
         no test case has a truth. ``spearman``, of the mean scores, and its percentile interval; ``per_image``, the
         mean over images of the correlation within one image, its interval, and ``n_undefined``, the images where it is
-        undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, ``best``
-        the truth's, and ``lost`` the true score of the best minus that of the chosen: what trust in the metric costs,
-        0 or more. Correlations and ``lost`` are NaN, and ``chosen`` is empty, with fewer than `MINIMUM` methods and
-        where all mean scores are equal. Left out are methods that the metric or the truth leaves undefined on half of
-        the images or more.
+        undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, or all
+        that tie for it; ``best`` is the truth's, and ``lost`` the true score of the best minus that of the chosen, the
+        mean of them where there are several: what trust in the metric costs, 0 or more. Correlations and ``lost`` are
+        NaN, and ``chosen`` is empty, with fewer than `MINIMUM` methods and where all mean scores are equal. Left out
+        are methods that the metric or the truth leaves undefined on half of the images or more.
     """
     import pandas as pd
 
@@ -110,16 +110,17 @@ def _compared(
     each_low, each_high = interval(bootstrap_means(each[None], seed, repetitions), level)
     undefined = int(np.isnan(each).sum())
     mean = float(np.nanmean(each)) if undefined < len(each) else nan
-    chosen, best = int(means.argmax()), int(true_means.argmax())
-    ranked = not np.isnan(whole)
+    best = int(true_means.argmax())
+    # Sums of the same scores in another order differ in the last bits.
+    chosen = [] if np.isnan(whole) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
     return [
         len(methods),
         len(images),
         *(float(value) for value in (whole, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
-        methods[chosen] if ranked else "",
+        ", ".join(methods[one] for one in chosen),
         methods[best],
-        float(true_means[best] - true_means[chosen]) if ranked else nan,
+        float(true_means[best] - true_means[chosen].mean()) if chosen else nan,
     ]
 
 
