@@ -67,8 +67,14 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
             line[1].set_yticklabels([])
             dataset, model, weights, truth = network
             line[0].set_title(f"{dataset} · {model} · {weights}: agreement with {truth}", size=10, loc="left")
-        look = {"loc": "outside upper right", "ncols": 2, "frameon": False, "fontsize": 8.5}
-        figure.legend(list(handles.values()), list(handles), **look)
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside upper right",
+            ncols=2,
+            frameon=False,
+            fontsize=8.5,
+        )
     return figure
 
 
