@@ -80,11 +80,11 @@ def test_what_is_kept_changes_nothing_that_was_there():
 def test_precision_is_part_of_a_spec_only_where_it_is_not_float32():
     specs = {
         precision: plan_of(finetuning={"precision": precision}).finetune_spec("digits", "vit", "finetuned")
-        for precision in ("float32", "bf16")
+        for precision in ("float32", "bfloat16")
     }
     assert "precision" not in specs["float32"]["training"]
-    assert specs["bf16"]["training"]["precision"] == "bf16"
-    assert specs["bf16"]["key"] != specs["float32"]["key"]
+    assert specs["bfloat16"]["training"]["precision"] == "bfloat16"
+    assert specs["bfloat16"]["key"] != specs["float32"]["key"]
 
 
 def test_every_file_has_one_maker_and_upstream_comes_first():

@@ -148,7 +148,7 @@ def test_bfloat16_trains_weights_of_float32():
     seen = set()
     model = network()
     model[0].register_forward_hook(lambda layer, inputs, made: seen.add((layer.training, made.dtype)))
-    best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bf16"), seed=0)
+    best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bfloat16"), seed=0)
     assert seen == {(True, torch.bfloat16), (False, torch.float32)}, "validated as the weights are used"
     assert all(best[name].dtype == plain[name].dtype for name in plain)
     assert any(not torch.equal(best[name], plain[name]) for name in plain)

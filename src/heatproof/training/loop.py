@@ -36,7 +36,7 @@ class Schedule:
     shift
         Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
     precision
-        ``float32``, or ``bf16`` for activations and products of the training passes in bfloat16. Weights and steps
+        ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
         are float32 either way, and so is validation, because the weights are used in float32.
     """
 
@@ -223,7 +223,7 @@ def _one_epoch(
             images = augment(images, generator)
         device = _device(model)
         images = images.to(device, memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
             logits = model(images)
         loss = functional.cross_entropy(
             logits.float(), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
