@@ -48,6 +48,7 @@ include: "workflow/rules/attribute.smk"
 include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/page.smk"
 

@@ -31,6 +31,8 @@ STAGES = {
     "tables": "heatproof.report.tables",
     "claims": "heatproof.claims.card",
     "believed": "heatproof.report.believed",
+    "checks": "heatproof.report.checks",
+    "montage": "heatproof.report.montage",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",
