@@ -67,11 +67,18 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
             for axes in axes_of_line[len(line) :]:
                 axes.set_visible(False)
             for (title, part), axes in zip(line, axes_of_line, strict=False):
-                _draw_panel(axes, part, title, count, sns.color_palette("dark", COLOURED))
+                _draw_panel(axes, part, title, count, _palette())
         figure.suptitle(
             f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
         )
     return figure
+
+
+def _palette() -> list[Any]:
+    import seaborn as sns
+
+    # Without its grey, which other methods have.
+    return [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
 
 
 def _title(methods: pd.DataFrame, setting: str, dataset: str, model: str) -> str:
