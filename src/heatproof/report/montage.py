@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Inches.
-CELL, NAME, SCORE = 0.62, 0.075, 0.15
+CELL, NAME, SCORE = 0.62, 0.06, 0.15
 MOST_ROWS = 12
 
 
