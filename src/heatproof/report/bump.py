@@ -51,7 +51,8 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     for setting in shown_settings(methods):
         rows = methods[methods["setting"] == setting]
         named = [
-            (_title(methods, *key), part) for key, part in rows.groupby(["setting", "dataset", "model"], sort=False)
+            (_title(methods, *map(str, key)), part)
+            for key, part in rows.groupby(["setting", "dataset", "model"], sort=False)
         ]
         panels += [named[start : start + PANELS_IN_A_ROW] for start in range(0, len(named), PANELS_IN_A_ROW)]
     columns = max(map(len, panels))
@@ -108,9 +109,9 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int, palette:
             color=colour,
             zorder=3 if strong else 2 if method in far else 1,
         )
-        said = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
+        said: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
         weight = "bold" if strong else "normal"
-        left, right = (f"{wide.loc[method, level]:.0f}" for level in (levels[0], levels[-1]))
+        left, right = (f"{wide[level][method]:.0f}" for level in (levels[0], levels[-1]))
         axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", weight=weight, **said)
         axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", weight=weight, **said)
     axes.set_xticks(range(len(levels)), levels, size=7)

@@ -116,10 +116,10 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
         for dataset, model in asked["networks"]:
             tables, directions = {}, {}
             for level, weights, metric, transform in asked["levels"]:
-                table = wide.get((dataset, model, weights, metric))
-                if table is None:
+                found = wide.get((dataset, model, weights, metric))
+                if found is None:
                     continue
-                tables[level] = _transformed(table, spec["transforms"], transform, asked["factor"])
+                tables[level] = _transformed(found, spec["transforms"], transform, asked["factor"])
                 directions[level] = spec["directions"][metric]
             # A network to which no explainer applies has no scores.
             if len(tables) < 2 or asked["reference"] not in tables:
@@ -128,7 +128,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
             images = list(next(iter(tables.values())).columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = {**{key: asked[key] for key in ("factor", "setting")}, "dataset": dataset, "model": model}
-            found = compare_levels(
+            compared = compare_levels(
                 values,
                 names,
                 asked["reference"],
@@ -137,8 +137,8 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
                 repetitions=spec["bootstrap"],
                 level=spec["level"],
             )
-            methods.append(found[0].assign(**where))
-            pairs.append(found[1].assign(**where))
+            methods.append(compared[0].assign(**where))
+            pairs.append(compared[1].assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
 
 
