@@ -20,7 +20,7 @@ from heatproof.store import write_table, write_text
 WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ("factor", "figure", "shows", "conclusion")
 ABOUT = {
-    "grid": "the number of patches, P",
+    "grid": "the number of patches P",
     "baseline": "what replaces a deleted patch",
     "output": "taking drops of the logit or of the probability (softmax)",
     "seed": "the seed of the finetuning",
@@ -52,6 +52,8 @@ the methods' ranks, and how alike the levels rank. {{ about }}</p>
 <a href="methods.csv">methods.csv</a>, <a href="captions.csv">captions.csv</a>.</p>
 {% endblock %}
 """
+# Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
+NOTED = 0.05
 HALVES = (
     "Two halves of the images are ranked apart as well: where two levels agree across halves as well as one level does "
     "with itself, images explain a flip and the convention does not."
@@ -165,6 +167,12 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         Its name.
     methods, pairs
         Its rows of the tables of `check_tables`.
+
+    Returns
+    -------
+    shows, conclusion : str
+        Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
+        is lower by more than 0.05 between two levels than within one.
     """
     settings = shown_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
@@ -180,7 +188,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         return shows, "Too few methods have a score at every level for a rank correlation."
     several = drawn[["setting", "dataset", "model"]].drop_duplicates().shape[0] > 1
     lowest = known.iloc[int(known["spearman"].to_numpy().argmin())]
-    between = f"{lowest['level']} and {lowest['other_level']}" + (f" on {_place(lowest, drawn)}" if several else "")
+    between = f"{lowest['level']} and {lowest['other_level']}" + (f" ({_place(lowest, drawn)})" if several else "")
     said = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
         f"{'s' * (len(known) > 1)}, lowest {lowest['spearman']:.2f} "
@@ -188,6 +196,13 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
+        depends = same - other > NOTED
+        said.insert(
+            0,
+            "The order depends on it, beyond the choice of images."
+            if depends
+            else "The order hardly depends on it: other images would change it as much.",
+        )
         said.append(
             f"Between two halves of the images one level agrees with itself at {same:.2f}, with another at {other:.2f}."
         )
@@ -198,8 +213,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         said.append(
             f"Farthest moves {most['method']}, which {verb} from {before} to {int(most['rank'])} at {most['level']}"
-            f"{f' on {_place(most, drawn)}' if several else ''} (change {low:+.0f} to {high:+.0f} under resampled "
-            "images)."
+            f"{f' ({_place(most, drawn)})' if several else ''}, by {low:+.0f} to {high:+.0f} under resampled "
+            "images."
         )
     moved, surely = drawn["n_moved"].sum(), drawn["n_moved_surely"].sum()
     told = int(drawn["n_methods"].sum())
@@ -217,7 +232,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         said.append(
             f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by "
             f"{largest['score_change']:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
-            f"{largest['other_level']}{f' on {_place(largest, drawn)}' if several else ''}."
+            f"{largest['other_level']}{f' ({_place(largest, drawn)})' if several else ''}."
         )
     return shows, " ".join(said)
 
