@@ -22,11 +22,11 @@ CAPTION_COLUMNS = ("factor", "figure", "shows", "conclusion")
 ABOUT = {
     "grid": "the number of patches P",
     "baseline": "what replaces a deleted patch",
-    "output": "taking drops of the logit or of the probability (softmax)",
+    "output": "what drops are of, the logit or the probability (softmax)",
     "seed": "the seed of the finetuning",
-    "weights": "the weights: before, during and after finetuning",
-    "transform": "taking maps with their sign or absolutely",
-    "order": "the order of deletion: most or least relevant first",
+    "weights": "the weights, before, during and after finetuning",
+    "transform": "the transform, maps with their sign or absolute ones",
+    "order": "the order of deletion, most or least relevant first",
 }
 PAGE = """{% extends "frame" %}
 {% block style %}
@@ -179,7 +179,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
     images = int((rows["n_images"] + rows["n_undefined"]).max())
     shows = (
-        f"Ranks of {count} methods as {ABOUT.get(factor, f'the option {factor}')} changes ({', '.join(levels)}; "
+        f"Ranks of {count} methods by {ABOUT.get(factor, f'the option {factor}')} ({', '.join(levels)}; "
         f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, 1 is best; coloured "
         f"are those that move most, and by more than {PLACES} places."
     )
