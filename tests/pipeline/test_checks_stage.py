@@ -32,6 +32,7 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
         assert row["score"] == pytest.approx(told["score"], nan_ok=True)
         assert row["rank"] == told["rank"]
     absolute = methods[(methods["factor"] == "transform") & (methods["level"] == "abs")].set_index("method")["score"]
+    assert list(absolute.index) == ["mine", "saliency", "random", "edges"]
     assert absolute["mine"] == pytest.approx(table.loc[("idsds", "mine_abs"), "score"])
     assert absolute["edges"] == pytest.approx(table.loc[("idsds", "edges"), "score"])
     summary = pd.read_csv(made.folder / plan_checks.SUMMARY)

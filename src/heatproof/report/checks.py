@@ -153,7 +153,9 @@ def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: 
     """Return the methods of one level; where the transform is the factor, all maps under it by their raw names."""
     if factor != "transform":
         return table
-    chosen = {raw: name if transform == "abs" else raw for raw, name in transforms.items()}
+    # In the table's order: that of a mapping is lost on the way to a job.
+    raws = [name for name in table.index if name in transforms]
+    chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in raws}
     kept = {raw: name for raw, name in chosen.items() if name in table.index}
     return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
 
