@@ -55,6 +55,16 @@ def test_a_caption_names_what_moves(found):
     assert "the same in 1 of 1 pairs" in conclusion
 
 
+@pytest.mark.parametrize(
+    ("same", "other", "said"),
+    [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
+)
+def test_a_caption_begins_with_what_halves_of_the_images_say(found, same, other, said):
+    methods, pairs = found
+    _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
+    assert said in conclusion.split(".")[0]
+
+
 def test_a_chart_has_every_method_and_colours_the_movers(found):
     figure = draw_bumps(found[0], "output")
     (axes,) = figure.axes

@@ -59,7 +59,7 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     count = max(part.loc[part["rank"].notna(), "method"].nunique() for line in panels for _, part in line)
     names = LETTER * methods["method"].str.len().max() + 0.35
     width = 2 * names + LEVEL * (max(part["level"].nunique() for line in panels for _, part in line) - 1) + 0.5
-    size = (max(columns * width, 5.0), len(panels) * (ROW * max(count, 4) + 0.75) + 0.6)
+    size = (max(columns * width, 6.5), len(panels) * (ROW * max(count, 4) + 0.75) + 0.6)
     look = sns.axes_style("white") | {"text.parse_math": False, "svg.hashsalt": "heatproof"}
     with rc_context(look):
         figure = Figure(figsize=size, layout="constrained", facecolor="white")

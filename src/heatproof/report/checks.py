@@ -54,6 +54,8 @@ the methods' ranks, and how alike the levels rank. {{ about }}</p>
 """
 # Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
 NOTED = 0.05
+# A ρ between halves below which there is no order that could flip.
+UNTOLD = 0.5
 HALVES = (
     "Two halves of the images are ranked apart as well: where two levels agree across halves as well as one level does "
     "with itself, images explain a flip and the convention does not."
@@ -174,7 +176,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     -------
     shows, conclusion : str
         Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
-        is lower by more than 0.05 between two levels than within one.
+        is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
     """
     settings = shown_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
@@ -201,7 +203,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         depends = same - other > NOTED
         said.insert(
             0,
-            "The order depends on it, beyond the choice of images."
+            "These images cannot tell: halves of them hardly agree on one level."
+            if same < UNTOLD
+            else "The order depends on it, beyond the choice of images."
             if depends
             else "The order hardly depends on it: other images would change it as much.",
         )
