@@ -50,6 +50,7 @@ include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/similarity.smk"
+include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/page.smk"
 

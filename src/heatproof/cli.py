@@ -34,6 +34,8 @@ STAGES = {
     "claims": "heatproof.claims.card",
     "believed": "heatproof.report.believed",
     "similarity": "heatproof.report.similarity",
+    "checks": "heatproof.report.checks",
+    "montage": "heatproof.report.montage",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",

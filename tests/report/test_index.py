@@ -216,6 +216,20 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec):
     assert "claims.csv" not in page
 
 
+def test_protocol_checks_stand_where_they_are_made(spec):
+    assert 'id="checks"' not in written(spec)
+    path = Path("results/checks/captions.csv")
+    path.parent.mkdir()
+    path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
+    more = copy.deepcopy(spec)
+    more["tables"]["captions"] = str(path)
+    more["links"]["checks"] = "results/checks/index.html"
+    page = written(more)
+    assert 'id="checks"' in page
+    assert "P &lt; 16 flips them." in page
+    assert 'href="../checks/index.html"' in page
+
+
 def test_a_missing_store_is_one_sentence(spec):
     Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing or damaged"):

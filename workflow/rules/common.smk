@@ -3,7 +3,7 @@ import json
 import os
 import sys
 
-from heatproof.plan import belief, claims, figures, page, paths
+from heatproof.plan import belief, checks, claims, figures, page, paths
 from heatproof.plan import similarity as alike
 from heatproof.errors import HeatproofError
 from heatproof.workflow import (

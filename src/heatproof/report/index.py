@@ -59,6 +59,7 @@ def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         accuracy=_accuracy(tables["accuracy"]),
         applicability=_applicability(tables["applicability"]),
         claims=_claims(tables["claims"]) if "claims" in tables else None,
+        checks=tables["captions"].to_dict("records") if "captions" in tables else [],
         downloads=[_download(path, spec["output"]) for path in spec["tables"].values()],
         links={name: link(path, spec["output"]) for name, path in spec["links"].items()},
         data=_data(spec, tables),
