@@ -24,10 +24,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPERS = ("paper", "paper_cifar100", "paper_meta_rank")
-STAND_IN = '''
+STAND_IN = """
 def load(*, seed: int, root: str = "", train_images: int = 0, validation_images: int = 0):
     raise RuntimeError("nobody opens a dataset while a plan is made")
-'''
+"""
 
 
 def read(name: str) -> dict[str, Any]:
