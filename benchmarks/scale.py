@@ -19,9 +19,9 @@ from pathlib import Path
 
 import paper_scale
 
-NETWORKS = (1, 4, 13, 34)
-SHARDS = (1, 3, 10, 20)
-IMAGES = (256, 1024, 4096, 16384)
+NETWORKS = (1, 13, 34)
+SHARDS = (1, 10, 20)
+IMAGES = (256, 1024, 4096)
 
 
 def planning(networks: int, shards: int) -> tuple[int, float, float]:
@@ -46,7 +46,7 @@ def plan_here(folder: str) -> None:
 
 
 def scoring(images: int) -> dict[str, float]:
-    """Processor seconds to write the stores of 12 explainers and to score their methods, and peak GiB of the scoring."""
+    """Processor seconds to write the stores of 12 explainers and to score their methods; peak GiB of the scoring."""
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, float] = {}
         for what in ("--store", "--score"):
@@ -96,7 +96,7 @@ def store_here(images: int) -> None:
             given = {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
             piece = open_piece(given, base, "key", split, arrays, made_by={})
             start, stop = piece.missing()
-            chosen = {name: (patches if drops else values)[: stop - start] for name in arrays}
+            chosen = dict.fromkeys(arrays, (patches if drops else values)[: stop - start])
             piece.add(start, chosen, 0.0, 0)
             piece.publish("cpu")
             piece.forget_journal()

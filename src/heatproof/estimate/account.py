@@ -170,6 +170,11 @@ def disk_bytes(plan: Plan, measured: Measured) -> dict[str, float]:
     return dict(found)
 
 
+def device_memory_of(measured: Measured) -> float:
+    """Return the most memory of a GPU, in GiB; 0 without one."""
+    return max((timed.device_memory for stages in measured.stages.values() for timed in stages.values()), default=0.0)
+
+
 def memory_of(measured: Measured) -> dict[str, float]:
     """Return stage to the most memory of a job, in GiB."""
     found: dict[str, float] = {"score": measured.score.memory}

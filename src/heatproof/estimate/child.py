@@ -35,7 +35,8 @@ def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, An
     Returns
     -------
     dict
-        ``forward`` and ``gradient``, seconds an image; ``classes``; and ``size``, height and width in pixels.
+        ``forward`` and ``gradient``, seconds an image; ``size``, height and width in pixels; ``splits``, how many
+        images each has.
     """
     import torch
 
@@ -63,6 +64,7 @@ def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, An
         "forward": _seconds(forward, device) / count,
         "gradient": _seconds(gradient, device) / count,
         "size": list(images.shape[-2:]),
+        "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
     }
 
 
@@ -72,7 +74,7 @@ def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, A
     Returns
     -------
     dict
-        ``train`` and ``validate``, seconds an image; ``read``, seconds to read one; ``splits``, images of each split.
+        ``train`` and ``validate``, seconds an image; ``read``, seconds to read one.
     """
     from dataclasses import replace
 
@@ -87,7 +89,8 @@ def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, A
     network = build_network(spec["model"], dataset.num_classes).to(device)
     given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
     schedule = replace(Schedule(**given), epochs=1)
-    size = min(schedule.batch_size, len(dataset.splits["train"]))
+    # Where a handful of images is timed, batches are small as well.
+    size = min(schedule.batch_size, len(dataset.splits["train"]), 8 * spec["images"])
     began = time.perf_counter()
     images = normalise(dataset.images("train", 0, size), spec["model"]["facts"])
     read = (time.perf_counter() - began) / size
@@ -99,8 +102,7 @@ def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, A
     whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
     checked = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
     count = size * STEPS
-    splits = {name: len(dataset.splits[name]) for name in ("train", "validation")}
-    return {"train": whole / count, "validate": checked / count, "read": read, "splits": splits}
+    return {"train": whole / count, "validate": checked / count, "read": read}
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from heatproof.config import merge, read_config
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, stand_in
-from heatproof.estimate.measure import Bench
+from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan, make_plan
 
@@ -31,6 +32,15 @@ STAGES = (
 )
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """A network that was timed with everything, in the place of others with images of that size."""
+
+    gradient: float
+    stages: dict[str, Timed]
+    trained: dict[str, float]
 
 
 def estimate(
@@ -68,16 +78,20 @@ def estimate(
     HeatproofError
         If the config is wrong, or a stage fails on the first images.
     """
-    plan, missing = plan_of(path, device)
-    few = images or (16 if max(_size_of(plan, *pair) for pair in plan.pairs()) <= 64 else 2)
-    few = min(few, plan.images, stand_in.IMAGES if missing else plan.images)
+    plan, missing = plan_of(path, device, images)
+    few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
     return _told(path, plan, bench, measured, workers, responses, missing, scaled)
 
 
-def plan_of(path: str | Path, device: str | None) -> tuple[Plan, list[str]]:
+def few_of(size: int) -> int:
+    """Return how many images of this side in pixels are timed."""
+    return 16 if size <= 64 else 2
+
+
+def plan_of(path: str | Path, device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
     """Return the plan of a config, and the datasets that are not here, in whose place noise stands.
 
     Raises
@@ -100,6 +114,7 @@ def plan_of(path: str | Path, device: str | None) -> tuple[Plan, list[str]]:
             except (HeatproofError, TypeError):
                 instead = stand_in.in_place_of(kind, options, entry.image_size(options))
         if instead:
+            instead["evaluation_images"] = images or few_of(instead["size"])
             missing.append(name)
         datasets.append({name: instead or dict(given)})
     return make_plan({**config, "datasets": datasets}), missing
@@ -114,7 +129,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
     """Time every stage on every network; return it, and the networks that were only timed by one pass."""
     plan, began, scaled = bench.plan, time.monotonic(), []
     measured = account.Measured(bench.start_up())
-    known: dict[Any, tuple[dict[str, Any], float]] = {}
+    known: dict[Any, Known] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.say(f"maps of {dataset} that know no model")
         measured.references[dataset] = bench.references(dataset)
@@ -123,29 +138,28 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
         network = bench.weights(dataset, model)
         size = tuple(network["size"])
         if size in known and time.monotonic() - began > budget:
-            stages, pace = known[size]
-            ratio = network["gradient"] / pace
-            measured.stages[dataset, model] = {name: timed.scaled(ratio) for name, timed in stages.items()}
+            like, ratio = known[size], network["gradient"] / known[size].gradient
+            measured.stages[dataset, model] = {name: timed.scaled(ratio) for name, timed in like.stages.items()}
+            trained = {key: like.trained[key] * ratio for key in ("train", "validate")}
+            trained["read"] = like.trained["read"]
             scaled.append(model)
         else:
             measured.stages[dataset, model] = bench.network(dataset, model, responses)
-            known.setdefault(size, (measured.stages[dataset, model], network["gradient"]))
+            trained = bench.training(dataset, model, plan.weights[-1])
+            known.setdefault(size, Known(network["gradient"], measured.stages[dataset, model], trained))
             if not measured.score.fixed:
-                names = [
-                    *list(plan.metrics_of(plan.weights[-1], model))[:1],
-                    *(list(plan.metrics) if responses else []),
-                ]
+                names = list(plan.metrics_of(plan.weights[-1], model))[:1]
+                names += list(plan.metrics) if responses else []
                 measured.score = bench.scores(dataset, model, names)
+        options = plan.datasets[dataset]["options"]
+        splits = network["splits"]
+        if plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
+            splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         for weights in dict.fromkeys([PRETRAINED, *plan.weights]):
-            if weights == PRETRAINED and model in plan.fetched():
-                continue
-            spec = plan.weights_spec(dataset, model, weights)
-            found = bench.training(dataset, model, weights)
-            options = plan.datasets[dataset]["options"]
-            if "train_images" in options and plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
-                found["splits"] = {"train": options["train_images"], "validation": options["train_images"] // 50}
-            seconds = account.training_seconds(spec, found, measured.start_up)
-            measured.trainings[dataset, model, weights] = seconds
+            if weights != PRETRAINED or model in plan.trained():
+                spec = plan.weights_spec(dataset, model, weights)
+                seconds = account.training_seconds(spec, {**trained, "splits": splits}, measured.start_up)
+                measured.trainings[dataset, model, weights] = seconds
     return measured, scaled
 
 
@@ -180,6 +194,9 @@ def _told(
     lines.append(
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own."
     )
+    gpu = account.device_memory_of(measured)
+    if gpu:
+        lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
     costs = list(account.cost_by_explainer(plan, measured).items())[:8]
     lines += ["", "The explainers that cost most, in hours of maps and of responses along them:"]
     lines += [f"  {name:<30} {maps:9.3f} {curves:9.3f}" for name, (maps, curves) in costs]

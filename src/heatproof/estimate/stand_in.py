@@ -25,12 +25,14 @@ IMAGES = 64
 class Noise:
     """Images of noise, as many as are timed."""
 
-    def __init__(self, classes: int, size: int, seed: int) -> None:
+    def __init__(self, classes: int, size: int, seed: int, evaluation: int) -> None:
         self.num_classes, self._size, self._seed = classes, size, seed
         self.class_names = tuple(str(number) for number in range(classes))
-        labels = np.arange(IMAGES, dtype=np.int64) % classes
-        names = ("train", "validation", "evaluation")
-        self.splits = {name: Split(tuple(f"{name}-{row}" for row in range(IMAGES)), labels) for name in names}
+        counts = {"train": IMAGES, "validation": IMAGES, "evaluation": evaluation}
+        self.splits = {
+            name: Split(tuple(f"{name}-{row}" for row in range(count)), np.arange(count, dtype=np.int64) % classes)
+            for name, count in counts.items()
+        }
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
@@ -40,7 +42,7 @@ class Noise:
         return np.stack(drawn)
 
 
-def load(*, seed: int, classes: int, size: int, train_images: int) -> Noise:
+def load(*, seed: int, classes: int, size: int, train_images: int, evaluation_images: int = IMAGES) -> Noise:
     """Return a dataset of noise.
 
     Parameters
@@ -49,8 +51,10 @@ def load(*, seed: int, classes: int, size: int, train_images: int) -> Noise:
         Number of classes, and side of the square images in pixels.
     train_images
         How many images the dataset in whose place it stands would train on.
+    evaluation_images
+        How many there are to time; the gate tries explainers on no more.
     """
-    return Noise(classes, size, seed)
+    return Noise(classes, size, seed, evaluation_images)
 
 
 def in_place_of(kind: str, options: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any] | None:

@@ -234,8 +234,8 @@ class Specs(Chosen):
     @remembered
     def _curves_entry(self, dataset: str, model: str, weights: str, response: str, name: str) -> dict[str, Any]:
         asked, entry = self.method_responses[response], self.explainers[name]
-        whose = (model, weights) if entry.uses_model else (None, None)
-        maps = self._maps_entry(dataset, *whose, name)
+        whose, kept = (model, weights) if entry.uses_model else (None, None)
+        maps = self._maps_entry(dataset, whose, kept, name)
         methods = [
             {"method": method, "index": list(entry.maps).index(of), "transform": transform}
             for method, (of, transform) in entry.methods.items()
