@@ -1,6 +1,6 @@
-"""Processor time and memory of planning, storing and scoring, as images, networks and shards grow.
+"""Processor time and memory of planning, storing and scoring, as jobs, shards and images grow.
 
-Planning is `snakemake -n` on parts of the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of
+Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of
 IDSDS on made-up maps and drops, 32 pixels, with the stages' own code. Processor seconds count, because other work on
 the machine only adds to wall time.
 
@@ -19,29 +19,28 @@ from pathlib import Path
 
 import paper_scale
 
-NETWORKS = (1, 13, 34)
-SHARDS = (1, 10, 20)
+IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
+# Shards of 50,000 images, and what is asked for.
+PLANS = ((10, IDSDS), (20, IDSDS), (10, ALL), (20, ALL))
 IMAGES = (256, 1024, 4096)
 
 
-def planning(networks: int, shards: int) -> tuple[int, float, float]:
-    """Jobs, processor seconds and peak GiB of a dry run to the IDSDS table."""
+def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
+    """Jobs, processor seconds and peak GiB of a dry run of the papers' whole grid."""
     config = paper_scale.grid(50000)
-    config["models"] = config["models"][:networks]
-    used = {name for entry in config["models"] for name in next(iter(entry.values()))["datasets"]}
-    config["datasets"] = [entry for entry in config["datasets"] if next(iter(entry)) in used]
     config["shard_size"] = 50000 // shards
     with tempfile.TemporaryDirectory() as folder:
         paper_scale.set_up(Path(folder), config)
-        command = [sys.executable, __file__, "--plan", folder]
+        # In a process of its own, because the peak of children is that of the largest.
+        command = [sys.executable, __file__, "--plan", json.dumps([folder, targets])]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     return found["jobs"], found["seconds"], found["memory"]
 
 
-def plan_here(folder: str) -> None:
-    """In a process of its own, because the peak of children is that of the largest."""
-    said, _, seconds, memory = paper_scale.plan(Path(folder), ["results/idsds_table.csv"])
+def plan_here(what: str) -> None:
+    folder, targets = json.loads(what)
+    said, _, seconds, memory = paper_scale.plan(Path(folder), targets)
     print(json.dumps({"jobs": paper_scale.job_counts(said)["total"], "seconds": seconds, "memory": memory}))
 
 
@@ -118,22 +117,20 @@ def score_here(images: int) -> None:
     print(json.dumps({"score": time.process_time() - began, "memory": memory}))
 
 
-def draw(
-    plans: dict[str, list[tuple[float, int, float, float]]], scored: dict[int, dict[str, float]], path: str
-) -> None:
+def draw(plans: dict[str, list[tuple[int, float, float]]], scored: dict[int, dict[str, float]], path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for label, rows in plans.items():
-        left.plot([row[1] for row in rows], [row[2] for row in rows], "o-", label=label)
-        middle.plot([row[1] for row in rows], [row[3] for row in rows], "o-", label=label)
-    left.set(xlabel="jobs in the plan", ylabel="processor seconds to plan", ylim=(0, None))
-    left.legend(frameon=False)
-    middle.set(xlabel="jobs in the plan", ylabel="peak memory, GiB", ylim=(0, None))
+        left.plot([row[0] for row in rows], [row[1] for row in rows], "o-", label=label)
+        middle.plot([row[0] for row in rows], [row[2] for row in rows], "o-", label=label)
+    left.set(xlabel="jobs in the plan", ylabel="processor seconds to plan", ylim=(0, None), xlim=(0, None))
+    left.legend(frameon=False, loc="lower right")
+    middle.set(xlabel="jobs in the plan", ylabel="peak memory, GiB", ylim=(0, None), xlim=(0, None))
     images = list(scored)
-    right.loglog(images, [scored[count]["store"] for count in images], "s-", label="write 12 map stores, and drops")
-    right.loglog(images, [scored[count]["score"] for count in images], "o-", label="score them")
-    right.set(xlabel="images of 32 pixels", ylabel="processor seconds")
+    right.plot(images, [scored[count]["store"] for count in images], "s-", label="write 12 map stores, and drops")
+    right.plot(images, [scored[count]["score"] for count in images], "o-", label="score them")
+    right.set(xlabel="images of 32 pixels", ylabel="processor seconds", xlim=(0, None), ylim=(0, None))
     right.legend(frameon=False)
     for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
@@ -150,11 +147,9 @@ if __name__ == "__main__":
     for images in IMAGES:
         scored[images] = scoring(images)
         print(images, "images", scored[images], flush=True)
-    plans: dict[str, list[tuple[float, int, float, float]]] = {"networks, 10 shards": [], "shards, 13 networks": []}
-    for networks in NETWORKS:
-        plans["networks, 10 shards"].append((networks, *planning(networks, 10)))
-        print("networks", plans["networks, 10 shards"][-1], flush=True)
-    for shards in SHARDS:
-        plans["shards, 13 networks"].append((shards, *planning(13, shards)))
-        print("shards", plans["shards, 13 networks"][-1], flush=True)
+    plans: dict[str, list[tuple[int, float, float]]] = {}
+    for shards, targets in PLANS:
+        label = "to idsds_table.csv" if targets == IDSDS else "with scores.csv"
+        plans.setdefault(label, []).append(planning(shards, targets))
+        print(label, shards, "shards", plans[label][-1], flush=True)
     draw(plans, scored, sys.argv[1] if len(sys.argv) > 1 else "scaling.png")

@@ -98,6 +98,7 @@ def test_the_papers_grid_is_planned_without_its_data():
     assert missing == ["imagenet"]
     assert len(plan.pairs()) == 13
     assert plan.images == 50000
+    assert len(plan.methods) == 42
     found = counts(jobs_of(plan, measured(plan, False), False))
     assert found["attribute"] == 13 * 10 + 10
     assert found["drops"] == 130
