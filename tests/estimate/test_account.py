@@ -15,7 +15,7 @@ from heatproof.estimate.account import (
     training_seconds,
     wall_time,
 )
-from heatproof.estimate.estimate import plan_of
+from heatproof.estimate.estimate import estimate, plan_of
 from heatproof.estimate.measure import Timed
 from heatproof.plan.whole import make_plan
 
@@ -127,3 +127,8 @@ def make_plan_of(name):
         for d in config["datasets"]
     ]
     return make_plan({**config, "datasets": datasets})
+
+
+def test_no_worker_is_refused():
+    with pytest.raises(HeatproofError, match="at least 1"):
+        estimate("config.yaml", workers=0)

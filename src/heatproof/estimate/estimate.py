@@ -78,6 +78,8 @@ def estimate(
     HeatproofError
         If the config is wrong, or a stage fails on the first images.
     """
+    if workers < 1 or (images is not None and images < 1):
+        raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(path, device, images)
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
