@@ -53,7 +53,7 @@ def notice_replaced(plan: Plan) -> None:
     """
     if not any(plan.checkpoint_file(model) for model in plan.models):
         return
-    for record in plan.records():
+    for record in plan.weight_records():
         if record.sources and os.path.exists(record.manifest):
             made = os.stat(record.manifest).st_mtime
             # The system's own time of a change spares the reading of what was not touched since.

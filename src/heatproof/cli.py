@@ -75,6 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("config", help="path of a YAML config")
     check.set_defaults(run=_check)
 
+    costs = commands.add_parser("estimate", help="what a config costs, from a few images on this device")
+    costs.add_argument("config", help="path of a YAML config")
+    costs.add_argument("--gpus", "--jobs", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU")
+    costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
+    costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
+    costs.add_argument("--scores", action="store_true", help="results/scores.csv as well, and so every response")
+    costs.add_argument("--seconds", type=float, default=300, help="of timing, before networks are told by one pass")
+    costs.set_defaults(run=_estimate)
+
     rank = commands.add_parser("rank", help="rank the methods of anybody's tables of scores")
     rank.add_argument(
         "tables", nargs="+", metavar="TABLE.csv", help="columns method, score, and any of dataset, model, …"
@@ -152,6 +161,21 @@ def _check(options: argparse.Namespace) -> None:
     from heatproof.check import check_config
 
     print(check_config(options.config))
+
+
+def _estimate(options: argparse.Namespace) -> None:
+    from heatproof.estimate.estimate import estimate
+
+    told = estimate(
+        options.config,
+        workers=options.gpus,
+        device=options.device,
+        images=options.images,
+        responses=options.scores,
+        budget=options.seconds,
+        say=lambda line: log.info("timing %s", line),
+    )
+    print(told)
 
 
 def _rank(options: argparse.Namespace) -> None:

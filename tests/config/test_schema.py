@@ -122,7 +122,11 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     assert set(overrides["weights_settings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "config").rglob("*.yaml")), ids=lambda path: path.name)
+# The papers' grids need data of the user's own: tests/estimate plans them without.
+READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith("paper"))
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
 def test_ready_configs_are_sound(path):
     try:
         assert f"{path} is sound" in check_config(path)

@@ -184,7 +184,10 @@ def replace_checkpoint(mtime):
 
 
 def with_checkpoint(*records):
-    return SimpleNamespace(records=lambda: iter(records), models=["m"], checkpoint_file=lambda model: ["mine.pt"])
+    def every():
+        return iter(records)
+
+    return SimpleNamespace(records=every, weight_records=every, models=["m"], checkpoint_file=lambda model: ["mine.pt"])
 
 
 def test_copied_results_know_the_bytes_of_their_checkpoint(folder):

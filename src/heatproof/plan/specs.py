@@ -67,6 +67,7 @@ class Specs(Chosen):
             "manifest": DATASET.format(dataset=dataset),
         }
 
+    @remembered
     def model_spec(self, model: str) -> dict[str, Any]:
         """Return what builds a network."""
         entry = self.models[model]
@@ -118,6 +119,7 @@ class Specs(Chosen):
         }
         return keyed(spec, ["heatproof.models.fetch", entry.module])
 
+    @remembered
     def _network_of(self, model: str) -> dict[str, Any]:
         spec = self.model_spec(model)
         # Which layer a CAM reads is no matter of training.
@@ -171,10 +173,15 @@ class Specs(Chosen):
         self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of patch drops."""
+        made = self._drops_whole(dataset, model, weights, grid, baseline)
+        return {**made, **self._piece(shard, self.drop_images)}
+
+    @remembered
+    def _drops_whole(self, dataset: str, model: str, weights: str, grid: int, baseline: str) -> dict[str, Any]:
         made = {**self._passes(dataset, model, weights), "grid": grid, "baseline": baseline}
         base = DROPS.format(dataset=dataset, model=model, weights=weights, grid=grid, baseline=baseline)
         spec = keyed(made, ["heatproof.perturbation.drops", self.models[model].module])
-        return {**spec, "output": base, **self._piece(shard, self.drop_images)}
+        return {**spec, "output": base}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -184,13 +191,18 @@ class Specs(Chosen):
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str], shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of the maps of some explainers; `model` None for those that know none."""
+        made = self._maps_whole(dataset, model, weights)
+        entries = [self._maps_entry(dataset, model, weights, name) for name in explainers]
+        return {**made, "explainers": entries, **self._piece(shard, self.images)}
+
+    @remembered
+    def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
         made: dict[str, Any] = {
             "dataset": self.dataset_spec(dataset),
             "seed": self.config["seed"],
             "model": None,
             "weights": None,
         }
-        modules = ["heatproof.attribution.make"]
         if model is not None and weights is not None:
             upstream = self.weights_spec(dataset, model, weights)
             made |= {
@@ -200,22 +212,23 @@ class Specs(Chosen):
                 "output": self.config["attribution"]["output"],
                 **self.precision(),
             }
-            modules.append(self.models[model].module)
-        entries = []
-        for name in explainers:
-            entry = self.explainers[name]
-            described = {
-                "kind": entry.kind,
-                "module": entry.module,
-                "options": dict(entry.options),
-                "maps": dict(entry.maps),
-            }
-            # A CAM layer is read by CAMs alone.
-            given = {**made, "model": self._model_for(model, entry)} if model else made
-            spec = keyed({**given, **described}, [*modules, entry.module])
-            base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
-            entries.append({"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base})
-        return {**made, "explainers": entries, **self._piece(shard, self.images)}
+        return made
+
+    @remembered
+    def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
+        made, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
+        described = {
+            "kind": entry.kind,
+            "module": entry.module,
+            "options": dict(entry.options),
+            "maps": dict(entry.maps),
+        }
+        # A CAM layer is read by CAMs alone.
+        given = {**made, "model": self._model_for(model, entry)} if model else made
+        modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
+        spec = keyed({**given, **described}, modules)
+        base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
+        return {"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base}
 
     def _model_for(self, model: str, entry: ExplainerEntry) -> dict[str, Any]:
         return self.model_spec(model) if "cam_layer" in entry.needs else self._network_of(model)
@@ -230,36 +243,41 @@ class Specs(Chosen):
         self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of a response along the maps of some explainers."""
-        asked = self.method_responses[response]
-        told = {"kind": asked.kind, "settings": dict(asked.settings)}
-        made = {**self._passes(dataset, model, weights), "response": told}
-        entries = []
-        for name in explainers:
-            entry = self.explainers[name]
-            whose = (model, weights) if entry.uses_model else (None, None)
-            maps = self.attribute_spec(dataset, whose[0], whose[1], [name], shard)["explainers"][0]
-            methods = [
-                {"method": method, "index": list(entry.maps).index(of), "transform": transform}
-                for method, (of, transform) in entry.methods.items()
-            ]
-            given = {**made, "maps": maps["key"], "methods": [[m["index"], m["transform"]] for m in methods]}
-            modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
-            if asked.explains:
-                modules += ["heatproof.stages.explaining", entry.module]
-            described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
-            described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
-            entries.append({**described, "key": keyed(given, modules)["key"]})
         where = {"dataset": dataset, "model": model, "weights": weights, "response": response}
         return {
-            **made,
+            **self._answering(dataset, model, weights, response),
             "output": self.config["attribution"]["output"],
             "facts": self.model_spec(model)["facts"],
-            "explainers": entries,
+            "explainers": [self._curves_entry(dataset, model, weights, response, name) for name in explainers],
             # One pattern for all: a spec is one argument of a command, and may not be long.
             "store": CURVES.format(**where, explainer="{explainer}"),
             **self._piece(shard, self.images),
         }
 
+    def _answering(self, dataset: str, model: str, weights: str, response: str) -> dict[str, Any]:
+        asked = self.method_responses[response]
+        told = {"kind": asked.kind, "settings": dict(asked.settings)}
+        return {**self._passes(dataset, model, weights), "response": told}
+
+    @remembered
+    def _curves_entry(self, dataset: str, model: str, weights: str, response: str, name: str) -> dict[str, Any]:
+        asked, entry = self.method_responses[response], self.explainers[name]
+        whose, kept = (model, weights) if entry.uses_model else (None, None)
+        maps = self._maps_entry(dataset, whose, kept, name)
+        methods = [
+            {"method": method, "index": list(entry.maps).index(of), "transform": transform}
+            for method, (of, transform) in entry.methods.items()
+        ]
+        given = {**self._answering(dataset, model, weights, response), "maps": maps["key"]}
+        given["methods"] = [[m["index"], m["transform"]] for m in methods]
+        modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
+        if asked.explains:
+            modules += ["heatproof.stages.explaining", entry.module]
+        described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
+        described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
+        return {**described, "key": keyed(given, modules)["key"]}
+
+    @remembered
     def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what any run of a network depends on."""
         upstream = self.weights_spec(dataset, model, weights)

@@ -89,25 +89,8 @@ class Plan(Scoring):
             spec = self.dataset_spec(dataset)
             yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
             yield from self._map_records(dataset, None, None, self.reference_explainers)
-        for model in self.transferred():
-            spec = self.start_spec(model)
-            files = [pattern.format(model=model) for pattern in START_FILES]
-            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
+        yield from self.weight_records()
         for dataset, model in self.pairs():
-            # Pretrained weights are there for the finetuned ones even where they are not scored.
-            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
-                where = {"dataset": dataset, "model": model, "weights": weights}
-                spec = self.weights_spec(**where)
-                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
-                keep: tuple[int, ...] = ()
-                if weights in self.finetuned():
-                    files.append(spec["kept"])
-                    keep = tuple(spec["keep"])
-                as_it_is = weights == PRETRAINED and not self.models[model].transfer
-                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
-                # Kept epochs are of the rank of their finetuning: equal times are as good to Snakemake as later ones.
-                rank = 1 if weights == PRETRAINED else 2
-                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources, kept=keep)
             for weights in self.weights:
                 yield from self._map_records(dataset, model, weights, self.model_explainers)
                 for grid, baseline in self.combinations:
@@ -134,6 +117,28 @@ class Plan(Scoring):
         spec = similarity.similarity_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [*similarity.SIMILARITY_FILES, spec["manifest"]])
         yield from figures.records(self)
+
+    def weight_records(self) -> Iterator[Record]:
+        """Yield what the jobs that make weights leave; no other job reads a checkpoint of the user's own."""
+        for model in self.transferred():
+            spec = self.start_spec(model)
+            files = [pattern.format(model=model) for pattern in START_FILES]
+            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
+        for dataset, model in self.pairs():
+            # Pretrained weights are there for the finetuned ones even where they are not scored.
+            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
+                where = {"dataset": dataset, "model": model, "weights": weights}
+                spec = self.weights_spec(**where)
+                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
+                keep: tuple[int, ...] = ()
+                if weights in self.finetuned():
+                    files.append(spec["kept"])
+                    keep = tuple(spec["keep"])
+                as_it_is = weights == PRETRAINED and not self.models[model].transfer
+                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
+                # Kept epochs are of the rank of their finetuning: equal times are as good to Snakemake as later ones.
+                rank = 1 if weights == PRETRAINED else 2
+                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources, kept=keep)
 
     def _map_records(
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
