@@ -54,3 +54,7 @@ include: "workflow/rules/page.smk"
 
 onsuccess:
     say_where()
+
+
+onerror:
+    say_why()

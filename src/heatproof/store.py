@@ -8,6 +8,7 @@ shards of one array at once and nobody ever reads half of one. Images that were 
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -185,6 +186,9 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
+    # What a killed job left; a shard has one writer.
+    for left in store.parent.glob(f".{glob.escape(store.name)}.{array}.{shard}.*"):
+        shutil.rmtree(left, ignore_errors=True)
     # Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
     aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.{array}.{shard}.", dir=store.parent))
     try:
@@ -304,6 +308,30 @@ def _coordinate(store: Path, group: zarr.Group, name: str) -> np.ndarray:
     return np.asarray(array[:])
 
 
+@contextmanager
+def written_aside(path: str | Path) -> Iterator[Path]:
+    """Give a path to write to, and move what was written there into place; what fails leaves nothing.
+
+    Parameters
+    ----------
+    path
+        Where the file is to stand, with the ending that writers go by.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield aside
+        # Else a machine that loses its power may keep the new name and none of the bytes.
+        with open(aside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        # On a full disk a half-written file would stay in the way of the next attempt.
+        with suppress(OSError):
+            aside.unlink()
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write a JSON file aside and move it into place."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -311,11 +339,8 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file aside and move it into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def read_json(path: str | Path) -> dict[str, Any] | None:
@@ -329,11 +354,8 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:
     """Write a table as CSV or Parquet, by the path's ending, aside and then moved into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    if path.suffix == ".parquet":
-        table.to_parquet(aside, index=False)
-    else:
-        table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        if aside.suffix == ".parquet":
+            table.to_parquet(aside, index=False)
+        else:
+            table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")

@@ -10,12 +10,9 @@ from typing import Any
 import torch
 
 from heatproof.attribution.registry import Explained
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, runs_out
 
 log = logging.getLogger(__name__)
-
-# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
-SAID = ("out of memory", "can't allocate memory")
 
 
 class WithinMemory:
@@ -61,8 +58,3 @@ class WithinMemory:
             log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)
             size //= 2
             self.batch_size = size
-
-
-def runs_out(error: BaseException) -> bool:
-    """Tell whether an error says that there is no memory left."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in SAID)

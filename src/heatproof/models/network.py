@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
+from heatproof.store import written_aside
 
 
 def use_machine(machine: Mapping[str, Any]) -> torch.device:
@@ -124,13 +124,12 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     """Write weights as safetensors, aside and then moved into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
-    save_file({name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}, aside)
-    os.replace(aside, path)
+    copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}
+    with written_aside(path) as aside:
+        # Not save_file, whose errors do not tell a full disk from others.
+        aside.write_bytes(save(copies))
 
 
 def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Module:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.store import describe, read, read_json
+from heatproof.manifest import read_sealed
+from heatproof.store import describe, read
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def open_stored(path: str | Path) -> Stored:
     if "attribution" in arrays:
         shape = arrays["attribution"]["shape"][2:]
         maps = tuple(str(name) for name in read(path, "map", 0, arrays["attribution"]["shape"][1]))
-    manifests = [read_json(file) for file in _manifests(path)]
+    manifests = [read_sealed(file) for file in _manifests(path)]
     gaps = [manifest["gap"] for manifest in manifests if manifest and manifest.get("gap")]
     computed = [tuple(manifest["images"]) for manifest in manifests if manifest and not manifest.get("gap")]
     try:
