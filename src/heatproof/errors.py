@@ -6,7 +6,14 @@ import errno
 
 KEPT = "what was finished is kept"
 # What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
-MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "bad_alloc")
+MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "start new thread",
+)
 FULL = {errno.ENOSPC, errno.EDQUOT}
 CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 

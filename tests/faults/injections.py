@@ -25,7 +25,6 @@ from toy_workflow import Ended, Run
 # From what on work is left to do: everything that follows from these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]
 REMEDY = re.compile(r"`(rm (?:-r )?[\w./\[\]* -]+)`")
-SETTLES_BY_ITSELF = "made again without a word"
 
 
 @dataclass
@@ -104,7 +103,7 @@ def heal(run: Run, ended: Ended) -> bool:
     return bool(found) or "is missing: run your snakemake command with this path as its target" in ended.sentence
 
 
-# ---- a process ends ----------------------------------------------------------------------------------------------------
+# ---- a process ends --------------------------------------------------------------------------------------------------
 
 
 def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: float = 0.0) -> tuple[Run, Ended, float]:
@@ -114,7 +113,11 @@ def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: f
     time.sleep(moment)
     os.kill(process, number)
     deadline = time.monotonic() + grace
-    while grace and time.monotonic() < deadline and os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+    while (
+        grace
+        and time.monotonic() < deadline
+        and os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+    ):
         time.sleep(0.005)
     if grace:
         os.kill(process, signal.SIGKILL)
@@ -281,7 +284,11 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         kinds: dict[str, list[Path]] = {}
         for path in sorted(run.results.rglob("*")):
             name = str(path.relative_to(run.folder))
-            if path.is_file() and not path.name.endswith(".lock") and not name.startswith(("results/figures", "results/report/")):
+            if (
+                path.is_file()
+                and not path.name.endswith(".lock")
+                and not name.startswith(("results/figures", "results/report/"))
+            ):
                 shard = "/c/" in name
                 kinds.setdefault(f"{name.split('/')[1]} {'shard' if shard else path.suffix}", []).append(path)
         # Each kind of file as often as any other.
@@ -304,7 +311,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
                 run.remove(job.outputs)
         # The next stage of the weights reads the first ones.
         if part == "weights" and "pretrained" in name:
-            run.remove([path for path in run.jobs[2].outputs])
+            run.remove(run.jobs[2].outputs)
         base = name.partition(".zarr")[0] if ".zarr" in name else re.sub(r"(\.\d+|\.gate)?\.json$", "", name)
         own = {name} if path.read_bytes() != content else set()
         outcome = settle(run, whole, Outcome(name), own | {base})

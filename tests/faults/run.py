@@ -19,6 +19,19 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "pipeline"), str(HERE.parent / "workflow")]
 
+LATE = (
+    "heatproof.stages.explaining",
+    "heatproof.perturbation.curves",
+    "captum.attr",
+    "jinja2",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "pyarrow.parquet",
+    "seaborn",
+    "torch._dynamo",
+    "zarr",
+)
+
 from toy_workflow import Run, make_run  # noqa: E402
 
 
@@ -26,7 +39,7 @@ def undisturbed(folder: Path) -> Run:
     """Return a whole run. What stages import is imported here, so that forks start in no time."""
     from heatproof.cli import STAGES
 
-    for module in {*STAGES.values(), "heatproof.stages.explaining", "heatproof.perturbation.curves", "captum.attr"}:
+    for module in (*STAGES.values(), *LATE):
         import_module(module)
     run = make_run(folder)
     ended = run.run()
@@ -40,13 +53,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--only", help="part of a kind's name")
+    parser.add_argument("--only", default="", help="part of a kind's name")
     options = parser.parse_args()
-    from injections import KINDS
-    from others import OTHERS
+    from others import HEAVY, LIGHT, schedule
 
-    kinds = {**KINDS, **OTHERS}
-    kinds = {name: kind for name, kind in kinds.items() if not options.only or options.only in name}
+    light, heavy = ({name: kind for name, kind in of.items() if options.only in name} for of in (LIGHT, HEAVY))
+    kinds = {**light, **heavy}
     began = time.monotonic()
     table: dict[str, list] = {name: [0, 0, 0, 0, 0, 0, 0.0] for name in kinds}
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -54,8 +66,7 @@ def main() -> int:
     bad = 0
     try:
         whole = undisturbed(folder / "whole")
-        for number in range(options.runs):
-            name = list(kinds)[number % len(kinds)]
+        for number, name in enumerate(schedule(options.runs, light, heavy)):
             start = time.monotonic()
             outcome = kinds[name](whole, folder / str(number), random.Random(f"{options.seed} {number} {name}"))
             row = table[name]

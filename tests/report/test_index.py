@@ -15,6 +15,7 @@ from tiny_data import COUNT, DATASET, IMAGES
 from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.manifest import write_sealed
 from heatproof.pieces import open_piece
 from heatproof.plan import figures
 from heatproof.plan.paths import CURVES, DROPS, MAPS, REFERENCE_MAPS, SCORES, SCORES_TABLE
@@ -23,7 +24,6 @@ from heatproof.report.browse import how_many, low_is_good, mean_curve, title
 from heatproof.report.index import CLAIM_COLUMNS, report_page
 from heatproof.report.leaderboard import told
 from heatproof.sequences import Perturbation
-from heatproof.manifest import write_sealed
 from heatproof.store import ArraySpec
 
 EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"

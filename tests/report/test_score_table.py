@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
 from heatproof.manifest import write_sealed
+from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
 from heatproof.store import ArraySpec, Layout, ensure_metadata, write_shard
 
 NO_GAPS = pd.DataFrame()
