@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--methods", help="comma-separated; left out, all in the store")
     show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
+    show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
     show.add_argument("-o", "--output", default="maps.png")
     show.set_defaults(run=_maps_show)
 
@@ -190,7 +191,15 @@ def _maps_show(options: argparse.Namespace) -> None:
     from heatproof.report.show import show
 
     methods = options.methods.split(",") if options.methods else None
-    show(options.store, options.image, methods, options.output, grid=options.grid, drops=options.drops)
+    show(
+        options.store,
+        options.image,
+        methods,
+        options.output,
+        grid=options.grid,
+        drops=options.drops,
+        config=options.config,
+    )
     print(options.output)
 
 

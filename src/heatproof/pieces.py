@@ -18,7 +18,7 @@ import numpy as np
 
 from heatproof import manifest
 from heatproof.data.registry import Split
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import library_versions
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, written_aside
 
@@ -105,6 +105,8 @@ class Piece:
                     arrays = {name: kept[name] for name in self.layout.arrays}
                     seconds, passes = float(kept["seconds"]), int(kept["passes"])
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
+                if fault_of(error):
+                    raise
                 log.info("%s is damaged and made again (%s)", self._journal / f"{self.done}.npz", error)
                 break
             self._take(arrays, seconds, passes)

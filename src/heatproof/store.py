@@ -23,7 +23,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,6 +219,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
     try:
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
     except Exception as error:
+        _blame_the_machine(error)
         raise HeatproofError(
             f"{store} has no readable array {array!r} ({_one_line(error)}): {_heal_store(store)}"
         ) from None
@@ -236,6 +237,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         try:
             part = np.asarray(handle[low:high])
         except Exception as error:
+            _blame_the_machine(error)
             raise HeatproofError(f"{path} is damaged ({_one_line(error)}): {remedy}") from None
         holes = _unmade(part)
         if holes.any():
@@ -256,6 +258,13 @@ def _heal_store(store: Path) -> str:
     return f"remove the store with `{lost}` and run your snakemake command with {base}.0.json as its target."
 
 
+def _blame_the_machine(error: Exception) -> None:
+    """Say it where memory ran out or a disk failed: nothing must be removed for that."""
+    fault = fault_of(error)
+    if fault:
+        raise HeatproofError(fault) from None
+
+
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
@@ -274,6 +283,7 @@ def describe(store: str | Path) -> dict[str, Any]:
     try:
         return _describe(Path(store))
     except Exception as error:
+        _blame_the_machine(error)
         raise HeatproofError(
             f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, "
             f"{_heal_store(Path(store))}"

@@ -89,7 +89,8 @@ def _local(checkpoint: str, folder: Path) -> Path:
         return Path(checkpoint)
     path = folder / "checkpoint"
     try:
-        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:
+        # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
+        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:  # noqa: S310
             shutil.copyfileobj(answer, file)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         fault = fault_of(error)

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
 from heatproof.store import written_aside
@@ -107,6 +107,9 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
+        fault = fault_of(error)
+        if fault:
+            raise HeatproofError(fault) from None
         raise HeatproofError(
             f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
