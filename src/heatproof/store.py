@@ -329,7 +329,10 @@ def written_aside(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    host = os.uname().nodename
+    for left in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
+        _remove_if_dead(left, left.name.removeprefix(f".{host}.").partition(".")[0])
+    aside = path.with_name(f".{host}.{os.getpid()}.{path.name}")
     try:
         yield aside
         # Else a machine that loses its power may keep the new name and none of the bytes.
@@ -340,6 +343,17 @@ def written_aside(path: str | Path) -> Iterator[Path]:
         # On a full disk a half-written file would stay in the way of the next attempt.
         with suppress(OSError):
             aside.unlink()
+
+
+def _remove_if_dead(left: Path, process: str) -> None:
+    """Remove what a process of this machine was writing when it was killed."""
+    if process.isdecimal():
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            left.unlink(missing_ok=True)
+        except OSError:
+            pass  # somebody else's
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -53,11 +53,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(0, 1), help="of so many, to share the runs among processes"
+    )
     parser.add_argument("--only", default="", help="part of a kind's name")
+    parser.add_argument(
+        "--without-snakemake", action="store_true", help="leave out the kinds that run Snakemake itself"
+    )
     options = parser.parse_args()
     from others import HEAVY, LIGHT, schedule
 
     light, heavy = ({name: kind for name, kind in of.items() if options.only in name} for of in (LIGHT, HEAVY))
+    heavy = {} if options.without_snakemake else heavy
     kinds = {**light, **heavy}
     began = time.monotonic()
     table: dict[str, list] = {name: [0, 0, 0, 0, 0, 0, 0.0] for name in kinds}
@@ -67,6 +74,8 @@ def main() -> int:
     try:
         whole = undisturbed(folder / "whole")
         for number, name in enumerate(schedule(options.runs, light, heavy)):
+            if number % options.part[1] != options.part[0]:
+                continue
             start = time.monotonic()
             outcome = kinds[name](whole, folder / str(number), random.Random(f"{options.seed} {number} {name}"))
             row = table[name]

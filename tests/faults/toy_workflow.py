@@ -84,8 +84,6 @@ def jobs_of(plan) -> list[Job]:
     found.append(Job("tables", plan.table_spec(), [*plan.score_files(), *plan.table_drop_files()], tables))
     all_scores = [paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST]
     found.append(Job("all_scores", plan.scores_table_spec(), scores, all_scores))
-    plot = [figures.PLOT_SVG, figures.PLOT_PNG, figures.PLOT_MANIFEST]
-    found.append(Job("plot", figures.plot_spec(plan), [paths.IDSDS_TABLE], plot))
     pages = [figures.SCORES_PAGE, figures.RANK_PAGE, figures.ACCURACY_PAGE, figures.PAGES_MANIFEST]
     found.append(Job("pages", figures.pages_spec(plan), plan.tables(), pages))
     # The index page without the claims card, which the toy's few methods are too few for.
