@@ -161,10 +161,13 @@ def two_snakemakes(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     while not _held(made.folder / ".snakemake/heatproof.lock", first.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(draw.uniform(0, 1))
+    # It does not end before the second has looked, however slow the machine is.
     running = first.poll() is None
+    first.send_signal(signal.SIGSTOP)
     second = made.start()
-    told = second.communicate(timeout=120)[0]
-    first.communicate(timeout=120)
+    told = second.communicate(timeout=240)[0]
+    first.send_signal(signal.SIGCONT)
+    first.communicate(timeout=240)
     outcome = Outcome("two at once", injected=running)
     outcome.noticed = second.returncode == 1 and "Another Snakemake is running in this folder: wait for it" in told
     if running and (not outcome.noticed or first.returncode):
