@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+# What oneDNN says of a convolution for which it finds no memory.
+ONEDNN = "could not create a primitive"
 KEPT = "what was finished is kept"
 # What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
 MEMORY = (

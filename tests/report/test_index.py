@@ -219,7 +219,7 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec):
 
 def test_a_missing_store_is_one_sentence(spec):
     Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
-    with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing or damaged"):
+    with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
         report_page(spec, {})
 
 
