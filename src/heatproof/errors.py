@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 
-# What oneDNN says of a convolution for which it finds no memory.
-ONEDNN = "could not create a primitive"
 KEPT = "what was finished is kept"
-# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
+# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last is oneDNN's word for it.
 MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -15,6 +13,7 @@ MEMORY = (
     "cannot allocate memory",
     "bad_alloc",
     "start new thread",
+    "could not create a primitive",
 )
 FULL = {errno.ENOSPC, errno.EDQUOT}
 CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}

@@ -28,6 +28,7 @@ SAID = {
     "broken": (OSError(errno.EIO, "Input/output error", "a"), "look after the disk"),
     "memory": (MemoryError(), "Memory ran out: lower batch_size"),
     "no threads": (RuntimeError("can't start new thread"), "Memory ran out"),
+    "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
     "torch": (torch.OutOfMemoryError("CUDA: no room"), "Memory ran out"),
 }
 
