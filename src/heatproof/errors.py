@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 KEPT = "what was finished is kept"
-# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last is oneDNN's word for it.
+# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last word is oneDNN's.
 MEMORY = (
     "out of memory",
     "can't allocate memory",
