@@ -6,7 +6,7 @@ from pathlib import Path
 
 from others import LIGHT, schedule
 
-RUNS = 20
+RUNS = 10
 SCRIPT = Path(__file__).with_name("run.py")
 
 
