@@ -57,3 +57,7 @@ include: "workflow/rules/page.smk"
 
 onsuccess:
     say_where()
+
+
+onerror:
+    say_why()

@@ -6,12 +6,15 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import KEPT, HeatproofError, fault_of
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +57,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Here, and not when Python ends, a reader that has gone can be told from an error.
         sys.stdout.flush()
     except HeatproofError as error:
-        print(f"heatproof: {error}", file=sys.stderr)
-        return 1
+        return _say(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _say(f"Interrupted: run the same command again; {KEPT}.", 130)
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _say(fault)
     return 0
+
+
+def _say(sentence: str, status: int = 1) -> int:
+    # Where the disk is full, or nobody listens any more, the exit status still tells.
+    with suppress(OSError):
+        print(f"heatproof: {sentence}", file=sys.stderr, flush=True)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--methods", help="comma-separated; left out, all in the store")
     show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
+    show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
     show.add_argument("-o", "--output", default="maps.png")
     show.set_defaults(run=_maps_show)
 
@@ -125,11 +142,19 @@ def _run(options: argparse.Namespace) -> None:
     import psutil
 
     _end_with_controller()
+    signal.signal(signal.SIGTERM, _end_in_order)
     stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
     started = psutil.Process().create_time()
     log.info("%s: started in %.2f s", options.stage, time.time() - started)
     stage(json.loads(options.spec), json.loads(options.machine))
     log.info("%s: done in %.2f s", options.stage, time.time() - started)
+
+
+def _end_in_order(number: int, frame: object) -> NoReturn:
+    """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
+    name = signal.Signals(number).name
+    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {KEPT}.")
+    raise SystemExit(128 + number)
 
 
 def _end_with_controller() -> None:
@@ -195,7 +220,15 @@ def _maps_show(options: argparse.Namespace) -> None:
     from heatproof.report.show import show
 
     methods = options.methods.split(",") if options.methods else None
-    show(options.store, options.image, methods, options.output, grid=options.grid, drops=options.drops)
+    show(
+        options.store,
+        options.image,
+        methods,
+        options.output,
+        grid=options.grid,
+        drops=options.drops,
+        config=options.config,
+    )
     print(options.output)
 
 

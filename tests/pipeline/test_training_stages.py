@@ -8,6 +8,8 @@ from safetensors.torch import load_file
 from toy_project import WHERE, Project
 
 from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.manifest import describe_file, write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.store import read_json
 from heatproof.training import stages
@@ -81,7 +83,12 @@ def test_weights_that_stand_are_not_made_again(project, no_training):
 
 def test_other_pretrained_bytes_finetune_again(project, no_training):
     again = project()
-    weights(again, "pretrained").write_bytes(weights(again).read_bytes())
+    other = weights(again, "pretrained")
+    other.write_bytes(weights(again).read_bytes())
+    with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
+        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
+    told = other.with_suffix(".json")
+    write_manifest(told, spec_key="other", key="other", files=[describe_file(other, told)])
     with pytest.raises(TrainedAgain):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
 

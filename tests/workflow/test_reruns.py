@@ -270,7 +270,7 @@ def test_lost_manifest_is_healed_as_the_sentence_says(project):
     (project.folder / path).write_text("{")
     (project.folder / scores).unlink()
     said = project.run(scores, fails=True)
-    assert f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this" in said
+    assert f"{path} is damaged: remove it with `rm {path}` and run your snakemake command with this path" in said
     (project.folder / path).unlink()
     assert project.ran(path) == {"attribute": 1}
     assert project.ran(scores) == {"score": 1}

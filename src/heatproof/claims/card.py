@@ -13,7 +13,7 @@ from heatproof.claims.catalogue import CLAIMS
 from heatproof.claims.evidence import Case, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import Claim, Untestable
-from heatproof.manifest import publish_tables
+from heatproof.manifest import checked, publish_tables
 from heatproof.metrics.bootstrap import interval
 from heatproof.metrics.scored import read_scores
 from heatproof.store import write_table
@@ -50,7 +50,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         {name: Model.read(name, **model) for name, model in spec["models"].items()},
         spec["seed"],
         spec["bootstrap"],
-        pd.read_csv(spec["accuracy"]),
+        pd.read_csv(checked(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
     )
     table = claims_table(evidence, spec["level"])

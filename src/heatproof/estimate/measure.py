@@ -80,7 +80,7 @@ class Bench:
         log = self.folder / "log"
         began = time.monotonic()
         with open(log, "w+", encoding="utf-8") as errors:
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)  # noqa: S603
             assert child.stdout is not None
             said = child.stdout.read()
             _, status, usage = os.wait4(child.pid, 0)
@@ -174,7 +174,7 @@ class Bench:
         command = [sys.executable, "-c", "import heatproof.attribution.make, heatproof.training.stages"]
         seconds = 0.0
         for _ in range(2):
-            child = subprocess.Popen(command)
+            child = subprocess.Popen(command)  # noqa: S603
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             seconds = usage.ru_utime + usage.ru_stime

@@ -9,15 +9,12 @@ from typing import TypeVar
 
 import torch
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, runs_out
 from heatproof.store import read_json, write_json
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs.
-SAID = ("out of memory", "can't allocate memory")
 
 
 class WithinMemory:
@@ -53,7 +50,7 @@ class WithinMemory:
         while True:
             try:
                 return run(size)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not runs_out(error):
                     raise
                 if size == 1:
@@ -91,8 +88,3 @@ def kept_beside(base: str | Path) -> Path:
     """Return the file that remembers what fits, beside the files of a store or of weights."""
     base = Path(base)
     return base.with_name(f".{base.name}.batch.json")
-
-
-def runs_out(error: BaseException) -> bool:
-    """Tell whether an error says that there is no memory left."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in SAID)

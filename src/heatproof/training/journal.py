@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import os
 import pickle
 import shutil
 import zipfile
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from heatproof.store import written_aside
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +35,11 @@ class Journal:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace what is there: written aside and moved into place, so that a kill leaves the old or the new."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-        torch.save(state, aside)
-        os.replace(aside, self.file)
+        whole = io.BytesIO()
+        torch.save(state, whole)
+        with written_aside(self.file) as aside:
+            # Not by torch.save, whose errors do not tell a full disk from others.
+            aside.write_bytes(whole.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
         """Return what an earlier job left, on the CPU; None where there is nothing, or nothing whole."""

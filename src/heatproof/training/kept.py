@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from heatproof.errors import HeatproofError
-from heatproof.manifest import publish_tables
+from heatproof.manifest import checked, publish_tables
 from heatproof.models.network import save_weights
 from heatproof.store import write_text
 
@@ -30,6 +30,8 @@ def keep_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         If the finetuning did not keep that epoch, or its file is damaged.
     """
     prefix = f"{spec['epoch']}/"
+    # The finetuning's manifest lists them; they lie in a folder of their own, away from the weights' names.
+    checked(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
     try:
         with safe_open(spec["kept"], "pt") as file:
             state = {name.removeprefix(prefix): file.get_tensor(name) for name in _beginning(file.keys(), prefix)}
