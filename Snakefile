@@ -32,6 +32,7 @@ localrules:
     prepare,
     fetch,
     fetch_start,
+    keep_epoch,
 
 
 rule all:
@@ -49,9 +50,14 @@ include: "workflow/rules/curves.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/similarity.smk"
+include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/page.smk"
 
 
 onsuccess:
     say_where()
+
+
+onerror:
+    say_why()

@@ -12,10 +12,11 @@ import os
 import time
 from pathlib import Path
 
+from heatproof.manifest import read_sealed
 from heatproof.plan.entries import Record
 from heatproof.plan.whole import Plan
 from heatproof.provenance import digest, file_digest
-from heatproof.store import read_json, write_text
+from heatproof.store import write_text
 
 LONG_AGO = 1_000_000_000.0
 
@@ -53,7 +54,7 @@ def notice_replaced(plan: Plan) -> None:
     """
     if not any(plan.checkpoint_file(model) for model in plan.models):
         return
-    for record in plan.records():
+    for record in plan.weight_records():
         if record.sources and os.path.exists(record.manifest):
             made = os.stat(record.manifest).st_mtime
             # The system's own time of a change spares the reading of what was not touched since.
@@ -64,12 +65,12 @@ def notice_replaced(plan: Plan) -> None:
 
 def belongs(record: Record) -> bool:
     """Tell whether what a job left is whole, and of this config and code."""
-    made = read_json(record.manifest)
+    made = read_sealed(record.manifest)
     if made is None or made.get("spec_key") != record.spec_key:
         return False
     if record.images is not None and made["images"][1] < record.images:
         return False
-    if not read_the_same(record):
+    if not set(record.kept) <= set(made.get("kept", ())) or not read_the_same(record):
         return False
     folder = Path(record.manifest).parent
     sizes_fit = all(
@@ -81,7 +82,7 @@ def belongs(record: Record) -> bool:
 
 def read_the_same(record: Record) -> bool:
     """Tell whether the user's own files behind a job have the bytes that it read."""
-    then = (read_json(record.manifest) or {}).get("input_sha256", {})
+    then = (read_sealed(record.manifest) or {}).get("input_sha256", {})
     return all(
         os.path.isfile(source) and then.get(Path(source).as_posix()) == file_digest(source) for source in record.sources
     )

@@ -6,12 +6,15 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import KEPT, HeatproofError, fault_of
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +24,7 @@ STAGES = {
     "fetch": "heatproof.models.fetch",
     "pretrain": "heatproof.training.stages",
     "finetune": "heatproof.training.stages",
+    "keep_epoch": "heatproof.training.kept",
     "drops": "heatproof.perturbation.drops",
     "attribute": "heatproof.attribution.make",
     "curves": "heatproof.stages.curves",
@@ -33,6 +37,8 @@ STAGES = {
     "claims": "heatproof.claims.card",
     "believed": "heatproof.report.believed",
     "similarity": "heatproof.report.similarity",
+    "checks": "heatproof.report.checks",
+    "montage": "heatproof.report.montage",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",
@@ -51,12 +57,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Here, and not when Python ends, a reader that has gone can be told from an error.
         sys.stdout.flush()
     except HeatproofError as error:
-        print(f"heatproof: {error}", file=sys.stderr)
-        return 1
+        return _say(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _say(f"Interrupted: run the same command again; {KEPT}.", 130)
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _say(fault)
     return 0
+
+
+def _say(sentence: str, status: int = 1) -> int:
+    # Where the disk is full, or nobody listens any more, the exit status still tells.
+    with suppress(OSError):
+        print(f"heatproof: {sentence}", file=sys.stderr, flush=True)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +90,15 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check a config before work starts")
     check.add_argument("config", help="path of a YAML config")
     check.set_defaults(run=_check)
+
+    costs = commands.add_parser("estimate", help="what a config costs, from a few images on this device")
+    costs.add_argument("config", help="path of a YAML config")
+    costs.add_argument("--gpus", "--jobs", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU")
+    costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
+    costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
+    costs.add_argument("--scores", action="store_true", help="results/scores.csv as well, and so every response")
+    costs.add_argument("--seconds", type=float, default=300, help="of timing, before networks are told by one pass")
+    costs.set_defaults(run=_estimate)
 
     rank = commands.add_parser("rank", help="rank the methods of anybody's tables of scores")
     rank.add_argument(
@@ -92,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--methods", help="comma-separated; left out, all in the store")
     show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
+    show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
     show.add_argument("-o", "--output", default="maps.png")
     show.set_defaults(run=_maps_show)
 
@@ -113,11 +142,19 @@ def _run(options: argparse.Namespace) -> None:
     import psutil
 
     _end_with_controller()
+    signal.signal(signal.SIGTERM, _end_in_order)
     stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
     started = psutil.Process().create_time()
     log.info("%s: started in %.2f s", options.stage, time.time() - started)
     stage(json.loads(options.spec), json.loads(options.machine))
     log.info("%s: done in %.2f s", options.stage, time.time() - started)
+
+
+def _end_in_order(number: int, frame: object) -> NoReturn:
+    """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
+    name = signal.Signals(number).name
+    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {KEPT}.")
+    raise SystemExit(128 + number)
 
 
 def _end_with_controller() -> None:
@@ -151,6 +188,21 @@ def _check(options: argparse.Namespace) -> None:
     print(check_config(options.config))
 
 
+def _estimate(options: argparse.Namespace) -> None:
+    from heatproof.estimate.estimate import estimate
+
+    told = estimate(
+        options.config,
+        workers=options.gpus,
+        device=options.device,
+        images=options.images,
+        responses=options.scores,
+        budget=options.seconds,
+        say=lambda line: log.info("timing %s", line),
+    )
+    print(told)
+
+
 def _rank(options: argparse.Namespace) -> None:
     from heatproof.report.ranking import rank
 
@@ -168,7 +220,15 @@ def _maps_show(options: argparse.Namespace) -> None:
     from heatproof.report.show import show
 
     methods = options.methods.split(",") if options.methods else None
-    show(options.store, options.image, methods, options.output, grid=options.grid, drops=options.drops)
+    show(
+        options.store,
+        options.image,
+        methods,
+        options.output,
+        grid=options.grid,
+        drops=options.drops,
+        config=options.config,
+    )
     print(options.output)
 
 

@@ -15,6 +15,9 @@ from heatproof.registry import nearest
 
 Config = dict[str, Any]
 
+# File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
+LONGEST_NAME = 150
+
 
 def _packaged(name: str, in_repository: str) -> Path:
     beside = Path(__file__).with_name(name)
@@ -89,7 +92,7 @@ def normalise(config: Mapping[str, Any]) -> Config:
     for name, settings in filled["models"].items():
         _validate(settings, _definition("model_settings"), f"models: {name}")
     for name, settings in filled["weights"].items():
-        _validate(settings, _definition("finetuning_overrides"), f"weights: {name}")
+        _validate(settings, _definition("weights_settings"), f"weights: {name}")
     return filled
 
 
@@ -104,10 +107,11 @@ def _entries(items: Iterable[Any], key: str) -> dict[str, Any]:
         name = str(name)  # YAML reads 18 as a number
         if name in entries:
             raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
-        if not name.replace("_", "").replace("-", "").replace(".", "").isalnum() or name.startswith("."):
+        plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+        if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
             raise HeatproofError(
-                f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.'; what it refers to "
-                f"goes into its settings."
+                f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
+                f"bytes at most; what it refers to goes into its settings."
             )
         entries[name] = settings or {}
     return entries

@@ -1,4 +1,22 @@
-"""The two ways in which heatproof says no."""
+"""The two ways in which heatproof says no, and what it says of faults of the machine."""
+
+from __future__ import annotations
+
+import errno
+
+KEPT = "what was finished is kept"
+# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last word is oneDNN's.
+MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "start new thread",
+    "could not create a primitive",
+)
+FULL = {errno.ENOSPC, errno.EDQUOT}
+CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class HeatproofError(Exception):
@@ -10,3 +28,52 @@ class HeatproofError(Exception):
 
 class NotApplicable(Exception):
     """An explainer cannot work on this model; the text is the reason shown as a gap in the tables."""
+
+
+def runs_out(error: BaseException) -> bool:
+    """Tell whether an error says that there is no memory left."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    # PyTorch's own type is a RuntimeError, and this module knows no torch.
+    named = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, RuntimeError) and (named or any(words in str(error).lower() for words in MEMORY))
+
+
+def fault_of(error: BaseException) -> str | None:
+    """Return the sentence for an error of the machine and not of the program: disk, rights, memory; else None."""
+    seen: list[BaseException] = []
+    here: BaseException | None = error
+    # Libraries raise errors of their own from those of the system.
+    while here is not None and here not in seen:
+        seen.append(here)
+        sentence = _sentence(here)
+        if sentence:
+            return sentence
+        here = here.__cause__ or here.__context__
+    return None
+
+
+def _sentence(error: BaseException) -> str | None:
+    if runs_out(error):
+        return (
+            "Memory ran out: lower batch_size in the config, which changes no result, or let fewer jobs run at once, "
+            f"and run the same command again; {KEPT}."
+        )
+    code = error.errno if isinstance(error, OSError) else None
+    if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
+        return None
+    assert isinstance(error, OSError)
+    where = f" at {error.filename}" if error.filename else ""
+    if code in FULL:
+        return f"The disk is full{where} ({error.strerror}): make room and run the same command again; {KEPT}."
+    if code in CLOSED:
+        return (
+            f"There is no right to write or read{where} ({error.strerror}): make the folder writable, or work in "
+            f"another one, and run the same command again; {KEPT}."
+        )
+    remedy = {
+        errno.EFBIG: "raise the limit of the size of files (`ulimit -f`)",
+        errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
+        errno.EIO: "look after the disk, which may be about to fail",
+    }[code]
+    return f"The system refused to write or read{where} ({error.strerror}): {remedy}, and run the same command again."

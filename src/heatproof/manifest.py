@@ -7,6 +7,7 @@ was copied to another place is known for what it is.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,116 @@ from heatproof.errors import HeatproofError
 from heatproof.provenance import digest, file_digest, library_versions
 from heatproof.store import read_json, write_json
 
+# A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
+SEAL = "seal"
+HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
-def whole_key(key: str, inputs: Iterable[str | Path], *more: Any) -> tuple[str, dict[str, str]]:
-    """Return the key of a spec together with the bytes of its inputs, and the digests of those by path."""
-    digests = {Path(path).as_posix(): file_digest(path) for path in inputs}
+
+def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write a mapping as JSON with a digest of itself, aside and moved into place."""
+    # As it will be read: tuples become lists, and keys text.
+    plain = json.loads(json.dumps(value))
+    write_json(path, {**plain, SEAL: digest(plain)})
+
+
+def read_sealed(path: str | Path) -> dict[str, Any] | None:
+    """Return what `write_sealed` wrote, without the digest; None where it is missing or damaged."""
+    value = read_json(path)
+    return value if value is not None and value.pop(SEAL, None) == digest(value) else None
+
+
+def require_manifest(path: str | Path) -> dict[str, Any]:
+    """Return a manifest.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing or damaged.
+    """
+    made = read_sealed(path)
+    if made is None:
+        if os.path.exists(path):
+            raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
+    return made
+
+
+def checked(path: str | Path, manifest: str | Path | None = None) -> Path:
+    """Return the path of a file whose bytes are those that its stage left.
+
+    A file that no manifest lists is not one of ours, and passes.
+
+    Parameters
+    ----------
+    path
+        The file.
+    manifest
+        What lists it, where that is not beside it.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, or its bytes or its manifest are damaged.
+    """
+    _checked_digest(path, manifest)
+    return Path(path)
+
+
+def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str:
+    path = Path(path)
+    if not path.is_file():
+        raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
+    found = file_digest(path)
+    told = _told_digest(path) if manifest is None else _listed_digest(path, Path(manifest))
+    if told is not None and told != found:
+        raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {HEAL.format(path=path)}")
+    return found
+
+
+def _told_digest(path: Path) -> str | None:
+    """Return the digest that the manifest of a file says; None where none lists it."""
+    own = path.with_suffix(".json")
+    # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
+    if own.exists():
+        return _listed_digest(path, own)
+    listed = (_said_digest(path, manifest, read_sealed(manifest)) for manifest in sorted(path.parent.glob("*.json")))
+    return next((digest for digest in listed if digest), None)
+
+
+def _listed_digest(path: Path, manifest: Path) -> str | None:
+    return _said_digest(path, manifest, require_manifest(manifest))
+
+
+def _said_digest(path: Path, manifest: Path, made: Mapping[str, Any] | None) -> str | None:
+    for facts in (made or {}).get("files", ()):
+        if os.path.normpath(manifest.parent / facts["file"]) == os.path.normpath(path):
+            return str(facts["sha256"])
+    return None
+
+
+def whole_key(
+    key: str, inputs: Iterable[str | Path], *more: Any, foreign: Iterable[str | Path] = ()
+) -> tuple[str, dict[str, str]]:
+    """Return the key of a spec together with the bytes of its inputs, and the digests of those by path.
+
+    Parameters
+    ----------
+    key
+        Of the spec.
+    inputs
+        Files that earlier stages left.
+    more
+        Anything else that the key depends on.
+    foreign
+        Files of the user's own, which have no manifest.
+
+    Raises
+    ------
+    HeatproofError
+        If an input is missing or damaged.
+    """
+    digests = {Path(path).as_posix(): _checked_digest(path) for path in inputs}
+    digests |= {Path(path).as_posix(): file_digest(path) for path in foreign}
     return digest([key, digests, *more]), digests
 
 
@@ -34,12 +141,12 @@ def write_manifest(
     path: str | Path, *, spec_key: str, key: str, files: Sequence[Mapping[str, Any]], **facts: Any
 ) -> None:
     """Write a manifest, aside and moved into place, after the files that it describes."""
-    write_json(path, {"spec_key": spec_key, "key": key, "files": list(files), **facts})
+    write_sealed(path, {"spec_key": spec_key, "key": key, "files": list(files), **facts})
 
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:
     """Return a manifest if it is of this key and every file is byte for byte what it says; else None."""
-    made = read_json(path)
+    made = read_sealed(path)
     if made is None or made.get("key") != key:
         return None
     for facts in made["files"]:
@@ -57,14 +164,7 @@ def read_piece(base: str, shard: int) -> dict[str, Any]:
     HeatproofError
         If it is missing or damaged.
     """
-    path = Path(f"{base}.{shard}.json")
-    made = read_json(path)
-    if made is None:
-        raise HeatproofError(
-            f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this "
-            "path as its target."
-        )
-    return made
+    return require_manifest(f"{base}.{shard}.json")
 
 
 def touch(path: str | Path, time: float | None = None) -> None:
@@ -73,15 +173,20 @@ def touch(path: str | Path, time: float | None = None) -> None:
     Snakemake compares times: what was checked and found whole is as new as what it was checked against.
     """
     times = None if time is None else (time, time)
-    made = read_json(path) or {"files": []}
+    made = read_sealed(path) or {"files": []}
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in made["files"])]:
         if file.exists():
             os.utime(file, times)
 
 
-def publish_tables(spec: Mapping[str, Any], outputs: Iterable[str | Path], inputs: Iterable[str | Path]) -> None:
+def publish_tables(
+    spec: Mapping[str, Any],
+    outputs: Iterable[str | Path],
+    inputs: Iterable[str | Path],
+    foreign: Iterable[str | Path] = (),
+) -> None:
     """Write the manifest of a stage without arrays; `spec` has its ``key`` and the path ``manifest``."""
-    key, digests = whole_key(spec["key"], inputs)
+    key, digests = whole_key(spec["key"], inputs, foreign=foreign)
     files = [describe_file(path, spec["manifest"]) for path in outputs]
     write_manifest(
         spec["manifest"], spec_key=spec["key"], key=key, files=files, input_sha256=digests, versions=library_versions()

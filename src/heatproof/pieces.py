@@ -7,9 +7,8 @@ added to. Both count only under the same key: the same spec, code and input byte
 
 from __future__ import annotations
 
-import os
+import logging
 import shutil
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +18,11 @@ import numpy as np
 
 from heatproof import manifest
 from heatproof.data.registry import Split
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import library_versions
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, written_aside
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -78,11 +79,8 @@ class Piece:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        self._journal.mkdir(parents=True, exist_ok=True)
-        aside = self._journal / f".{start}.{os.getpid()}"
-        with open(aside, "wb") as file:
+        with written_aside(self._journal / f"{start}.npz") as aside, open(aside, "wb") as file:
             np.savez(file, seconds=seconds, passes=passes, **converted)  # type: ignore[arg-type]
-        os.replace(aside, self._journal / f"{start}.npz")
         self._take(converted, seconds, passes)
 
     def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
@@ -103,10 +101,13 @@ class Piece:
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
         while self.done < start + size and (self._journal / f"{self.done}.npz").is_file():
             try:
-                with np.load(self._journal / f"{self.done}.npz") as kept:
+                with np.load(self._journal / f"{self.done}.npz", allow_pickle=False) as kept:
                     arrays = {name: kept[name] for name in self.layout.arrays}
                     seconds, passes = float(kept["seconds"]), int(kept["passes"])
-            except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+            except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
+                if fault_of(error):
+                    raise
+                log.info("%s is damaged and made again (%s)", self._journal / f"{self.done}.npz", error)
                 break
             self._take(arrays, seconds, passes)
 

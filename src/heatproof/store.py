@@ -8,6 +8,7 @@ shards of one array at once and nobody ever reads half of one. Images that were 
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,6 +186,9 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
+    # What a killed job left; a shard has one writer.
+    for left in store.parent.glob(f".{glob.escape(store.name)}.{array}.{shard}.*"):
+        shutil.rmtree(left, ignore_errors=True)
     # Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
     aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.{array}.{shard}.", dir=store.parent))
     try:
@@ -215,6 +219,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
     try:
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
     except Exception as error:
+        _blame_the_machine(error)
         raise HeatproofError(
             f"{store} has no readable array {array!r} ({_one_line(error)}): {_heal_store(store)}"
         ) from None
@@ -232,6 +237,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         try:
             part = np.asarray(handle[low:high])
         except Exception as error:
+            _blame_the_machine(error)
             raise HeatproofError(f"{path} is damaged ({_one_line(error)}): {remedy}") from None
         holes = _unmade(part)
         if holes.any():
@@ -252,6 +258,13 @@ def _heal_store(store: Path) -> str:
     return f"remove the store with `{lost}` and run your snakemake command with {base}.0.json as its target."
 
 
+def _blame_the_machine(error: Exception) -> None:
+    """Say it where memory ran out or a disk failed: nothing must be removed for that."""
+    fault = fault_of(error)
+    if fault:
+        raise HeatproofError(fault) from None
+
+
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
@@ -270,6 +283,7 @@ def describe(store: str | Path) -> dict[str, Any]:
     try:
         return _describe(Path(store))
     except Exception as error:
+        _blame_the_machine(error)
         raise HeatproofError(
             f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, "
             f"{_heal_store(Path(store))}"
@@ -304,6 +318,44 @@ def _coordinate(store: Path, group: zarr.Group, name: str) -> np.ndarray:
     return np.asarray(array[:])
 
 
+@contextmanager
+def written_aside(path: str | Path) -> Iterator[Path]:
+    """Give a path to write to, and move what was written there into place; what fails leaves nothing.
+
+    Parameters
+    ----------
+    path
+        Where the file is to stand, with the ending that writers go by.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    host = os.uname().nodename
+    for left in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
+        _remove_if_dead(left, left.name.removeprefix(f".{host}.").partition(".")[0])
+    aside = path.with_name(f".{host}.{os.getpid()}.{path.name}")
+    try:
+        yield aside
+        # Else a machine that loses its power may keep the new name and none of the bytes.
+        with open(aside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        # On a full disk a half-written file would stay in the way of the next attempt.
+        with suppress(OSError):
+            aside.unlink()
+
+
+def _remove_if_dead(left: Path, process: str) -> None:
+    """Remove what a process of this machine was writing when it was killed."""
+    if process.isdecimal():
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            left.unlink(missing_ok=True)
+        except OSError:
+            pass  # somebody else's
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write a JSON file aside and move it into place."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -311,11 +363,8 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file aside and move it into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def read_json(path: str | Path) -> dict[str, Any] | None:
@@ -329,11 +378,8 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:
     """Write a table as CSV or Parquet, by the path's ending, aside and then moved into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    if path.suffix == ".parquet":
-        table.to_parquet(aside, index=False)
-    else:
-        table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        if aside.suffix == ".parquet":
+            table.to_parquet(aside, index=False)
+        else:
+            table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import IO, Any
 
 from heatproof.adopt import adopt, notice_replaced
 from heatproof.check import check_checkpoints, check_layers
-from heatproof.errors import HeatproofError
+from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.plan.whole import Plan, make_plan
+from heatproof.store import write_text
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -22,6 +24,13 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
     "MALLOC_TOP_PAD_": str(2**28),
 }
+
+KILLED = (
+    "The job was killed, most likely by the kernel because memory ran out: lower batch_size in the config, which "
+    f"changes no result, or let fewer jobs run at once, and run the same command again; {KEPT}."
+)
+# Megabytes with which no job can do anything.
+LITTLE = 16
 
 # Held for as long as the process lives; the system lets go of it even if the process is killed.
 _held: list[IO[str]] = []
@@ -49,7 +58,9 @@ def stage(name: str) -> str:
     Snakemake compares the command as written here. The place of Python and how jobs run reach it by environment
     variables, so that neither reruns anything.
     """
-    return f'"$HEATPROOF_PYTHON" -m heatproof run {name} {{params.spec:q}} > {{log:q}} 2>&1'
+    run = f'"$HEATPROOF_PYTHON" -m heatproof run {name} {{params.spec:q}} > {{log:q}} 2>&1'
+    # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
+    return f'{run} || {{{{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {{log:q}}; exit $code; }}}}'
 
 
 def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:
@@ -71,6 +82,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
         "HEATPROOF_MACHINE": json.dumps(plan.machine(), sort_keys=True),
         # Jobs end when this process does.
         "HEATPROOF_CONTROLLER": str(os.getpid()),
+        "HEATPROOF_KILLED": f"heatproof: {KILLED}",
         **{name: os.environ.get(name, value) for name, value in MALLOC.items()},
         **({"PYTHONPATH": path} if conda else {}),
     }
@@ -103,8 +115,11 @@ def hold_folder(folder: str) -> None:
         If another run is going on.
     """
     path = Path(folder) / "heatproof.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise HeatproofError(fault_of(error) or f"{path} cannot be opened ({error.strerror}).") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -114,3 +129,30 @@ def hold_folder(folder: str) -> None:
     except OSError:
         pass  # a file system without locks
     _held.append(file)
+
+
+def check_writable(folder: str) -> None:
+    """Write a file into the results folder and remove it.
+
+    Raises
+    ------
+    HeatproofError
+        If it is read-only or its disk is full.
+    """
+    try:
+        write_text(Path(folder) / ".writable", "")
+        (Path(folder) / ".writable").unlink()
+    except OSError as error:
+        raise HeatproofError(fault_of(error) or f"{folder} cannot be written ({error.strerror}).") from None
+
+
+def why_it_failed(folder: str) -> str | None:
+    """Return what a look at the results folder tells of a failed run, where the jobs' own logs could not be written."""
+    try:
+        check_writable(folder)
+    except HeatproofError as error:
+        return str(error)
+    free = shutil.disk_usage(folder).free // 10**6
+    if free < LITTLE:
+        return f"The disk of {folder} has {free} MB left: make room and run the same command again; {KEPT}."
+    return None

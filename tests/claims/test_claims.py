@@ -135,6 +135,48 @@ def test_agreement_is_spearman_between_mean_scores():
     assert verdict("ranks_agree_between_models", turned)["verdict"] == "does not hold"
 
 
+def kept(mean, *names):
+    """Return evidence on finetunings and on epochs that they kept, `f_epoch2` of `f`."""
+    rows, cases = [], []
+    for metric in ("deletion_morf", "deletion_lerf"):
+        for name in names:
+            parent = name.partition("_epoch")[0]
+            cases.append(Case("toy", "r20", name, metric, metric, {}, True, kept_by=parent if parent != name else ""))
+            where = {"dataset": "toy", "model": "r20", "weights": name, "metric": metric}
+            rows += [{**where, "method": m, "image": i, "score": mean(name, m)} for m in NAMES for i in ("a", "b")]
+    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, repetitions=20)
+
+
+def test_checkpoints_are_epochs_of_one_finetuning():
+    """Another finetuning, and the weights before any, rank the other way round; they are no checkpoints of it."""
+    order = {name: place / 10 for place, name in enumerate(NAMES)}
+
+    def mean(weights, method):
+        return order[method] * (1 if weights.startswith("a_epoch") else -1)
+
+    made = kept(mean, "pretrained", "a", "a_epoch2", "a_epoch4", "b_epoch2")
+    row = verdict("ranks_agree_between_checkpoints", made)
+    assert (row["verdict"], row["value"], row["basis"]) == ("holds", 1, "pairs of test cases: 2")
+    for names, reason in ((("pretrained", "a"), "no finetuning keeps epochs"), (("a", "a_epoch2"), "keeps one epoch")):
+        row = verdict("ranks_agree_between_checkpoints", kept(mean, *names))
+        assert row["verdict"] == "cannot be tested here"
+        assert reason in row["reason"]
+
+
+def test_other_claims_are_tested_on_whole_trainings():
+    """Two epochs of one finetuning are not two finetunings with other seeds."""
+    where = {"dataset": "toy", "model": "r20", "grid": 4, "baseline": "zeros", "in_domain": True}
+    accuracy = pd.DataFrame([{**where, "weights": w, "top1_clean": 1.0} for w in ("a", "a_epoch2")])
+    accuracy["top1_worst_patch"] = 1.0
+    cases = [Case("toy", "r20", w, "idsds", "idsds", {}, True, kept_by=k) for w, k in (("a", ""), ("a_epoch2", "a"))]
+    scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
+    made = Evidence(scores, cases, METHODS, MODELS, repetitions=3, accuracy=accuracy)
+    assert made.find("idsds") == [0]
+    assert made.find("idsds", kept=True) == [1]
+    assert made.accuracy["weights"].tolist() == ["a"]
+    assert "one finetuning a model" in verdict("ranks_agree_between_seeds", made)["reason"]
+
+
 def test_a_metric_where_lower_is_better_is_turned():
     made = evidence(flat(0.5))
     cases = [Case(**{**vars(case), "higher_is_better": False}) for case in made.cases]

@@ -147,6 +147,21 @@ BAD = {
         {"explainers": ["saliency", {"saliency_abs": {"explainer": "saliency"}}]},
         "The explainers 'saliency' and 'saliency_abs' both make the method 'saliency_abs'",
     ),
+    "an epoch kept that is never reached": (
+        {"finetuning": {"epochs": 5, "keep": [2, 8]}, "models": [{"m": VIT}]},
+        "The weights 'finetuned' keep epoch 8, and the model 'm' is finetuned for 5: keep earlier ones",
+    ),
+    "the same for one model alone": (
+        {"weights": [{"f": {"keep": [4]}}], "models": [{"m": {**VIT, "finetuning": {"epochs": 3}}}]},
+        "The weights 'f' keep epoch 4, and the model 'm' is finetuned for 3",
+    ),
+    "a name that a kept epoch gets": (
+        {"weights": [{"f": {"keep": [2]}}, {"f_epoch2": {"seed": 1}}]},
+        "The weights 'f_epoch2' have the name that epoch 2 of 'f' gets by `keep`: rename them.",
+    ),
+    "epochs kept for one model": ({"models": [{"m": {**VIT, "finetuning": {"keep": [1]}}}]}, "no key 'keep'"),
+    "epoch 0": ({"finetuning": {"keep": [0]}}, "0 is less than the minimum of 1"),
+    "an epoch twice": ({"finetuning": {"keep": [1, 1]}}, "has non-unique elements"),
     "settings of pretrained": ({"weights": [{"pretrained": {"epochs": 1}}]}, "'pretrained' take no settings"),
     "dataset of a model": ({"models": [{"m": {**VIT, "datasets": ["digit"]}}]}, "did you mean 'digits'?"),
     "dataset without a model": ({"models": [{"m": {**VIT, "datasets": []}}]}, "No model is for the dataset 'digits'"),

@@ -25,7 +25,7 @@ def all_keys():
     definitions = schema()["$defs"]
     # Pretraining and finetuning have a section of their own, with the keys of both.
     yield from (key for key in keys(schema()) if not key.startswith(("pretraining", "finetuning")))
-    for name in ("model_settings", "finetuning_overrides"):
+    for name in ("model_settings", "weights_settings"):
         yield from definitions[name]["properties"]
 
 

@@ -49,12 +49,50 @@ def test_overrides_of_a_model_come_before_those_of_weights():
     assert plan.finetuning("m", "long")["shift"] == 1
 
 
+def test_kept_epochs_are_weights_of_their_own():
+    plan = plan_of(
+        drops={"baselines": ["zeros", "blur"]},
+        finetuning={"epochs": 9, "keep": [4, 2]},
+        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur", "keep": [9]}}, {"plain": {"keep": []}}],
+    )
+    assert plan.weights == [
+        "pretrained",
+        *("finetuned", "finetuned_epoch2", "finetuned_epoch4"),
+        *("blurred", "blurred_epoch9"),
+        "plain",
+    ]
+    assert plan.finetuned() == ["finetuned", "blurred", "plain"]
+    assert list(plan.metrics_of("finetuned_epoch2", "vit")) == ["idsds", "sds_g4_blur"]
+    assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
+    spec = plan.weights_spec("digits", "vit", "blurred_epoch9")
+    parent = plan.finetune_spec("digits", "vit", "blurred")
+    assert (spec["epoch"], spec["kept"], spec["upstream"]) == (9, parent["kept"], parent["key"])
+
+
+def test_what_is_kept_changes_nothing_that_was_there():
+    less, more = plan_of(), plan_of(finetuning={"keep": [1, 3]})
+    keys = {record.manifest: record.spec_key for record in more.records()}
+    upstream_of_tables = [record for record in less.records() if record.rank < 6]
+    assert len(upstream_of_tables) > 20
+    assert all(keys[record.manifest] == record.spec_key for record in upstream_of_tables)
+
+
+def test_precision_is_part_of_a_spec_only_where_it_is_not_float32():
+    specs = {
+        precision: plan_of(finetuning={"precision": precision}).finetune_spec("digits", "vit", "finetuned")
+        for precision in ("float32", "bfloat16")
+    }
+    assert "precision" not in specs["float32"]["training"]
+    assert specs["bfloat16"]["training"]["precision"] == "bfloat16"
+    assert specs["bfloat16"]["key"] != specs["float32"]["key"]
+
+
 def test_every_file_has_one_maker_and_upstream_comes_first():
     plan = plan_of(
         shard_size=16,
         evaluation={"images": 40},
         drops={"grids": [4, 8], "baselines": ["zeros", "blur"]},
-        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur"}}],
+        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur", "keep": [1, 2]}}],
         datasets=["digits", {"fewer": {"dataset": "digits", "evaluation": 0.3}}],
     )
     records = list(plan.records())

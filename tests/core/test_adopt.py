@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from heatproof.adopt import LONG_AGO, adopt, belongs, notice_replaced
-from heatproof.manifest import describe_file, write_manifest
+from heatproof.manifest import describe_file, read_sealed, write_manifest, write_sealed
 from heatproof.plan.entries import Record
 from heatproof.provenance import file_digest
-from heatproof.store import read_json, write_json
 
 NAMES = ("weights", "maps", "scores")
 
@@ -36,7 +35,7 @@ def make(name, rank, spec_key="k", images=None, key=None):
 
 
 def make_dataset(spec_key="k"):
-    write_json("results/dataset.json", {"spec_key": spec_key, "splits": {}})
+    write_sealed("results/dataset.json", {"spec_key": spec_key, "splits": {}})
     return Record(0, "results/dataset.json", "k", ["results/dataset.json"])
 
 
@@ -172,8 +171,8 @@ def fetched(mtime=4000):
         file.write("weights")
     os.utime("mine.pt", (mtime, mtime))
     record = make("weights", 1)
-    made = read_json(record.manifest)
-    write_json(record.manifest, {**made, "input_sha256": {"mine.pt": file_digest("mine.pt")}})
+    made = read_sealed(record.manifest)
+    write_sealed(record.manifest, {**made, "input_sha256": {"mine.pt": file_digest("mine.pt")}})
     return dataclasses.replace(record, sources=("mine.pt",))
 
 
@@ -184,7 +183,10 @@ def replace_checkpoint(mtime):
 
 
 def with_checkpoint(*records):
-    return SimpleNamespace(records=lambda: iter(records), models=["m"], checkpoint_file=lambda model: ["mine.pt"])
+    def every():
+        return iter(records)
+
+    return SimpleNamespace(records=every, weight_records=every, models=["m"], checkpoint_file=lambda model: ["mine.pt"])
 
 
 def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
@@ -197,7 +199,7 @@ def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
     assert min(times(maps)) > LONG_AGO
 
 
-@pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_json("results/weights.json", {})])
+@pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_sealed("results/weights.json", {})])
 def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, lose):
     record = fetched()
     lose()

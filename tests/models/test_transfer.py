@@ -13,6 +13,7 @@ from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.plan.whole import make_plan
 from heatproof.training import stages
+from heatproof.training.loop import Trained
 
 VGG = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
 HEAD = {"classifier.weight", "classifier.bias"}
@@ -59,10 +60,10 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     fetch(plan.start_spec("m"), {})
     runs = []
 
-    def fit(network, *_):
+    def fit(network, *_, **__):
         runs.append(network)
         history = [{"epoch": 0, "lr": 1.0, "train_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.1}]
-        return network.state_dict(), history
+        return Trained(network.state_dict(), history, {})
 
     monkeypatch.setattr(stages, "fit", fit)
     for expected in (1, 1):

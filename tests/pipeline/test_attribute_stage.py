@@ -10,6 +10,7 @@ from toy_project import WHERE, Project
 from heatproof.attribution import make
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.manifest import describe_file, write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.randomness import torch_generator
 from heatproof.store import read_json
@@ -216,7 +217,7 @@ def test_an_explainer_that_returns_something_else(project, explainer, message):
 def test_missing_weights_are_said(project):
     lost = project()
     (lost.folder / "results/weights/toy/net/finetuned.safetensors").write_bytes(b"")
-    with pytest.raises(HeatproofError, match=r"finetuned\.safetensors cannot be read"):
+    with pytest.raises(HeatproofError, match=r"finetuned\.safetensors is damaged"):
         lost.attribute()
 
 
@@ -225,7 +226,9 @@ def test_other_weights_make_all_maps_again(project):
     made.attribute()
     before = made.maps()
     folder = made.folder / "results/weights/toy/net"
-    (folder / "finetuned.safetensors").write_bytes((folder / "pretrained.safetensors").read_bytes())
+    other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
+    other.write_bytes((folder / "pretrained.safetensors").read_bytes())
+    write_manifest(told, spec_key="other", key="other", files=[describe_file(other, told)])
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)

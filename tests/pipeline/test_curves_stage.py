@@ -328,7 +328,7 @@ def test_nothing_but_gaps(project):
 def test_lost_maps_are_said(project):
     made = project(metrics=["ids"]).attribute()
     made.base("mine").with_name("mine.0.json").unlink()
-    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing or damaged"):
+    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
         made.respond()
 
 

@@ -5,7 +5,8 @@ import pytest
 from toy_project import WHERE
 
 from heatproof.attribution.make import attribute
-from heatproof.store import read_json, write_json
+from heatproof.manifest import read_sealed, write_sealed
+from heatproof.store import read_json
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 
@@ -67,7 +68,7 @@ def test_a_later_job_reads_what_the_first_found(project):
     made = project(explainers=["saliency"], shard_size=4)
     made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 0))
     path = f"{made.base('saliency')}.gate.json"
-    write_json(path, {**read_json(path), "gap": "somebody said so"})
+    write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
     made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 1))
     assert gap(made, "saliency", 1) == "somebody said so"
 

@@ -17,6 +17,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
+from heatproof.plan.belief import belief_spec
 from heatproof.plan.whole import make_plan
 from heatproof.stages.parts import parts
 from heatproof.store import describe, read, read_json
@@ -67,6 +68,10 @@ def case(made):
     removed = normalise(removed.reshape(-1, 3, 16, 16), facts).reshape(removed.shape)
     labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
     return data, network, normalise(data.images("evaluation", 0, 10), facts), labels, removed
+
+
+def test_the_metrics_that_hold_the_truth_are_told(made):
+    assert belief_spec(made.plan)["truths"] == ["part_deletion", "wide"]
 
 
 @pytest.mark.parametrize("method", ["saliency", "random"])
@@ -161,8 +166,8 @@ def test_a_dataset_without_parts_is_refused_before_work_starts(tmp_path):
     with pytest.raises(HeatproofError) as raised:
         make_plan(config)
     assert str(raised.value) == (
-        "The metric 'part_deletion' needs a dataset whose parts are known, and 'digits' has none: take 'parts', or "
-        "leave the metric out."
+        "The metric 'part_deletion' needs a dataset whose parts are known, and 'digits' has none: take 'parts' or "
+        "'watermarked', or leave the metric out."
     )
     (tmp_path / "both.yaml").write_text(yaml.safe_dump({**config, "datasets": ["parts", "digits"]}))
     with pytest.raises(HeatproofError, match="'digits' has none"):

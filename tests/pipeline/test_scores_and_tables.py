@@ -117,12 +117,12 @@ def test_the_same_command_gives_the_same_tables(scored):
 def test_a_lost_manifest_is_said(scored):
     made = scored()
     made.base("mine").with_name("mine.0.json").unlink()
-    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing or damaged"):
+    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
         made.score()
 
 
 def test_a_lost_manifest_of_scores_is_said(scored):
     made = scored()
     (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
-    with pytest.raises(HeatproofError, match=r"idsds\.json is missing or damaged: remove .*idsds\.parquet"):
+    with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
         made.inside(tables, made.plan.table_spec())

@@ -8,9 +8,12 @@ from safetensors.torch import load_file
 from toy_project import WHERE, Project
 
 from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.manifest import describe_file, write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.store import read_json
 from heatproof.training import stages
+from heatproof.training.loop import Trained
 
 FILES = ("safetensors", "history.csv", "json")
 
@@ -62,7 +65,7 @@ class TrainedAgain(Exception):
 
 @pytest.fixture
 def no_training(monkeypatch):
-    def fit(*_):
+    def fit(*_, **__):
         raise TrainedAgain
 
     monkeypatch.setattr(stages, "fit", fit)
@@ -80,7 +83,12 @@ def test_weights_that_stand_are_not_made_again(project, no_training):
 
 def test_other_pretrained_bytes_finetune_again(project, no_training):
     again = project()
-    weights(again, "pretrained").write_bytes(weights(again).read_bytes())
+    other = weights(again, "pretrained")
+    other.write_bytes(weights(again).read_bytes())
+    with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
+        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
+    told = other.with_suffix(".json")
+    write_manifest(told, spec_key="other", key="other", files=[describe_file(other, told)])
     with pytest.raises(TrainedAgain):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
 
@@ -99,9 +107,9 @@ def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
     """Return what finetuning hands to the training loop."""
     caught = {}
 
-    def fit(model, train, validation, schedule, seed, augment=None):
+    def fit(model, train, validation, schedule, seed, augment=None, **_):
         caught.update(train=train, validation=validation, augment=augment)
-        return dict(model.state_dict()), [{"epoch": 0}]
+        return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
     monkeypatch.setattr(stages, "fit", fit)
     changed = project(finetuning={"baseline": baseline, "share": share, "epochs": 1})

@@ -15,6 +15,7 @@ from tiny_data import COUNT, DATASET, IMAGES
 from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.manifest import write_sealed
 from heatproof.pieces import open_piece
 from heatproof.plan import figures
 from heatproof.plan.paths import CURVES, DROPS, MAPS, REFERENCE_MAPS, SCORES, SCORES_TABLE
@@ -23,7 +24,7 @@ from heatproof.report.browse import how_many, low_is_good, mean_curve, title
 from heatproof.report.index import CLAIM_COLUMNS, report_page
 from heatproof.report.leaderboard import told
 from heatproof.sequences import Perturbation
-from heatproof.store import ArraySpec, write_json
+from heatproof.store import ArraySpec
 
 EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"
 QUOTED = '"' + EVIL.replace('"', '""') + '"'
@@ -74,8 +75,8 @@ def spec(results):
     }
     for name, text in texts.items():
         Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
-    write_json("results/tables.json", {"key": "tables-key", "spec_key": "tables-spec", "versions": {"numpy": "2.1"}})
-    write_json("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
+    write_sealed("results/tables.json", {"key": "tables-key", "spec_key": "tables-spec", "versions": {"numpy": "2.1"}})
+    write_sealed("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
@@ -216,9 +217,23 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec):
     assert "claims.csv" not in page
 
 
+def test_protocol_checks_stand_where_they_are_made(spec):
+    assert 'id="checks"' not in written(spec)
+    path = Path("results/checks/captions.csv")
+    path.parent.mkdir()
+    path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
+    more = copy.deepcopy(spec)
+    more["tables"]["captions"] = str(path)
+    more["links"]["checks"] = "results/checks/index.html"
+    page = written(more)
+    assert 'id="checks"' in page
+    assert "P &lt; 16 flips them." in page
+    assert 'href="../checks/index.html"' in page
+
+
 def test_a_missing_store_is_one_sentence(spec):
     Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
-    with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing or damaged"):
+    with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
         report_page(spec, {})
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.manifest import write_sealed
 from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
-from heatproof.store import ArraySpec, Layout, ensure_metadata, write_json, write_shard
+from heatproof.store import ArraySpec, Layout, ensure_metadata, write_shard
 
 NO_GAPS = pd.DataFrame()
 CASES = [
@@ -124,7 +125,7 @@ def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
 
 def test_gaps_are_read_from_beside_the_scores(tmp_path):
     path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
-    write_json(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
+    write_sealed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
     assert read_gaps(str(path)) == [gap("b", "no layer")]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_data import NAMED
+from tiny_data import CONFIG, NAMED
 
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
@@ -20,13 +20,13 @@ def drawn(monkeypatch, *arguments, **options):
         return draw(pixels, panels, grid, drops, heading)
 
     monkeypatch.setattr(module, "_figure", spy)
-    show(*arguments, **options)
+    show(*arguments, config=CONFIG, **options)
     return seen
 
 
 def test_size_follows_the_number_of_panels(results, folder):
-    show(folder, "0", ["gradient"], "few.png")
-    show(folder, "0", ["gradient", "gradient_abs", "smooth", "variance", "random", "cam"], "many.png")
+    show(folder, "0", ["gradient"], "few.png", config=CONFIG)
+    show(folder, "0", ["gradient", "gradient_abs", "smooth", "variance", "random", "cam"], "many.png", config=CONFIG)
     few, many = Image.open("few.png").size, Image.open("many.png").size
     row = (module.PANEL + module.HEAD + module.NOTE) * module.DPI
     # Two panels stand in one row, seven in two.
@@ -76,7 +76,7 @@ def test_drops_bring_their_grid(results, folder, monkeypatch):
 def test_errors_are_one_sentence(results, folder, arguments, options, said):
     image, methods = arguments
     with pytest.raises(HeatproofError, match=said) as caught:
-        show(folder, image, methods, "a.png", **options)
+        show(folder, image, methods, "a.png", config=CONFIG, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -86,11 +86,16 @@ def test_places_without_maps_are_errors(results, folder, reference_folder):
     with pytest.raises(HeatproofError, match="know no model"):
         show(reference_folder, "0", ["random"], "a.png", drops=True)
     with pytest.raises(HeatproofError, match="cannot be drawn as"):
-        show(folder, "0", ["gradient"], "a.docx")
+        show(folder, "0", ["gradient"], "a.docx", config=CONFIG)
 
 
 def test_command_line_prints_the_path_or_one_line(results, folder, capsys):
-    assert main(["maps", "show", folder, "--methods", "gradient,random", "--grid", "4", "-o", "out.png"]) == 0
+    assert (
+        main(
+            ["maps", "show", folder, "--methods", "gradient,random", "--grid", "4", "--config", CONFIG, "-o", "out.png"]
+        )
+        == 0
+    )
     assert capsys.readouterr().out == "out.png\n"
     assert main(["maps", "show", "nowhere"]) == 1
     assert capsys.readouterr().err.startswith("heatproof: There is no map store in nowhere")
@@ -121,3 +126,8 @@ def test_large_maps_are_averaged_down():
     png, limit = map_png(np.ones((300, 150)), 96)
     assert Image.open(io.BytesIO(png)).size == (48, 96)
     assert limit == 1
+
+
+def test_a_store_does_not_name_the_code_that_is_run(results, folder):
+    with pytest.raises(HeatproofError, match="name your config with --config, because a store does not decide"):
+        show(folder, "0", ["gradient"], "a.png")

@@ -1,5 +1,7 @@
 """A tiny dataset, named by stores as a user's own is: package.module:callable."""
 
+from pathlib import Path
+
 import numpy as np
 
 from heatproof.data.registry import Split
@@ -28,3 +30,5 @@ def tiny(*, seed):
 
 
 DATASET = {"name": "tiny", "kind": "tiny_data:tiny", "options": {}, "seed": 0, "key": "k", "module": "tiny_data"}
+# What a user names it with.
+CONFIG = str(Path(__file__).with_name("tiny.yaml"))

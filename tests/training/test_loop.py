@@ -46,7 +46,7 @@ def network():
 def test_it_learns(optimizer, decay):
     schedule = replace(SCHEDULE, optimizer=optimizer, schedule=decay, lr=0.1 if optimizer == "sgd" else 0.03)
     model = network()
-    best, history = fit(model, examples(64, 0), examples(32, 1), schedule, seed=0)
+    best, history, _ = fit(model, examples(64, 0), examples(32, 1), schedule, seed=0)
     model.load_state_dict(best)
     unseen = examples(200, 2)
     assert validate(model, unseen, 16)[1] > 0.95
@@ -57,12 +57,12 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
     made = []
     for disturb in (1, 2):
         torch.manual_seed(disturb)
-        best, history = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=0)
+        best, history, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=0)
         made.append((best, history))
     (first, first_history), (second, second_history) = made
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first_history == second_history
-    other, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=1)
+    other, _, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=1)
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
@@ -70,7 +70,7 @@ def test_the_checkpoint_is_the_epoch_with_the_lowest_validation_loss():
     """Under a rate so high that losses jump, with labels so noisy that more training does not help."""
     train, validation = examples(32, 0, noise=4.0), examples(24, 1, noise=4.0)
     model = network()
-    best, history = fit(model, train, validation, replace(SCHEDULE, lr=0.5, epochs=12), seed=0)
+    best, history, _ = fit(model, train, validation, replace(SCHEDULE, lr=0.5, epochs=12), seed=0)
     losses = [row["validation_loss"] for row in history]
     chosen = losses.index(min(losses))
     assert 0 < chosen < len(losses) - 1, "neither the first nor the last, or this test says nothing"
@@ -93,7 +93,7 @@ def test_validation_is_the_mean_over_images_whatever_the_batches():
 def test_the_rate_over_epochs():
     rates = {}
     for schedule in ("step", "cosine"):
-        _, history = fit(network(), examples(16, 0), examples(8, 1), replace(SCHEDULE, schedule=schedule), seed=0)
+        _, history, _ = fit(network(), examples(16, 0), examples(8, 1), replace(SCHEDULE, schedule=schedule), seed=0)
         rates[schedule] = [row["lr"] for row in history]
     assert rates["step"] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
     cosine = [0.05 * (1 + torch.tensor(torch.pi * epoch / 6).cos().item()) for epoch in range(6)]
@@ -116,7 +116,7 @@ def test_images_that_are_not_finite_are_no_success():
 def test_a_last_batch_of_one_is_left_out():
     """Batch norm cannot be trained on one image."""
     flat = nn.Sequential(nn.Flatten(), nn.Linear(108, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    _, history = fit(flat, examples(17, 0), examples(8, 1), SCHEDULE, seed=0)
+    _, history, _ = fit(flat, examples(17, 0), examples(8, 1), SCHEDULE, seed=0)
     assert len(history) == SCHEDULE.epochs
 
 
@@ -137,7 +137,21 @@ def test_the_augmentation_sees_every_training_image_once_an_epoch_and_no_other()
 
 
 def test_weight_decay_and_smoothing_reach_the_loss():
-    plain, _ = fit(network(), examples(32, 0), examples(8, 1), SCHEDULE, seed=0)
+    plain, _, _ = fit(network(), examples(32, 0), examples(8, 1), SCHEDULE, seed=0)
     for change in ({"weight_decay": 0.1}, {"label_smoothing": 0.2}, {"momentum": 0.0}, {"batch_size": 8}):
-        other, _ = fit(network(), examples(32, 0), examples(8, 1), replace(SCHEDULE, **change), seed=0)
+        other, _, _ = fit(network(), examples(32, 0), examples(8, 1), replace(SCHEDULE, **change), seed=0)
         assert any(not torch.equal(plain[name], other[name]) for name in plain), change
+
+
+def test_bfloat16_trains_weights_of_float32():
+    plain, history, _ = fit(network(), examples(64, 0), examples(32, 1), SCHEDULE, seed=0)
+    seen = set()
+    model = network()
+    model[0].register_forward_hook(lambda layer, inputs, made: seen.add((layer.training, made.dtype)))
+    best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bfloat16"), seed=0)
+    assert seen == {(True, torch.bfloat16), (False, torch.float32)}, "validated as the weights are used"
+    assert all(best[name].dtype == plain[name].dtype for name in plain)
+    assert any(not torch.equal(best[name], plain[name]) for name in plain)
+    for key in ("train_loss", "validation_loss"):
+        assert lower[-1][key] == pytest.approx(history[-1][key], abs=0.02)
+    assert lower[-1]["validation_accuracy"] > 0.9

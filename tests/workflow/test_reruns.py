@@ -65,6 +65,21 @@ def test_baseline(project):
     assert project.ran() == {}
 
 
+def test_kept_epochs(project):
+    """What was there before `keep` is left alone, and an epoch less trains nothing."""
+    weights = project.folder / "results/weights/digits/vgg/finetuned.safetensors"
+    before = weights.read_bytes(), (project.folder / SALIENCY).read_bytes()
+    project.config["finetuning"] = {"epochs": 1, "keep": [1]}
+    assert project.ran() == {"finetune": 1, "keep_epoch": 1, "drops": 4, "attribute": 4, "score": 2, "tables": 1}
+    assert (weights.read_bytes(), (project.folder / SALIENCY).read_bytes()) == before
+    log = project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log"
+    assert "saliency: all 4 images are there already" in log.read_text()
+    assert project.ran() == {}
+    project.config["finetuning"] = {"epochs": 1}
+    assert project.ran() == {"finetune": 1, "drops": 2, "attribute": 2, **RESCORED}
+    assert "the weights stand" in (project.folder / "results/logs/finetune/digits/vgg/finetuned.log").read_text()
+
+
 def test_metrics(project):
     """Images of one shard, so that a response is one job: what is cached is asked no more, whoever reads it."""
     project.config["evaluation"]["images"] = 4
@@ -255,7 +270,7 @@ def test_lost_manifest_is_healed_as_the_sentence_says(project):
     (project.folder / path).write_text("{")
     (project.folder / scores).unlink()
     said = project.run(scores, fails=True)
-    assert f"{path} is missing or damaged: remove it if it is there, and run your snakemake command with this" in said
+    assert f"{path} is damaged: remove it with `rm {path}` and run your snakemake command with this path" in said
     (project.folder / path).unlink()
     assert project.ran(path) == {"attribute": 1}
     assert project.ran(scores) == {"score": 1}

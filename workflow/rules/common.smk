@@ -3,15 +3,17 @@ import json
 import os
 import sys
 
-from heatproof.plan import belief, claims, figures, page, paths
+from heatproof.plan import belief, checks, claims, figures, page, paths
 from heatproof.plan import similarity as alike
 from heatproof.errors import HeatproofError
 from heatproof.workflow import (
     check_before_start,
+    check_writable,
     hold_folder,
     job_environment,
     job_threads,
     stage,
+    why_it_failed,
 )
 
 NAME = r"[\w.-]+"
@@ -25,6 +27,7 @@ try:
     )
     if workflow.is_main_process and not workflow.dryrun:
         hold_folder(".snakemake")
+        check_writable(paths.RESULTS)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
@@ -54,6 +57,12 @@ def say_where():
         )
     if os.path.exists(page.PAGE):
         print(f"The page to look at is {page.PAGE}.", file=sys.stderr)
+
+
+def say_why():
+    reason = why_it_failed(paths.RESULTS)
+    if reason:
+        print(f"heatproof: {reason}", file=sys.stderr)
 
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).

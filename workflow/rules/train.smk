@@ -32,7 +32,7 @@ rule finetune:
     output:
         updates(
             paths.at(pattern, weights=plan.finetuned())
-            for pattern in paths.WEIGHTS_FILES
+            for pattern in (*paths.WEIGHTS_FILES, paths.KEPT)
         ),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
@@ -49,3 +49,20 @@ rule finetune:
         "Finetuning {wildcards.model} on {wildcards.dataset} ({wildcards.weights})"
     shell:
         stage("finetune")
+
+
+rule keep_epoch:
+    input:
+        lambda w: plan.kept_inputs(w.dataset, w.model, w.weights),
+    output:
+        [paths.at(pattern, weights=list(plan.kept)) for pattern in paths.WEIGHTS_FILES],
+    log:
+        "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
+    conda:
+        ENVIRONMENT
+    params:
+        spec=lambda w: spec(plan.kept_spec(w.dataset, w.model, w.weights)),
+    message:
+        "Taking {wildcards.weights} out of the finetuning of {wildcards.model} on {wildcards.dataset}"
+    shell:
+        stage("keep_epoch")

@@ -306,7 +306,7 @@ def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor)
     """Return gradients (M, N, C, H, W) of M weighted sums of the logits, by weights (M, N, K)."""
     import torch
 
-    from heatproof.attribution.memory import runs_out
+    from heatproof.errors import runs_out
 
     # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
     # order, and the sign of a gradient near zero would depend on the batch.

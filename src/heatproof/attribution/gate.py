@@ -13,7 +13,7 @@ import numpy as np
 
 from heatproof.attribution.registry import Figure
 from heatproof.errors import NotApplicable
-from heatproof.store import read_json, write_json
+from heatproof.manifest import read_sealed, write_sealed
 
 IMAGES = 4
 
@@ -42,7 +42,7 @@ def open_gate(
         ``difference_from_gradient`` (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in
         [0, 1]. ``gap``, the reason for one or None; ``images`` and ``network_passes``.
     """
-    made = read_json(path)
+    made = read_sealed(path)
     if made is not None and made.get("key") == key:
         return made
     figures: dict[str, Figure] = {}
@@ -55,7 +55,7 @@ def open_gate(
         gap = str(reason)
     told = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
     record = {"key": key, "images": count, "figures": told, "gap": gap, "network_passes": passes() - before}
-    write_json(path, record)
+    write_sealed(path, record)
     return record
 
 

@@ -6,17 +6,18 @@ import importlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from heatproof.attribution.gate import IMAGES, for_manifest, open_gate
-from heatproof.attribution.memory import WithinMemory
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.pieces import Piece, open_piece
@@ -113,7 +114,8 @@ def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             piece.publish(str(device))
             continue
         if network is None and model:
-            network = load_network(model, dataset.num_classes, spec["weights"], device)
+            precision = spec.get("precision", "float32")
+            network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
         context = _Context(spec, entry, dataset, network, facts, machine["batch_size"], device)
         try:
             _pass_gate(piece, context)
@@ -134,6 +136,7 @@ def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Piece:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
+    made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
     return open_piece(
         spec,
@@ -171,7 +174,8 @@ class _Context:
     ) -> None:
         self.spec, self.entry, self.dataset, self.network = spec, entry, dataset, network
         self.facts, self.batch_size, self.device = facts, batch_size, device
-        self.function, self.within_memory = find_function(entry), WithinMemory(entry["name"])
+        self.function = find_function(entry)
+        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), device)
         softmax = network is not None and spec["output"] == "probability"
         self.output = Probabilities(network).eval() if network is not None and softmax else network
         self.counter = CountPasses(network)
@@ -192,7 +196,13 @@ class _Context:
             background=self.background,
             figures=figures,
         )
-        return stack_maps(self.within_memory(self.function, explained, self.entry["options"]), self.entry, explained)
+
+        def run(size: int) -> Mapping[str, torch.Tensor]:
+            if figures is not None:
+                figures.clear()
+            return self.function(replace(explained, batch_size=size), **self.entry["options"])
+
+        return stack_maps(self.within_memory(run, self.batch_size), self.entry, explained)
 
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first few images, if the network has what the explainer needs."""

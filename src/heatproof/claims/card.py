@@ -13,7 +13,7 @@ from heatproof.claims.catalogue import CLAIMS
 from heatproof.claims.evidence import Case, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import Claim, Untestable
-from heatproof.manifest import publish_tables
+from heatproof.manifest import checked, publish_tables
 from heatproof.metrics.bootstrap import interval
 from heatproof.metrics.scored import read_scores
 from heatproof.store import write_table
@@ -42,7 +42,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write claims.csv: what each published claim comes to on this run's scores."""
     places, files, scores = read_scores(spec)
     facts = spec["metrics"]
-    cases = [Case(*place, **facts[place[3]]) for place in places]
+    cases = [Case(*place, **facts[place[3]], kept_by=spec["kept"].get(place[2], "")) for place in places]
     evidence = Evidence(
         scores,
         cases,
@@ -50,7 +50,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         {name: Model.read(name, **model) for name, model in spec["models"].items()},
         spec["seed"],
         spec["bootstrap"],
-        pd.read_csv(spec["accuracy"]),
+        pd.read_csv(checked(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
     )
     table = claims_table(evidence, spec["level"])

@@ -97,13 +97,20 @@ def road_ranks_differ_between_models(e: Evidence) -> Measured:
 @claim(
     PAPER,
     "section 5.1, table 3",
-    AGREEMENT + " between weights of a model, MoRF and LeRF",
+    AGREEMENT + " between kept epochs of a finetuning, MoRF and LeRF",
 )
 def ranks_agree_between_checkpoints(e: Evidence) -> Measured:
     """Rankings agree between checkpoints of one training."""
-    pairs = [pair for kind in ("deletion_morf", "deletion_lerf") for pair in e.pairs_differing(e.find(kind), "weights")]
+    if not any(case.kept_by for case in e.cases):
+        raise Untestable("no finetuning keeps epochs: add some to the config, such as finetuning: {keep: [2, 4, 8]}")
+    pairs = [
+        (a, b)
+        for kind in ("deletion_morf", "deletion_lerf")
+        for a, b in e.pairs_differing(e.find(kind, kept=True), "weights")
+        if e.cases[a].kept_by == e.cases[b].kept_by
+    ]
     if not pairs:
-        raise Untestable("the config scores one weights of each model")
+        raise Untestable("every finetuning keeps one epoch, and a pair takes two")
     draws, basis = e.agreement(pairs)
     return Measured(draws, above=STRONG, basis=basis)
 

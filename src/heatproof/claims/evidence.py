@@ -22,7 +22,13 @@ FEWEST_METHODS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """One test case: where it is, and what its metric is."""
+    """One test case: where it is, and what its metric is.
+
+    Attributes
+    ----------
+    kept_by
+        The finetuning of which the weights are a kept epoch; "" for weights that are none.
+    """
 
     dataset: str
     model: str
@@ -31,6 +37,7 @@ class Case:
     kind: str
     options: Mapping[str, Any]
     higher_is_better: bool
+    kept_by: str = ""
 
     @property
     def network(self) -> tuple[str, str, str]:
@@ -90,7 +97,7 @@ class Evidence:
     seed, repetitions
         Of the bootstrap over images; the same images are drawn in all cases of a dataset.
     accuracy
-        As accuracy.csv.
+        As accuracy.csv; that of kept epochs is left out.
     offsets
         Kind of a metric to the change of its scores (methods, images) when maps get a constant offset.
     """
@@ -106,7 +113,9 @@ class Evidence:
         accuracy: pd.DataFrame | None = None,
         offsets: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self.cases, self.methods, self.models, self.accuracy = list(cases), list(methods), dict(models), accuracy
+        self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
+        kept = {case.weights for case in self.cases if case.kept_by}
+        self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(kept)]
         self.offsets, self.seed, self.repetitions = dict(offsets or {}), seed, repetitions
         self.values: dict[int, np.ndarray] = {}
         names = [method.name for method in self.methods]
@@ -134,8 +143,9 @@ class Evidence:
         weights: str | Callable[[str], bool] | None = None,
         model: Callable[[Model], bool] | None = None,
         options: Mapping[str, Any] | None = None,
+        kept: bool = False,
     ) -> list[int]:
-        """Return the places of test cases of a metric's kind.
+        """Return the places of test cases of a metric's kind, on whole trainings or on the epochs that they kept.
 
         Raises
         ------
@@ -146,6 +156,7 @@ class Evidence:
             place
             for place, case in enumerate(self.cases)
             if case.kind == kind
+            and bool(case.kept_by) == kept
             and (metric is None or case.metric == metric)
             and (weights is None or (weights(case.weights) if callable(weights) else case.weights == weights))
             and (model is None or model(self.models[case.model]))

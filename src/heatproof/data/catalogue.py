@@ -10,6 +10,7 @@ from heatproof.data import (  # noqa: F401
     imagenet,
     parts,
     places365,
+    watermarked,
 )
 from heatproof.data.registry import DATASETS
 

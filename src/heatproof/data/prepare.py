@@ -10,8 +10,8 @@ import numpy as np
 
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.errors import HeatproofError
+from heatproof.manifest import write_sealed
 from heatproof.registry import import_callable, is_reference
-from heatproof.store import write_json
 
 SPLITS = ("train", "validation", "evaluation")
 
@@ -58,7 +58,7 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             raise HeatproofError(f"A label of {name} in {spec['name']!r} lies outside 0 to {dataset.num_classes - 1}.")
         _check_image(dataset.images(name, 0, 1), f"{name} of {spec['name']!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
-    write_json(
+    write_sealed(
         spec["manifest"],
         {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
     )

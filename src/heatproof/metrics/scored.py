@@ -7,7 +7,20 @@ from typing import Any
 
 import pandas as pd
 
+from heatproof.manifest import checked
+
 Place = tuple[str, str, str, str]
+
+
+def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read a file of scores.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, or has not the bytes that its manifest says.
+    """
+    return pd.read_parquet(checked(path), columns=columns)
 
 
 def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:
@@ -27,4 +40,4 @@ def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.Dat
     ]
     names = ("dataset", "model", "weights", "metric")
     files = [spec["scores"].format(**dict(zip(names, place, strict=True))) for place in places]
-    return places, files, pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    return places, files, pd.concat([read_parquet(path) for path in files], ignore_index=True)

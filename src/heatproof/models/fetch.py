@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from heatproof.data.prepare import open_dataset
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.manifest import publish_tables
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
@@ -41,7 +41,7 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         if spec["sha256"] and not found.startswith(spec["sha256"]):
             raise HeatproofError(
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {found}, not {spec['sha256']}: it is another file, "
-                "or it arrived damaged."
+                "or it arrived damaged; run again, and if it stays so, check the address and the sha256 in the config."
             )
         state = read_state(path, spec["checkpoint"])
     if is_packaged(spec["checkpoint"]):
@@ -60,7 +60,8 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         aside.unlink(missing_ok=True)
     write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
     # By these bytes a results folder tells whether the file behind the path is still the same.
-    publish_tables(spec, [spec["output"], spec["history"]], [spec["checkpoint"]] if is_file(spec["checkpoint"]) else [])
+    foreign = [spec["checkpoint"]] if is_file(spec["checkpoint"]) else []
+    publish_tables(spec, [spec["output"], spec["history"]], [], foreign)
 
 
 def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
@@ -88,10 +89,16 @@ def _local(checkpoint: str, folder: Path) -> Path:
         return Path(checkpoint)
     path = folder / "checkpoint"
     try:
-        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:
+        # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
+        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:  # noqa: S310
             shutil.copyfileobj(answer, file)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise HeatproofError(f"The checkpoint {checkpoint} cannot be fetched ({error}).") from None
+        fault = fault_of(error)
+        raise HeatproofError(
+            fault
+            or f"The checkpoint {checkpoint} cannot be fetched ({error}): check the address in the config and this "
+            "machine's way to the network, and run again."
+        ) from None
     return path
 
 

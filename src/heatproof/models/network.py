@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.models.precision import set_precision
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
+from heatproof.store import written_aside
 
 
 def use_machine(machine: Mapping[str, Any]) -> torch.device:
@@ -26,6 +28,10 @@ def use_machine(machine: Mapping[str, Any]) -> torch.device:
     # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    if machine.get("deterministic"):
+        # cuBLAS asks for it before its first product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     wanted = machine["device"]
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -61,12 +67,12 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
 
 
 def load_network(
-    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device
+    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
 ) -> torch.nn.Module:
     """Build a network with the weights of a file, in eval mode, its parameters without gradients."""
     network = build_network(spec, num_classes)
     load_weights(network, weights)
-    return network.to(device).eval().requires_grad_(False)
+    return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
 
 def find_head(spec: Mapping[str, Any]) -> set[str]:
@@ -107,6 +113,9 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
+        fault = fault_of(error)
+        if fault:
+            raise HeatproofError(fault) from None
         raise HeatproofError(
             f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
@@ -124,13 +133,12 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     """Write weights as safetensors, aside and then moved into place."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
-    save_file({name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}, aside)
-    os.replace(aside, path)
+    copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}
+    with written_aside(path) as aside:
+        # Not save_file, whose errors do not tell a full disk from others.
+        aside.write_bytes(save(copies))
 
 
 def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Module:

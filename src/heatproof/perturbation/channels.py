@@ -65,7 +65,8 @@ def channel_activations(
                 seen.clear()
                 batch = images[start : start + batch_size]
                 network(batch.to(device if device is not None else batch.device))
-                parts.append(seen[-1][: len(batch)].float().cpu().numpy())
+                # More than one where memory ran out, and more rows than images where the batch was filled up.
+                parts.append(torch.cat(seen)[: len(batch)].float().cpu().numpy())
     finally:
         handle.remove()
     return np.concatenate(parts)

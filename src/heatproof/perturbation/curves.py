@@ -12,7 +12,8 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.perturbation.responses import Batch, Network, run_batched
+from heatproof.perturbation.whole import layout_of
 from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -178,7 +179,7 @@ def _filled(
     runs = _runs(keys)
 
     def batches() -> Iterator[Batch]:
-        memory = _layout(images)
+        memory = layout_of(images)
         for start in range(0, count, batch_size):
             chunk = images[start : start + batch_size].to(device)
             ids = image_ids[start : start + batch_size]
@@ -289,7 +290,7 @@ def _imputed(
     def batches() -> Iterator[Batch]:
         for made, rows in _rebatched(pieces(), batch_size):
             order.extend(rows.tolist())
-            yield made.contiguous(memory_format=_layout(images)), rows
+            yield made.contiguous(memory_format=layout_of(images)), rows
 
     read = run_batched(network, batches(), targets, image_ids)
     # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
@@ -357,7 +358,7 @@ def _updated(
                 flat[row, new] = point
                 gone[row, new] = True
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(device)
-            current = torch.where(mask, fill, chunk).contiguous(memory_format=_layout(images))
+            current = torch.where(mask, fill, chunk).contiguous(memory_format=layout_of(images))
             batch = [(current, torch.arange(len(chunk), device=device))]
             parts.append({"rows": np.arange(rows.start, rows.stop)} | run_batched(network, batch, targets[rows], ids))
     by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")

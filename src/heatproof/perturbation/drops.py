@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from heatproof.data.ahead import read_ahead
 from heatproof.data.prepare import open_dataset
-from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.perturbation.responses import WholeBatches, patch_responses
+from heatproof.perturbation.responses import patch_responses
+from heatproof.perturbation.whole import open_network
 from heatproof.pieces import open_piece
 from heatproof.progress import track
 from heatproof.store import ArraySpec
@@ -25,7 +27,8 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     dataset = open_dataset(spec["dataset"])
     split = dataset.splits["evaluation"]
     variants = spec["grid"] ** 2 + 1
-    made_by = {key: spec[key] for key in ("dataset", "model", "weights", "grid", "baseline", "seed", "code")}
+    told = ("dataset", "model", "weights", "grid", "baseline", "seed", "code", "precision")
+    made_by = {key: spec[key] for key in told if key in spec}
     piece = open_piece(
         spec,
         spec["output"],
@@ -39,13 +42,16 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     if start < stop:
         options = dataset_options(spec["baseline"], None, dataset, spec["model"]["facts"])
         size = machine["batch_size"]
-        network = WholeBatches(load_network(spec["model"], dataset.num_classes, spec["weights"], device), size)
-        for low in track(range(start, stop, size), "patch drops", unit="batch"):
+        network = open_network(spec, dataset.num_classes, machine, device)
+        for low, images in read_ahead(
+            lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), spec["model"]["facts"]),
+            track(range(start, stop, size), "patch drops", unit="batch"),
+        ):
             high = min(low + size, stop)
             began = time.monotonic()
             read = patch_responses(
                 network,
-                normalise(dataset.images("evaluation", low, high), spec["model"]["facts"]),
+                images,
                 torch.from_numpy(split.labels[low:high]),
                 split.ids[low:high],
                 spec["grid"],

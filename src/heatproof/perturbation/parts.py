@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.perturbation.responses import Batch, Network, run_batched
+from heatproof.perturbation.whole import layout_of
 
 
 def part_responses(
@@ -69,7 +70,7 @@ def part_responses(
             stop = start + batch_size
             chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)
             for part in torch.arange(len(chunk)).split(batch_size):
-                seen = chunk[part].to(device).contiguous(memory_format=_layout(images))
+                seen = chunk[part].to(device).contiguous(memory_format=layout_of(images))
                 yield seen, (part // variants + start).to(device)
 
     read = run_batched(network, batches(), targets, image_ids)

@@ -16,7 +16,8 @@ from scipy.interpolate import LinearNDInterpolator
 from scipy.spatial import Delaunay
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.perturbation.responses import Batch, Network, run_batched
+from heatproof.perturbation.whole import layout_of
 from heatproof.randomness import numpy_generator
 from heatproof.sequences import pixel_ranking
 
@@ -311,7 +312,7 @@ def pic_responses(
     made = pictures(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
-    layout = _layout(images)
+    layout = layout_of(images)
 
     def batches() -> Iterator[Batch]:
         stream = _variants(made, known)

@@ -11,40 +11,10 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.whole import layout_of
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class WholeBatches(torch.nn.Module):
-    """A network that always sees batches of one size, and counts the images that go through it.
-
-    How a library adds up floats can depend on the size of a batch. With the last batch of a shard filled up by copies,
-    a number depends neither on how images are cut in shards nor on what else lies in its batch.
-
-    Parameters
-    ----------
-    network
-        Images (B, C, H, W) to logits (B, K), in eval mode.
-    size
-        Images in a batch; a larger one goes through as it is.
-    """
-
-    def __init__(self, network: torch.nn.Module, size: int) -> None:
-        super().__init__()
-        self.network = network
-        self.size = size
-        self.images = 0
-        self.eval()
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits (B, K)."""
-        count = len(images)
-        self.images += max(count, self.size)
-        if count >= self.size:
-            return self.network(images)
-        filled = torch.cat([images, images[-1:].expand(self.size - count, *images.shape[1:])])
-        return self.network(filled.contiguous(memory_format=_layout(images)))[:count]
 
 
 def run_batched(
@@ -140,7 +110,7 @@ def intact_responses(
 
     def batches() -> Iterator[Batch]:
         for rows in torch.arange(len(images), device=device).split(batch_size):
-            yield images[rows.to(images.device)].to(device).contiguous(memory_format=_layout(images)), rows
+            yield images[rows.to(images.device)].to(device).contiguous(memory_format=layout_of(images)), rows
 
     read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
     both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
@@ -217,17 +187,10 @@ def patch_responses(
             for part in torch.arange(len(chunk) * len(masks), device=device).split(batch_size):
                 row, variant = part // len(masks), part % len(masks)
                 perturbed = torch.where(masks[variant], baselines[row], chunk[row])
-                yield perturbed.contiguous(memory_format=_layout(images)), row + start
+                yield perturbed.contiguous(memory_format=layout_of(images)), row + start
 
     read = run_batched(network, batches(), targets, image_ids)
     return {name: values.reshape(len(images), len(masks)) for name, values in read.items()}
-
-
-def _layout(images: torch.Tensor) -> torch.memory_format:
-    """Return channels_last for images in that layout."""
-    if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
-        return torch.contiguous_format
-    return torch.channels_last
 
 
 def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:

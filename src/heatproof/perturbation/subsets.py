@@ -11,7 +11,8 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.responses import Batch, Network, _layout, run_batched
+from heatproof.perturbation.responses import Batch, Network, run_batched
+from heatproof.perturbation.whole import layout_of
 
 
 def subset_responses(
@@ -99,7 +100,7 @@ def subset_responses(
                 mask = torch.cat([with_intact(start + one)[variant[row == one]] for one in row.unique().tolist()])
                 row = row.to(device)
                 perturbed = torch.where(mask, baselines[row], chunk[row])
-                yield perturbed.contiguous(memory_format=_layout(images)), row + start
+                yield perturbed.contiguous(memory_format=layout_of(images)), row + start
 
     read = run_batched(network, batches(), targets, image_ids)
     return {name: values.reshape(len(images), variants, *values.shape[1:]) for name, values in read.items()}

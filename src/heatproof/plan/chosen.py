@@ -45,10 +45,34 @@ class Chosen:
         """Model name to its entry."""
         return {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
 
-    @property
+    @cached_property
     def weights(self) -> list[str]:
-        """Names of the weights that are scored, for every model."""
-        return list(self.config["weights"])
+        """Names of the weights that are scored, for every model: every entry, and the epochs that it keeps."""
+        names: list[str] = []
+        for entry in self.config["weights"]:
+            names += [entry, *(epoch_name(entry, epoch) for epoch in self.keep(entry))]
+        return names
+
+    def keep(self, weights: str) -> list[int]:
+        """Return after how many epochs a finetuning keeps its weights, ascending; none for `pretrained`."""
+        if weights == PRETRAINED:
+            return []
+        return sorted(self.config["weights"][weights].get("keep", self.config["finetuning"]["keep"]))
+
+    @cached_property
+    def kept(self) -> dict[str, tuple[str, int]]:
+        """Name of the weights of every kept epoch to the finetuning that it is of, and the epoch."""
+        found = {}
+        for entry in self.config["weights"]:
+            for epoch in self.keep(entry):
+                name = epoch_name(entry, epoch)
+                if name in self.config["weights"]:
+                    raise HeatproofError(
+                        f"The weights {name!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
+                        "them."
+                    )
+                found[name] = (entry, epoch)
+        return found
 
     @cached_property
     def model_explainers(self) -> list[str]:
@@ -167,8 +191,16 @@ class Chosen:
         return [name for name, entry in self.metrics.items() if entry.metric.reads == "parts"]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
-        """Return how these weights were finetuned; None for `pretrained`."""
+        """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole finetuning."""
         if weights == PRETRAINED:
             return None
-        settings = {**self.models[model].finetuning, **self.config["weights"][weights]}
+        entry = self.kept[weights][0] if weights in self.kept else weights
+        settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
+        # It changes no epoch, only how many of them are looked at.
+        settings.pop("keep")
         return settings
+
+
+def epoch_name(weights: str, epoch: int) -> str:
+    """Name the weights of a finetuning after some epochs."""
+    return f"{weights}_epoch{epoch}"

@@ -52,6 +52,7 @@ def claims_spec(plan: Scoring) -> dict[str, Any]:
     spec = {
         **{key: scores[key] for key in ("scores", "cases", "seed", "bootstrap", "level")},
         "metrics": metrics,
+        "kept": {name: entry for name, (entry, _) in plan.kept.items()},
         "methods": methods,
         "models": {
             name: {"architecture": model.architecture, "options": dict(model.options)}

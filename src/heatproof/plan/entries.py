@@ -17,6 +17,8 @@ from heatproof.models.registry import InputFacts
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
 
+SCHEMES = ("https://", "http://", "file://")
+
 
 @dataclass(frozen=True)
 class ExplainerEntry:
@@ -74,6 +76,8 @@ class Record:
         How far a shard must reach; None for what is no shard.
     sources
         Files of the user's own that were read; the manifest has the digests of their bytes.
+    kept
+        Epochs that a finetuning must have kept.
     """
 
     rank: int
@@ -82,6 +86,7 @@ class Record:
     outputs: list[str]
     images: int | None = None
     sources: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +144,11 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     transfer = given.get("transfer", False)
     if checkpoint and is_packaged(checkpoint):
         sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
+    if checkpoint and "://" in checkpoint and not checkpoint.lower().startswith(SCHEMES):
+        raise HeatproofError(
+            f"The checkpoint {checkpoint} of model {name!r} cannot be fetched: give a path, or an address that begins "
+            f"with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}."
+        )
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(
             f"The checkpoint of model {name!r} is a URL: give its sha256 beside it, so that what arrives is what "

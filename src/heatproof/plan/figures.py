@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from heatproof.plan import page
+from heatproof.plan import checks, page
 from heatproof.plan.belief import BELIEF_FILES
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
@@ -40,7 +40,9 @@ def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, page.PAGE]
     if page.all_metrics(plan):
-        files += [*BELIEF_FILES, *SIMILARITY_FILES]
+        files += [*BELIEF_FILES, *SIMILARITY_FILES, *checks.check_files(plan)]
+        if checks.montage_images(plan):
+            files += checks.montage_files(plan)
     return [*files, GALLERY] if gallery_images(plan) else files
 
 
@@ -127,6 +129,8 @@ def page_spec(plan: Scoring) -> dict[str, Any]:
     links = {"figure": PLOT_SVG, "scores": SCORES_PAGE, "ranking": RANK_PAGE, "accuracy": ACCURACY_PAGE}
     if gallery_images(plan):
         links["maps"] = GALLERY
+    if page.all_metrics(plan):
+        links["checks"] = checks.CHECKS_PAGE
     return page.page_spec(plan, shown_methods(plan), gallery_images(plan), links)
 
 
@@ -157,4 +161,9 @@ def records(plan: Scoring) -> Iterator[Record]:
     yield Record(7, PAGES_MANIFEST, pages_spec(plan)["key"], outputs)
     if gallery_images(plan):
         yield Record(7, GALLERY_MANIFEST, gallery_spec(plan)["key"], [GALLERY, GALLERY_MANIFEST])
+    spec = checks.checks_spec(plan)
+    yield Record(7, spec["manifest"], spec["key"], [*checks.check_files(plan), spec["manifest"]])
+    if checks.montage_images(plan):
+        spec = checks.montage_spec(plan, shown_methods(plan))
+        yield Record(7, spec["manifest"], spec["key"], [*checks.montage_files(plan), spec["manifest"]])
     yield Record(8, page.PAGE_MANIFEST, page_spec(plan)["key"], [page.PAGE, page.PAGE_MANIFEST])

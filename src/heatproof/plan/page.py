@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.metrics.single_deletion import base_name
+from heatproof.plan.checks import CAPTIONS, CHECKS_MANIFEST, SUMMARY, checks_spec
 from heatproof.plan.claims import CLAIMS, CLAIMS_MANIFEST, claims_spec
 from heatproof.plan.paths import (
     ACCURACY,
@@ -53,6 +54,9 @@ def page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
     if all_metrics(plan):
         tables["scores"] = (SCORES_TABLE, SCORES_TABLE_MANIFEST, plan.scores_table_spec())
         tables["claims"] = (CLAIMS, CLAIMS_MANIFEST, claims_spec(plan))
+        compared = checks_spec(plan)
+        tables["summary"] = (SUMMARY, CHECKS_MANIFEST, compared)
+        tables["captions"] = (CAPTIONS, CHECKS_MANIFEST, compared)
     return tables
 
 

@@ -13,6 +13,8 @@ DATASET = RESULTS + "/datasets/{dataset}.json"
 WEIGHTS = RESULTS + "/weights/{dataset}/{model}/{weights}.safetensors"
 HISTORY = RESULTS + "/weights/{dataset}/{model}/{weights}.history.csv"
 WEIGHTS_MANIFEST = RESULTS + "/weights/{dataset}/{model}/{weights}.json"
+# States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
+KEPT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)

@@ -32,6 +32,7 @@ def channels_spec(plan: Scoring, dataset: str, model: str, weights: str, shard: 
         "model": plan.model_spec(model),
         "weights": upstream["output"],
         "upstream": upstream["key"],
+        **plan.precision(),
     }
     spec = keyed(made, ["heatproof.stages.channels", plan.models[model].module])
     size = plan.config["shard_size"]

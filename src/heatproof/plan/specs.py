@@ -7,7 +7,7 @@ code that it can run (as a digest), is another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from heatproof.plan.paths import (
     DATASET,
     DROPS,
     HISTORY,
+    KEPT,
     MAPS,
     NO_MODEL,
     PARTS,
@@ -66,6 +67,7 @@ class Specs(Chosen):
             "manifest": DATASET.format(dataset=dataset),
         }
 
+    @remembered
     def model_spec(self, model: str) -> dict[str, Any]:
         """Return what builds a network."""
         entry = self.models[model]
@@ -92,11 +94,16 @@ class Specs(Chosen):
         if entry.checkpoint and not entry.transfer:
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
             return keyed(spec, ["heatproof.models.fetch", entry.module])
-        spec |= {"training": {"seed": self.config["seed"], **entry.pretraining}}
+        spec |= {"training": self._training(entry.pretraining)}
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
         return keyed(spec, ["heatproof.training.stages", entry.module])
+
+    def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        given = {"seed": self.config["seed"], **settings}
+        # Weights that were made before there was a choice stand.
+        return {key: value for key, value in given.items() if (key, value) != ("precision", "float32")}
 
     @remembered
     def start_spec(self, model: str) -> dict[str, Any]:
@@ -112,6 +119,7 @@ class Specs(Chosen):
         }
         return keyed(spec, ["heatproof.models.fetch", entry.module])
 
+    @remembered
     def _network_of(self, model: str) -> dict[str, Any]:
         spec = self.model_spec(model)
         # Which layer a CAM reads is no matter of training.
@@ -127,27 +135,53 @@ class Specs(Chosen):
             "model": self._network_of(model),
             "pretrained": upstream["output"],
             "upstream": upstream["key"],
-            "training": {"seed": self.config["seed"], **(self.finetuning(model, weights) or {})},
+            "training": self._training(self.finetuning(model, weights) or {}),
             "output": WEIGHTS.format(**where),
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),
         }
-        return keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        made = keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        # No part of the key: what is kept changes neither the training nor what follows from its weights.
+        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**where)}
+
+    @remembered
+    def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Return what takes the weights of a kept epoch out of what its finetuning left."""
+        where = {"dataset": dataset, "model": model, "weights": weights}
+        entry, epoch = self.kept[weights]
+        finetuned = self.finetune_spec(dataset, model, entry)
+        spec = {
+            "epoch": epoch,
+            "upstream": finetuned["key"],
+            "kept": finetuned["kept"],
+            "trained": finetuned["history"],
+            "output": WEIGHTS.format(**where),
+            "history": HISTORY.format(**where),
+            "manifest": WEIGHTS_MANIFEST.format(**where),
+        }
+        return keyed(spec, ["heatproof.training.kept"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return the spec that makes some weights."""
         if weights == PRETRAINED:
             return self.pretrain_spec(dataset, model)
+        if weights in self.kept:
+            return self.kept_spec(dataset, model, weights)
         return self.finetune_spec(dataset, model, weights)
 
     def drops_spec(
         self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of patch drops."""
+        made = self._drops_whole(dataset, model, weights, grid, baseline)
+        return {**made, **self._piece(shard, self.drop_images)}
+
+    @remembered
+    def _drops_whole(self, dataset: str, model: str, weights: str, grid: int, baseline: str) -> dict[str, Any]:
         made = {**self._passes(dataset, model, weights), "grid": grid, "baseline": baseline}
         base = DROPS.format(dataset=dataset, model=model, weights=weights, grid=grid, baseline=baseline)
         spec = keyed(made, ["heatproof.perturbation.drops", self.models[model].module])
-        return {**spec, "output": base, **self._piece(shard, self.drop_images)}
+        return {**spec, "output": base}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -157,13 +191,18 @@ class Specs(Chosen):
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str], shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of the maps of some explainers; `model` None for those that know none."""
+        made = self._maps_whole(dataset, model, weights)
+        entries = [self._maps_entry(dataset, model, weights, name) for name in explainers]
+        return {**made, "explainers": entries, **self._piece(shard, self.images)}
+
+    @remembered
+    def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
         made: dict[str, Any] = {
             "dataset": self.dataset_spec(dataset),
             "seed": self.config["seed"],
             "model": None,
             "weights": None,
         }
-        modules = ["heatproof.attribution.make"]
         if model is not None and weights is not None:
             upstream = self.weights_spec(dataset, model, weights)
             made |= {
@@ -171,23 +210,25 @@ class Specs(Chosen):
                 "weights": upstream["output"],
                 "upstream": upstream["key"],
                 "output": self.config["attribution"]["output"],
+                **self.precision(),
             }
-            modules.append(self.models[model].module)
-        entries = []
-        for name in explainers:
-            entry = self.explainers[name]
-            described = {
-                "kind": entry.kind,
-                "module": entry.module,
-                "options": dict(entry.options),
-                "maps": dict(entry.maps),
-            }
-            # A CAM layer is read by CAMs alone.
-            given = {**made, "model": self._model_for(model, entry)} if model else made
-            spec = keyed({**given, **described}, [*modules, entry.module])
-            base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
-            entries.append({"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base})
-        return {**made, "explainers": entries, **self._piece(shard, self.images)}
+        return made
+
+    @remembered
+    def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
+        made, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
+        described = {
+            "kind": entry.kind,
+            "module": entry.module,
+            "options": dict(entry.options),
+            "maps": dict(entry.maps),
+        }
+        # A CAM layer is read by CAMs alone.
+        given = {**made, "model": self._model_for(model, entry)} if model else made
+        modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
+        spec = keyed({**given, **described}, modules)
+        base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
+        return {"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base}
 
     def _model_for(self, model: str, entry: ExplainerEntry) -> dict[str, Any]:
         return self.model_spec(model) if "cam_layer" in entry.needs else self._network_of(model)
@@ -202,36 +243,41 @@ class Specs(Chosen):
         self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of a response along the maps of some explainers."""
-        asked = self.method_responses[response]
-        told = {"kind": asked.kind, "settings": dict(asked.settings)}
-        made = {**self._passes(dataset, model, weights), "response": told}
-        entries = []
-        for name in explainers:
-            entry = self.explainers[name]
-            whose = (model, weights) if entry.uses_model else (None, None)
-            maps = self.attribute_spec(dataset, whose[0], whose[1], [name], shard)["explainers"][0]
-            methods = [
-                {"method": method, "index": list(entry.maps).index(of), "transform": transform}
-                for method, (of, transform) in entry.methods.items()
-            ]
-            given = {**made, "maps": maps["key"], "methods": [[m["index"], m["transform"]] for m in methods]}
-            modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
-            if asked.explains:
-                modules += ["heatproof.stages.explaining", entry.module]
-            described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
-            described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
-            entries.append({**described, "key": keyed(given, modules)["key"]})
         where = {"dataset": dataset, "model": model, "weights": weights, "response": response}
         return {
-            **made,
+            **self._answering(dataset, model, weights, response),
             "output": self.config["attribution"]["output"],
             "facts": self.model_spec(model)["facts"],
-            "explainers": entries,
+            "explainers": [self._curves_entry(dataset, model, weights, response, name) for name in explainers],
             # One pattern for all: a spec is one argument of a command, and may not be long.
             "store": CURVES.format(**where, explainer="{explainer}"),
             **self._piece(shard, self.images),
         }
 
+    def _answering(self, dataset: str, model: str, weights: str, response: str) -> dict[str, Any]:
+        asked = self.method_responses[response]
+        told = {"kind": asked.kind, "settings": dict(asked.settings)}
+        return {**self._passes(dataset, model, weights), "response": told}
+
+    @remembered
+    def _curves_entry(self, dataset: str, model: str, weights: str, response: str, name: str) -> dict[str, Any]:
+        asked, entry = self.method_responses[response], self.explainers[name]
+        whose, kept = (model, weights) if entry.uses_model else (None, None)
+        maps = self._maps_entry(dataset, whose, kept, name)
+        methods = [
+            {"method": method, "index": list(entry.maps).index(of), "transform": transform}
+            for method, (of, transform) in entry.methods.items()
+        ]
+        given = {**self._answering(dataset, model, weights, response), "maps": maps["key"]}
+        given["methods"] = [[m["index"], m["transform"]] for m in methods]
+        modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
+        if asked.explains:
+            modules += ["heatproof.stages.explaining", entry.module]
+        described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
+        described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
+        return {**described, "key": keyed(given, modules)["key"]}
+
+    @remembered
     def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what any run of a network depends on."""
         upstream = self.weights_spec(dataset, model, weights)
@@ -241,7 +287,13 @@ class Specs(Chosen):
             "weights": upstream["output"],
             "upstream": upstream["key"],
             "seed": self.config["seed"],
+            **self.precision(),
         }
+
+    def precision(self) -> dict[str, str]:
+        """Return the number format of the networks where it is not float32, which goes without saying."""
+        chosen = self.config["precision"]
+        return {} if chosen == "float32" else {"precision": chosen}
 
     def subsets_spec(self, dataset: str, model: str, weights: str, response: str, shard: int) -> dict[str, Any]:
         """Return what makes one shard of the responses to images without random subsets of their pixels."""
@@ -259,7 +311,7 @@ class Specs(Chosen):
 
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
-        return {key: self.config[key] for key in ("batch_size", "threads", "device")}
+        return {key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic")}
 
 
 @cache

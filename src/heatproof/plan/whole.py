@@ -58,8 +58,13 @@ class Plan(Scoring):
         return [pattern.format(model=model) for pattern in files]
 
     def finetuned(self) -> list[str]:
-        """Return the names of the finetuned weights."""
-        return [name for name in self.weights if name != PRETRAINED]
+        """Return the names of the weights that are finetuned; those of their kept epochs come with them."""
+        return [name for name in self.weights if name != PRETRAINED and name not in self.kept]
+
+    def kept_inputs(self, dataset: str, model: str, weights: str) -> list[str]:
+        """Return what the weights of a kept epoch are taken out of."""
+        spec = self.kept_spec(dataset, model, weights)
+        return [spec["kept"], spec["trained"]]
 
     def checkpoint_file(self, model: str) -> list[str]:
         """Return the checkpoint of a model where it is a file."""
@@ -84,20 +89,8 @@ class Plan(Scoring):
             spec = self.dataset_spec(dataset)
             yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
             yield from self._map_records(dataset, None, None, self.reference_explainers)
-        for model in self.transferred():
-            spec = self.start_spec(model)
-            files = [pattern.format(model=model) for pattern in START_FILES]
-            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
+        yield from self.weight_records()
         for dataset, model in self.pairs():
-            # Pretrained weights are there for the finetuned ones even where they are not scored.
-            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
-                where = {"dataset": dataset, "model": model, "weights": weights}
-                spec = self.weights_spec(**where)
-                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
-                as_it_is = weights == PRETRAINED and not self.models[model].transfer
-                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
-                rank = 1 if weights == PRETRAINED else 2
-                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources)
             for weights in self.weights:
                 yield from self._map_records(dataset, model, weights, self.model_explainers)
                 for grid, baseline in self.combinations:
@@ -124,6 +117,28 @@ class Plan(Scoring):
         spec = similarity.similarity_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [*similarity.SIMILARITY_FILES, spec["manifest"]])
         yield from figures.records(self)
+
+    def weight_records(self) -> Iterator[Record]:
+        """Yield what the jobs that make weights leave; no other job reads a checkpoint of the user's own."""
+        for model in self.transferred():
+            spec = self.start_spec(model)
+            files = [pattern.format(model=model) for pattern in START_FILES]
+            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
+        for dataset, model in self.pairs():
+            # Pretrained weights are there for the finetuned ones even where they are not scored.
+            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
+                where = {"dataset": dataset, "model": model, "weights": weights}
+                spec = self.weights_spec(**where)
+                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
+                keep: tuple[int, ...] = ()
+                if weights in self.finetuned():
+                    files.append(spec["kept"])
+                    keep = tuple(spec["keep"])
+                as_it_is = weights == PRETRAINED and not self.models[model].transfer
+                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
+                # Kept epochs are of the rank of their finetuning: equal times are as good to Snakemake as later ones.
+                rank = 1 if weights == PRETRAINED else 2
+                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources, kept=keep)
 
     def _map_records(
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
@@ -181,6 +196,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
+    _check_kept(plan)
     for dataset, model in plan.pairs():
         _check_grids(plan, dataset, model)
     for dataset in plan.datasets:
@@ -189,6 +205,17 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         _check_count(plan, dataset)
         _check_parts(plan, dataset)
     return plan
+
+
+def _check_kept(plan: Plan) -> None:
+    for weights, (entry, epoch) in plan.kept.items():
+        for model in plan.models:
+            epochs = (plan.finetuning(model, weights) or {})["epochs"]
+            if epoch > epochs:
+                raise HeatproofError(
+                    f"The weights {entry!r} keep epoch {epoch}, and the model {model!r} is finetuned for {epochs}: "
+                    "keep earlier ones, or raise the epochs."
+                )
 
 
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:

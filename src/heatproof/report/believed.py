@@ -13,24 +13,30 @@ from heatproof.metrics.scored import read_scores
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import pairwise_wilcoxon
+from heatproof.ranking.truth import truth_table
 from heatproof.report.critical_difference import draw_critical_difference
 from heatproof.report.plots import save
 from heatproof.report.ranking import draw, pairs_of, rank_table
+from heatproof.report.truth import draw_truth
 from heatproof.store import write_table
 
 CASE = ["dataset", "model", "weights", "metric"]
 
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write what `believed_tables` finds, the heat map of consistency, and the critical-difference diagrams."""
+    """Write what `believed_tables` finds, what agrees with a known truth, and a figure of each."""
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
+    bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
     for name, table in tables.items():
         write_table(table, spec["outputs"][name])
     save(consistency, spec["consistency_png"])
     save(draw_critical_difference(compared, level=1 - spec["level"]), spec["difference_png"])
-    outputs = [*spec["outputs"].values(), spec["consistency_png"], spec["difference_png"]]
+    save(draw_truth(tables["truth"], spec["level"]), spec["truth_png"])
+    figures = [spec[name] for name in ("consistency_png", "difference_png", "truth_png")]
+    outputs = [*spec["outputs"].values(), *figures]
     publish_tables(spec, outputs, files)
 
 

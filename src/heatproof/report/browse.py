@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_piece
+from heatproof.metrics.scored import read_parquet
 from heatproof.report.pictures import data_uri, image_png, map_png, transformed
 from heatproof.store import describe, read
 
@@ -90,7 +90,7 @@ def _network(dataset: str, asked: Mapping[str, Any], images: int, spec: Spec) ->
     where = {"dataset": dataset, "model": asked["model"], "weights": asked["weights"]}
     scores = {}
     for metric in asked["shown"]:
-        table = pd.read_parquet(spec["scores"].format(**where, metric=metric), columns=["method", "image", "score"])
+        table = read_parquet(spec["scores"].format(**where, metric=metric), columns=["method", "image", "score"])
         scores[metric] = table.set_index(["method", "image"])["score"]
     grid, baseline, output = asked["drops"]
     store = spec["drops"].format(**where, grid=grid, baseline=baseline) + ".zarr"

@@ -12,11 +12,12 @@ import pandas as pd
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
-from heatproof.manifest import publish_tables
+from heatproof.manifest import publish_tables, read_piece
+from heatproof.metrics.scored import read_parquet
 from heatproof.metrics.single_deletion import base_name
 from heatproof.report.page import render
 from heatproof.report.pictures import SCALE, colours, data_uri, image_png, map_png, transformed
-from heatproof.store import read, read_json, write_text
+from heatproof.store import read, write_text
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ def _dataset(entry: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
 
 
 def _scores(path: str) -> pd.Series:
-    table = pd.read_parquet(path, columns=["method", "image", "score"])
+    table = read_parquet(path, columns=["method", "image", "score"])
     return table.set_index(["method", "image"])["score"]
 
 
@@ -187,7 +188,7 @@ def _cells(
     """Return what stands in one column of one method, for every image."""
     pattern = spec["reference_maps"] if method["reference"] else spec["maps"]
     base = pattern.format(dataset=dataset, model=network.model, weights=network.weights, explainer=method["explainer"])
-    gap = (read_json(f"{base}.0.json") or {}).get("gap")
+    gap = read_piece(base, 0)["gap"]
     if gap:
         return [{"gap": gap, "first": network.first}] * spec["images"]
     maps = read(base + ".zarr", "attribution", 0, spec["images"])[:, method["index"]]

@@ -17,14 +17,14 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import publish_tables
+from heatproof.manifest import publish_tables, read_sealed
 from heatproof.provenance import digest
 from heatproof.report import browse
 from heatproof.report.leaderboard import digits_told, leaderboard, ranking, read_text, share_told, told
 from heatproof.report.made_from import link, provenance
 from heatproof.report.page import render_file
 from heatproof.report.pictures import SCALE, colours
-from heatproof.store import read_json, write_text
+from heatproof.store import write_text
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         accuracy=_accuracy(tables["accuracy"]),
         applicability=_applicability(tables["applicability"]),
         claims=_claims(tables["claims"]) if "claims" in tables else None,
+        checks=tables["captions"].to_dict("records") if "captions" in tables else [],
         downloads=[_download(path, spec["output"]) for path in spec["tables"].values()],
         links={name: link(path, spec["output"]) for name, path in spec["links"].items()},
         data=_data(spec, tables),
@@ -78,7 +79,7 @@ def _data(spec: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> dict[s
 
     def made_from(**where: str) -> dict[str, str]:
         path = spec["patterns"]["scores"].format(**where)
-        return {"href": link(path, spec["output"]), "key": (read_json(path) or {}).get("key") or ""}
+        return {"href": link(path, spec["output"]), "key": (read_sealed(path) or {}).get("key") or ""}
 
     scores = tables.get("scores", tables["idsds_table"])
     data = {

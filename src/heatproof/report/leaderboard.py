@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from heatproof.manifest import checked
 from heatproof.report.references import CASE, above_reference
 
 # Numbers are shown with three places; these many digits sort and draw them.
@@ -16,7 +17,7 @@ DIGITS = 6
 
 def read_text(path: str) -> pd.DataFrame:
     """Read a table with every cell as text: names stay names whatever they look like."""
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    return pd.read_csv(checked(path), dtype=str, keep_default_na=False)
 
 
 def leaderboard(

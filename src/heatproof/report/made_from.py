@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from heatproof.manifest import read_piece
-from heatproof.store import read_json
+from heatproof.manifest import read_piece, require_manifest
 
 Spec = Mapping[str, Any]
 
@@ -77,7 +76,7 @@ def provenance(spec: Spec) -> dict[str, Any]:
     rows: list[list[Any]] = []
     versions: dict[str, int] = {}
     for item in manifests(spec):
-        made = read_piece(item["base"], 0) if "base" in item else read_json(item["path"]) or {}
+        made = read_piece(item["base"], 0) if "base" in item else _said(item["path"])
         made_by = made.get("made_by", {})
         seed = made_by.get("seed", spec["seed"])
         images = made["images"][1] if "images" in made else None
@@ -91,3 +90,7 @@ def provenance(spec: Spec) -> dict[str, Any]:
             versions[told] = versions.get(told, 0) + 1
     distinct = [{"libraries": json.loads(told), "count": count} for told, count in versions.items()]
     return {"rows": rows, "versions": distinct}
+
+
+def _said(path: str) -> dict[str, Any]:
+    return require_manifest(path) if os.path.exists(path) else {}

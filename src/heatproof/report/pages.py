@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import publish_tables
+from heatproof.manifest import checked, publish_tables
 from heatproof.report.page import render
 from heatproof.report.references import above_reference
 from heatproof.store import write_text
@@ -93,7 +93,7 @@ def pages(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
 
 def _read(path: str) -> pd.DataFrame:
     # Names stay text whatever they look like.
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    return pd.read_csv(checked(path), dtype=str, keep_default_na=False)
 
 
 def scores_page(table: pd.DataFrame, file: str, level: float, *, references: Collection[str]) -> str:

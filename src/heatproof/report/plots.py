@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.manifest import publish_tables
+from heatproof.manifest import checked, publish_tables
 from heatproof.metrics.single_deletion import base_name
+from heatproof.store import written_aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def plot(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
 
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read the scores table: names as text whatever they look like, `gap` "" where there is none."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = pd.read_csv(checked(path), dtype=str, keep_default_na=False)
     for column in NUMBERS:
         table[column] = pd.to_numeric(table[column])
     return table if "gap" in table else table.assign(gap="")
@@ -308,9 +308,6 @@ def save(figure: Figure, path: str | Path) -> None:
     from matplotlib import rc_context
 
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
-    with rc_context({"svg.hashsalt": "heatproof", "text.parse_math": False}):
+    with rc_context({"svg.hashsalt": "heatproof", "text.parse_math": False}), written_aside(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
-    os.replace(aside, path)

@@ -20,7 +20,7 @@ from heatproof.metrics.patches import patch_sums
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
-from heatproof.report.stores import Stored, open_stored, stores_below
+from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def show(
     *,
     grid: int | None = None,
     drops: bool = False,
+    config: str | Path | None = None,
 ) -> None:
     """Draw an image beside its attribution maps.
 
@@ -80,6 +81,8 @@ def show(
     drops
         Draw the cached logit drops of the patches too, with `grid` or the only grid that there is, and the rank
         correlation of each map's patch sums with them.
+    config
+        The config that names the dataset, where that is code of one's own: what a store says of itself is not run.
 
     Raises
     ------
@@ -93,7 +96,7 @@ def show(
     panels = [_panel(stores, method, image_id) for method in methods or stores]
     dropped = _drops(first, store, image_id, grid) if drops else None
     grid = dropped.grid if dropped else grid
-    pixels, label = _input(first, image_id)
+    pixels, label = _input(first, image_id, config)
     figure = _figure(pixels, panels, grid, dropped, _heading(first, image_id, label))
     _save(figure, Path(output))
 
@@ -159,9 +162,9 @@ def _place(stored: Stored, image_id: str) -> tuple[int, int]:
     return number, number + 1
 
 
-def _input(stored: Stored, image_id: str) -> tuple[np.ndarray, str]:
+def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
     """Return the image (H, W, 3) and what its label is called."""
-    dataset = open_dataset(stored.made_by["dataset"])
+    dataset = open_dataset(dataset_behind(stored, config))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
         raise HeatproofError(

@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.config import normalise, read_config
+from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.store import describe, read, read_json
+from heatproof.manifest import read_sealed
+from heatproof.plan.entries import read_dataset
+from heatproof.registry import look_up
+from heatproof.store import describe, read
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def open_stored(path: str | Path) -> Stored:
     if "attribution" in arrays:
         shape = arrays["attribution"]["shape"][2:]
         maps = tuple(str(name) for name in read(path, "map", 0, arrays["attribution"]["shape"][1]))
-    manifests = [read_json(file) for file in _manifests(path)]
+    manifests = [read_sealed(file) for file in _manifests(path)]
     gaps = [manifest["gap"] for manifest in manifests if manifest and manifest.get("gap")]
     computed = [tuple(manifest["images"]) for manifest in manifests if manifest and not manifest.get("gap")]
     try:
@@ -103,6 +108,34 @@ def open_stored(path: str | Path) -> Stored:
         computed=tuple(sorted(computed)),
         gap=gaps[0] if gaps else None,
     )
+
+
+def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str, Any]:
+    """Return what opens the dataset that a store was made from.
+
+    Parameters
+    ----------
+    stored
+        Its dataset is taken at its word where heatproof has one of that name.
+    config
+        A config that names the dataset; a store may come from anywhere, and names no code that is run.
+
+    Raises
+    ------
+    HeatproofError
+        If the dataset is code of somebody's own and no config names it.
+    """
+    said = stored.made_by["dataset"]
+    if config is None:
+        if said["kind"] not in DATASETS:
+            raise HeatproofError(
+                f"{stored.path} was made from the dataset {said['kind']!r}, which is code outside heatproof: name your "
+                "config with --config, because a store does not decide what code is run."
+            )
+        return {**said, "module": DATASETS[said["kind"]].load.__module__}
+    given = normalise(read_config(config))
+    entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
+    return {**said, **{key: entry[key] for key in ("kind", "options", "module")}, "seed": given["seed"]}
 
 
 def _manifests(path: Path) -> list[Path]:

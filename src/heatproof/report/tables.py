@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.errors import HeatproofError
-from heatproof.manifest import publish_tables
+from heatproof.manifest import publish_tables, require_manifest
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.scored import read_parquet
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.meta_rank import meta_rank_table
 from heatproof.ranking.ranks import rank_methods
-from heatproof.store import read, read_json, write_table
+from heatproof.store import read, write_table
 
 CASE = ["dataset", "model", "weights", "metric"]
 SCORE_COLUMNS = [
@@ -38,7 +38,7 @@ APPLICABILITY = ["dataset", "model", "weights", "explainer", "images", "figure",
 
 def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    scores = pd.concat([pd.read_parquet(path) for path in spec["scores"]], ignore_index=True)
+    scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
     gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
     write_table(table, spec["idsds_table"])
@@ -60,10 +60,7 @@ def read_gaps(scores: str) -> list[dict[str, str]]:
 
 def _read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
     path = Path(scores)
-    manifest = read_json(path.with_suffix(".json"))
-    if manifest is None:
-        raise HeatproofError(f"{path.with_suffix('.json')} is missing or damaged: remove {path} and run again.")
-    return dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True)), manifest
+    return dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True)), require_manifest(path.with_suffix(".json"))
 
 
 def higher_is_better(metric: str) -> bool:

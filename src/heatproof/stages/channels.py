@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatproof.data.prepare import open_dataset
-from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.channels import channel_activations
-from heatproof.perturbation.responses import WholeBatches
+from heatproof.perturbation.whole import open_network
 from heatproof.pieces import open_piece
 from heatproof.progress import track
 from heatproof.store import ArraySpec
@@ -25,13 +25,11 @@ def channels(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     split = dataset.splits["evaluation"]
     facts, size = spec["model"]["facts"], machine["batch_size"]
     layer = facts["cam_layer"]
-    network = load_network(spec["model"], dataset.num_classes, spec["weights"], device)
+    whole = open_network(spec, dataset.num_classes, {**machine, "compile": False}, device)
     start, stop = spec["images"]
 
     def activations(low: int, high: int) -> Any:
         images = normalise(dataset.images("evaluation", low, high), facts)
-        # Hooks are on the layers below; a batch that is filled up has rows more than images.
-        whole = WholeBatches(network, size)
         return channel_activations(whole, images, f"network.{layer}", size, device=device)
 
     width = activations(start, start + 1).shape[1] if layer else 1
@@ -41,7 +39,7 @@ def channels(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         spec["key"],
         split,
         {"activation": ArraySpec(("channel",), (width,), chunk_by_image=False)},
-        made_by={key: spec[key] for key in ("dataset", "model", "weights", "code")},
+        made_by={key: spec[key] for key in ("dataset", "model", "weights", "code", "precision") if key in spec},
         inputs=[spec["weights"]],
     )
     if layer is None:

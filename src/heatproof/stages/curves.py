@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.data.ahead import read_ahead
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_piece
-from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.perturbation.responses import WholeBatches, intact_responses
+from heatproof.perturbation.responses import intact_responses
+from heatproof.perturbation.whole import WholeBatches, open_network
 from heatproof.pieces import Piece, open_piece
 from heatproof.progress import track
 from heatproof.sequences import Perturbation
@@ -68,7 +70,7 @@ def curves(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             log.info("%s: all images are there already", explainer["name"])
             piece.publish(str(device))
     if todo:
-        _run(spec, todo, dataset, machine["batch_size"], device)
+        _run(spec, todo, dataset, machine, device)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for _, piece in every:
         piece.forget_journal()
@@ -79,7 +81,9 @@ def _open(
 ) -> Piece:
     response = spec["response"]
     methods = [method["method"] for method in explainer["methods"]]
-    made_by = {key: spec[key] for key in ("dataset", "model", "weights", "seed", "response")}
+    made_by = {
+        key: spec[key] for key in ("dataset", "model", "weights", "seed", "response", "precision") if key in spec
+    }
     made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
     upstream = [maps_key]
     if response["kind"] == "pictures":
@@ -112,10 +116,14 @@ def _thresholds(settings: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(settings["thresholds"] or import_module("heatproof.perturbation.pic").THRESHOLDS)
 
 
-def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size: int, device: torch.device) -> None:
+def _run(
+    spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, machine: Mapping[str, Any], device: torch.device
+) -> None:
     split = dataset.splits["evaluation"]
-    network = load_network(spec["model"], dataset.num_classes, spec["weights"], device)
-    whole = WholeBatches(network, batch_size)
+    # Explainers look into the network, and a compiled one does not let them.
+    explains = spec["response"]["kind"] == "explanations" or spec["response"]["settings"].get("update")
+    machine = {**machine, "compile": bool(machine.get("compile")) and not explains}
+    batch_size, whole = machine["batch_size"], open_network(spec, dataset.num_classes, machine, device)
     settings = dict(spec["response"]["settings"])
     if "baseline" in settings:
         facts = spec["model"]["facts"]
@@ -124,9 +132,11 @@ def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size
         )
     start, stop = min(piece.missing()[0] for _, piece in todo), spec["images"][1]
     gaps: dict[str, str] = {}
-    for low in track(range(start, stop, batch_size), "responses", unit="batch"):
+    for low, images in read_ahead(
+        lambda low: normalise(dataset.images("evaluation", low, min(low + batch_size, stop)), spec["model"]["facts"]),
+        track(range(start, stop, batch_size), "responses", unit="batch"),
+    ):
         high = min(low + batch_size, stop)
-        images = normalise(dataset.images("evaluation", low, high), spec["model"]["facts"])
         labels, ids = torch.from_numpy(split.labels[low:high]), list(split.ids[low:high])
         intact = intact_responses(whole, images, labels, ids, batch_size, device)
         for explainer, piece in todo:
@@ -144,7 +154,6 @@ def _run(spec: Mapping[str, Any], todo: list[Work], dataset: Dataset, batch_size
                 ids=ids[row:],
                 intact={name: values[row:] for name, values in intact.items()},
                 dataset=dataset,
-                network=network,
                 whole=whole,
                 batch_size=batch_size,
                 device=device,
@@ -185,7 +194,6 @@ class _Ask:
     ids: list[str]
     intact: Mapping[str, np.ndarray]
     dataset: Dataset
-    network: torch.nn.Module
     whole: WholeBatches
     batch_size: int
     device: torch.device
@@ -275,5 +283,5 @@ class _Ask:
     def _explain(self, method: Mapping[str, Any]) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         explaining = import_module("heatproof.stages.explaining")
         return explaining.method_maps(
-            self.explainer, method, self.network, self.dataset, self.spec, self.ids, self.batch_size, self.device
+            self.explainer, method, self.whole.network, self.dataset, self.spec, self.ids, self.batch_size, self.device
         )

@@ -15,9 +15,9 @@ import torch
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset, HasParts
 from heatproof.errors import HeatproofError
-from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.parts import part_responses
-from heatproof.perturbation.responses import WholeBatches
+from heatproof.perturbation.whole import open_network
 from heatproof.pieces import open_piece
 from heatproof.progress import track
 from heatproof.store import ArraySpec
@@ -51,7 +51,7 @@ def parts(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             "importance": ArraySpec(("part",), (count,), chunk_by_image=False),
             "mask": ArraySpec(("part", "y", "x"), (count, height, width), dtype="int8"),
         },
-        made_by={key: spec[key] for key in ("dataset", "model", "weights", "seed", "code")},
+        made_by={key: spec[key] for key in ("dataset", "model", "weights", "seed", "code", "precision") if key in spec},
         inputs=[spec["weights"]],
         coordinates={"part": list(made_of.part_names), "variant": ["intact", *made_of.part_names]},
     )
@@ -59,7 +59,7 @@ def parts(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     if start < stop:
         size = machine["batch_size"]
         facts = spec["model"]["facts"]
-        network = WholeBatches(load_network(spec["model"], dataset.num_classes, spec["weights"], device), size)
+        network = open_network(spec, dataset.num_classes, machine, device)
         for low in track(range(start, stop, size), "images without a part", unit="batch"):
             high = min(low + size, stop)
             began, passes = time.monotonic(), network.images

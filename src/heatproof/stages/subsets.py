@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from heatproof.data.ahead import read_ahead
 from heatproof.data.prepare import open_dataset
-from heatproof.models.network import load_network, normalise, use_machine
+from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.perturbation.responses import WholeBatches
 from heatproof.perturbation.subsets import subset_responses
+from heatproof.perturbation.whole import open_network
 from heatproof.pieces import open_piece
 from heatproof.progress import track
 from heatproof.store import ArraySpec
@@ -35,7 +36,11 @@ def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         spec["key"],
         split,
         {name: ArraySpec(("variant",), (variants,), chunk_by_image=False) for name in ARRAYS},
-        made_by={key: spec[key] for key in ("dataset", "model", "weights", "settings", "seed", "code")},
+        made_by={
+            key: spec[key]
+            for key in ("dataset", "model", "weights", "settings", "seed", "code", "precision")
+            if key in spec
+        },
         inputs=[spec["weights"]],
     )
     start, stop = piece.missing()
@@ -43,14 +48,17 @@ def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         size = machine["batch_size"]
         facts = spec["model"]["facts"]
         options = dataset_options(settings["baseline"], settings["baseline_options"], dataset, facts)
-        network = WholeBatches(load_network(spec["model"], dataset.num_classes, spec["weights"], device), size)
-        for low in track(range(start, stop, size), "random subsets", unit="batch"):
+        network = open_network(spec, dataset.num_classes, machine, device)
+        for low, images in read_ahead(
+            lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), facts),
+            track(range(start, stop, size), "random subsets", unit="batch"),
+        ):
             high = min(low + size, stop)
             began, passes = time.monotonic(), network.images
             ids = list(split.ids[low:high])
             read = subset_responses(
                 network,
-                normalise(dataset.images("evaluation", low, high), facts),
+                images,
                 torch.from_numpy(split.labels[low:high]),
                 ids,
                 subset_masks(ids, height, width, settings["sizes"], settings["samples"], spec["seed"]),

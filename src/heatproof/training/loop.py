@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,9 +15,11 @@ from heatproof.errors import HeatproofError
 from heatproof.progress import track
 from heatproof.randomness import torch_generator
 from heatproof.training.augmentation import shift_randomly
+from heatproof.training.journal import Journal
 
 log = logging.getLogger(__name__)
 
+State = dict[str, torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -33,6 +35,9 @@ class Schedule:
         ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
     shift
         Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
+    precision
+        ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
+        are float32 either way, and so is validation, because the weights are used in float32.
     """
 
     epochs: int
@@ -46,6 +51,7 @@ class Schedule:
     decay_every: int
     label_smoothing: float
     shift: int
+    precision: str = "float32"
 
     def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
@@ -69,6 +75,24 @@ class Examples:
     labels: torch.Tensor
 
 
+class Trained(NamedTuple):
+    """What a training leaves.
+
+    Attributes
+    ----------
+    best
+        Weights of the epoch with the lowest validation loss, on the CPU.
+    history
+        One row an epoch: epoch (from 0), lr, train_loss, validation_loss, validation_accuracy.
+    kept
+        Number of passes over the training images to the weights after them, on the CPU.
+    """
+
+    best: State
+    history: list[dict[str, Any]]
+    kept: dict[int, State]
+
+
 def fit(
     model: nn.Module,
     train: Examples,
@@ -76,7 +100,10 @@ def fit(
     schedule: Schedule,
     seed: int,
     augment: Augment | None = None,
-) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    *,
+    keep: Collection[int] = (),
+    journal: Journal | None = None,
+) -> Trained:
     """Train and return the weights of the epoch with the lowest validation loss.
 
     The images that are scored later take no part: the checkpoint is chosen on the validation split alone.
@@ -93,13 +120,10 @@ def fit(
         Seeds the order of the images and every augmentation.
     augment
         Applied to every training batch after the shift; None for none.
-
-    Returns
-    -------
-    state : dict
-        Weights of the best epoch.
-    history : list of dict
-        One row an epoch: epoch, lr, train_loss, validation_loss, validation_accuracy.
+    keep
+        After how many epochs the weights are kept as well, whatever their loss; from 1.
+    journal
+        Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
 
     Raises
     ------
@@ -107,10 +131,16 @@ def fit(
         If the loss becomes infinite or NaN.
     """
     optimizer, scheduler = schedule.build(model)
-    history: list[dict[str, Any]] = []
-    best: dict[str, torch.Tensor] = {}
-    lowest = float("inf")
-    for epoch in track(range(schedule.epochs), "training", unit="epoch"):
+    made = Trained({}, [], {})
+    left = journal.load() if journal else None
+    if left is not None:
+        made = Trained(*(left[field] for field in Trained._fields))
+        model.load_state_dict(left["model"])
+        optimizer.load_state_dict(left["optimizer"])
+        scheduler.load_state_dict(left["scheduler"])
+        _set_random_state(left["random"], _device(model))
+        log.info("going on after epoch %d of %d, which an earlier job left", len(made.history), schedule.epochs)
+    for epoch in track(range(len(made.history), schedule.epochs), "training", unit="epoch"):
         generator = torch_generator(seed, f"training epoch {epoch}")
         lr = optimizer.param_groups[0]["lr"]
         train_loss = _one_epoch(model, train, schedule, optimizer, generator, augment)
@@ -120,7 +150,8 @@ def fit(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
             )
         scheduler.step()
-        history.append(
+        lowest = min((row["validation_loss"] for row in made.history), default=float("inf"))
+        made.history.append(
             {
                 "epoch": epoch,
                 "lr": lr,
@@ -130,11 +161,45 @@ def fit(
             }
         )
         if loss < lowest:
-            lowest = loss
-            best = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    chosen = min(history, key=lambda row: row["validation_loss"])
+            made = made._replace(best=_copy(model))
+        if epoch + 1 in keep:
+            made.kept[epoch + 1] = _copy(model)
+        if journal:
+            journal.save(
+                {
+                    **made._asdict(),
+                    "model": dict(model.state_dict()),
+                    "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(),
+                    "random": _random_state(_device(model)),
+                }
+            )
+    chosen = min(made.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
-    return best, history
+    return made
+
+
+def _copy(model: nn.Module) -> State:
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """Return the states of the generators that a network draws from by itself, as dropout does."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    # A job may go on elsewhere than it began.
+    if device.type != "cpu" and device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type])
 
 
 def _one_epoch(
@@ -156,10 +221,12 @@ def _one_epoch(
             images = shift_randomly(images, schedule.shift, generator)
         if augment is not None:
             images = augment(images, generator)
-        device = next(model.parameters()).device
+        device = _device(model)
         images = images.to(device, memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
+            logits = model(images)
         loss = functional.cross_entropy(
-            model(images), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
+            logits.float(), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
         )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -172,7 +239,7 @@ def _one_epoch(
 def validate(model: nn.Module, examples: Examples, batch_size: int) -> tuple[float, float]:
     """Return the mean cross-entropy and the top-1 accuracy in [0, 1]."""
     model.eval()
-    device = next(model.parameters()).device
+    device = _device(model)
     loss = 0.0
     correct = 0
     for images, labels in zip(examples.images.split(batch_size), examples.labels.split(batch_size), strict=True):

@@ -12,13 +12,16 @@ import torch
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
-from heatproof.manifest import publish_tables, touch, whole, whole_key
+from heatproof.manifest import describe_file, publish_tables, touch, whole, whole_key, write_manifest
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.store import write_text
 from heatproof.training.augmentation import delete_random_patches
+from heatproof.training.journal import Journal
+from heatproof.training.kept import save_kept
 from heatproof.training.loop import Examples, Schedule, fit
 
 log = logging.getLogger(__name__)
@@ -40,17 +43,20 @@ def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         load_weights(network, path, but=find_head(spec["model"]))
     network.to(device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
-    best, history = fit(network, train, validation, _schedule(spec["training"]), seed)
-    save_weights(best, spec["output"])
-    _write_history(history, spec["history"])
+    journal = _journal(spec, *start)
+    made = fit(network, train, validation, _schedule(spec["training"]), seed, journal=journal)
+    save_weights(made.best, spec["output"])
+    _write_history(made.history, spec["history"])
     publish_tables(spec, [spec["output"], spec["history"]], start)
+    journal.forget()
 
 
 def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
-    deleted, because the finetuned network must be good at both.
+    deleted, because the finetuned network must be good at both. Epochs that the spec keeps are left in one file beside
+    it, whatever their loss.
     """
     if stands(spec, spec["pretrained"]):
         return
@@ -72,20 +78,40 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
 
     deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
     both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
-    best, history = fit(network, train, both, _schedule(settings), seed, delete)
-    save_weights(best, spec["output"])
-    _write_history(history, spec["history"])
-    publish_tables(spec, [spec["output"], spec["history"]], [spec["pretrained"]])
+    journal = _journal(spec, spec["pretrained"])
+    made = fit(network, train, both, _schedule(settings), seed, delete, keep=spec["keep"], journal=journal)
+    save_weights(made.best, spec["output"])
+    save_kept(made.kept, spec["kept"])
+    _write_history(made.history, spec["history"])
+    key, digests = whole_key(spec["key"], [spec["pretrained"]])
+    write_manifest(
+        spec["manifest"],
+        spec_key=spec["key"],
+        key=key,
+        files=[describe_file(spec[name], spec["manifest"]) for name in ("output", "history", "kept")],
+        input_sha256=digests,
+        versions=library_versions(),
+        kept=sorted(made.kept),
+    )
+    journal.forget()
 
 
 def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
-    """Tell whether these weights are there already, made by the same spec from the same bytes."""
+    """Tell whether these weights, and those of all kept epochs, were made by the same spec from the same bytes."""
     key, _ = whole_key(spec["key"], inputs)
-    if whole(spec["manifest"], key) is None:
+    made = whole(spec["manifest"], key)
+    if made is None or not set(spec.get("keep", ())) <= set(made.get("kept", ())):
         return False
     log.info("the weights stand: %s", spec["output"])
     touch(spec["manifest"])
+    _journal(spec, *inputs).forget()
     return True
+
+
+def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
+    # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
+    key, _ = whole_key(spec["key"], inputs, spec.get("keep", []), library_versions())
+    return Journal(spec["output"], key)
 
 
 def _examples(dataset: Dataset, split: str, facts: Mapping[str, Any]) -> Examples:

@@ -1,0 +1,109 @@
+"""Time and memory of planning the papers' whole grid: `snakemake -n` on 34 networks and 50,000 images of each.
+
+The config is config/paper.yaml with the networks of config/paper_cifar100.yaml and config/paper_meta_rank.yaml beside
+its own. No image and no weights are needed: the datasets are stand-ins, which nobody opens while a plan is made. All
+stands in a temporary folder.
+
+    python benchmarks/paper_scale.py [--images N] [--shard-size N] [--jobs apart] [TARGET ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPERS = ("paper", "paper_cifar100", "paper_meta_rank")
+STAND_IN = """
+def load(*, seed: int, root: str = "", train_images: int = 0, validation_images: int = 0):
+    raise RuntimeError("nobody opens a dataset while a plan is made")
+"""
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def grid(images: int) -> dict[str, Any]:
+    """The three configs as one, with as many images of every dataset."""
+    config = read(PAPERS[0])
+    datasets, models = {}, []
+    for name in PAPERS:
+        given = read(name)
+        own = [next(iter(dataset)) for dataset in given["datasets"]]
+        for dataset in given["datasets"]:
+            datasets |= dataset
+        for entry in given["models"]:
+            model, settings = next(iter(entry.items()))
+            settings = {"architecture": model, "datasets": own, **settings}
+            for section in ("pretraining", "finetuning"):
+                settings[section] = {**given.get(section, {}), **settings.get(section, {})}
+            models.append({f"{name}_{model}": settings})
+    config["datasets"] = [{name: {"dataset": "stand_in:load", **options}} for name, options in datasets.items()]
+    config |= {"models": models, "evaluation": {"images": images, "accuracy_images": images}}
+    return config
+
+
+def set_up(folder: Path, config: dict[str, Any]) -> None:
+    """A folder that the workflow runs in, with nothing in it but names."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    (folder / "stand_in.py").write_text(STAND_IN, encoding="utf-8")
+    for entry in config["models"]:
+        checkpoint = next(iter(entry.values())).get("checkpoint", "")
+        if checkpoint and "://" not in checkpoint:
+            (folder / checkpoint).parent.mkdir(parents=True, exist_ok=True)
+            (folder / checkpoint).touch()
+
+
+def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
+    """Run `snakemake -n` there; return what it says, wall and processor seconds, and peak memory in GiB."""
+    command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "rules", "--snakefile", str(ROOT / "Snakefile")]
+    command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--cores", "1", "--", *targets]
+    path = os.pathsep.join([str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        sys.exit(done.stdout[-2000:] + done.stderr[-3000:])
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout + done.stderr, wall, processor, after.ru_maxrss / 2**20
+
+
+def job_counts(said: str) -> dict[str, int]:
+    """Jobs of every rule, from Snakemake's table."""
+    rows = [line.split() for line in said.splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", type=int, default=50000)
+    parser.add_argument("--shard-size", type=int)
+    parser.add_argument("--jobs", choices=["together", "apart"])
+    parser.add_argument("--keep", type=Path, help="set the folder up here, and keep it")
+    parser.add_argument("targets", nargs="*", default=["results/idsds_table.csv"])
+    options = parser.parse_args()
+    config = grid(options.images)
+    if options.shard_size:
+        config["shard_size"] = options.shard_size
+    if options.jobs:
+        config["attribution_jobs"] = options.jobs
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="heatproof-paper-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    set_up(folder, config)
+    said, wall, processor, memory = plan(folder, options.targets)
+    for rule, count in job_counts(said).items():
+        print(f"{rule:22} {count:7}")
+    print(f"{wall:.1f} s wall, {processor:.1f} s of processor, {memory:.2f} GiB")
+    if not options.keep:
+        shutil.rmtree(folder)

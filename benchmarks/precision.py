@@ -1,0 +1,93 @@
+"""What bfloat16 and torch.compile do to the speed of network passes, and to scores and ranks.
+
+    python benchmarks/precision.py
+
+Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not
+finetuned) on digits, with a small trained network, maps and drops both made in the format.
+"""
+
+import copy
+import time
+
+import numpy as np
+import torch
+import torchvision
+from metric_quality import SEED, explain, trained
+from scipy.stats import spearmanr
+
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.patches import patch_sums
+from heatproof.models.precision import set_precision
+from heatproof.perturbation.responses import patch_responses
+
+CPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GRID = 4
+
+
+def scores(network, images, labels):
+    """Return the mean score of every method, and the logit drops (N, P)."""
+    ids = [str(number) for number in range(len(images))]
+    said = patch_responses(network, images, labels, ids, GRID, "zeros", SEED, 64)
+    drops = said["logit"][:, :1] - said["logit"][:, 1:]
+    maps = explain(network, images, labels)
+    means = {name: np.nanmean(spearman_rows(patch_sums(values, GRID), drops)) for name, values in maps.items()}
+    return means, drops
+
+
+def rate(network, images, repetitions=5):
+    """Return the best seconds of a pass."""
+    best = np.inf
+    with torch.inference_mode():
+        network(images)
+        for _ in range(repetitions):
+            began = time.perf_counter()
+            network(images)
+            if CPU.type == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - began)
+    return best
+
+
+def speeds(name, network, images):
+    """Print how fast the formats are, best of passes that take turns."""
+    network = network.eval().requires_grad_(False).to(CPU, memory_format=torch.channels_last)
+    images = images.to(CPU).contiguous(memory_format=torch.channels_last)
+    kinds = {"float32": copy.deepcopy(network), "bfloat16": set_precision(copy.deepcopy(network), "bfloat16", CPU)}
+    if CPU.type == "cuda":
+        kinds["tf32"] = set_precision(copy.deepcopy(network), "tf32", CPU)
+    compiled = copy.deepcopy(network)
+    began = time.perf_counter()
+    compiled.compile()
+    with torch.inference_mode():
+        same = compiled(images)
+        difference = (same - network(images)).abs().max() / same.abs().max()
+    took = time.perf_counter() - began
+    kinds["compiled"] = compiled
+    found = {kind: rate(made, images) for kind, made in kinds.items()}
+    for kind, seconds in found.items():
+        print(f"{name}: {kind:9} {seconds * 1000:8.1f} ms a batch, {found['float32'] / seconds:.2f} times float32")
+    print(f"{name}: compiling took {took:.0f} s; largest difference {difference:.1e} of the largest logit")
+
+
+def main():
+    torch.set_num_threads(1)
+    network, images, labels = trained()
+    images, labels = images[:128], labels[:128]
+    exact, drops = scores(network, images, labels)
+    lower, other = scores(set_precision(copy.deepcopy(network), "bfloat16", CPU), images, labels)
+    print(
+        f"{len(images)} digits; drops differ by {np.abs(other - drops).mean() / drops.std():.4f} of their spread (mean)"
+    )
+    for name in exact:
+        print(f"{name:22} float32 {exact[name]:+.4f}  bfloat16 {lower[name]:+.4f}")
+    ranks = spearmanr(list(exact.values()), list(lower.values())).statistic
+    print(
+        f"largest change of a score {max(abs(exact[n] - lower[n]) for n in exact):.4f}; ρ of the rankings {ranks:.3f}"
+    )
+    speeds("ResNet-20, 32 pixels, 64 images", network, images[:64])
+    torch.manual_seed(0)
+    speeds("ResNet-18, 224 pixels, 16 images", torchvision.models.resnet18(), torch.randn(16, 3, 224, 224))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Processor time and memory of planning, storing and scoring, as jobs, shards and images grow.
+
+Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of
+IDSDS on made-up maps and drops, 32 pixels, with the stages' own code. Processor seconds count, because other work on
+the machine only adds to wall time.
+
+    python benchmarks/scale.py [FIGURE]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import paper_scale
+
+IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
+# Shards of 50,000 images, and what is asked for.
+PLANS = ((10, IDSDS), (20, IDSDS), (10, ALL), (20, ALL))
+IMAGES = (256, 1024, 4096)
+
+
+def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
+    """Jobs, processor seconds and peak GiB of a dry run of the papers' whole grid."""
+    config = paper_scale.grid(50000)
+    config["shard_size"] = 50000 // shards
+    with tempfile.TemporaryDirectory() as folder:
+        paper_scale.set_up(Path(folder), config)
+        # In a process of its own, because the peak of children is that of the largest.
+        command = [sys.executable, __file__, "--plan", json.dumps([folder, targets])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    return found["jobs"], found["seconds"], found["memory"]
+
+
+def plan_here(what: str) -> None:
+    folder, targets = json.loads(what)
+    said, _, seconds, memory = paper_scale.plan(Path(folder), targets)
+    print(json.dumps({"jobs": paper_scale.job_counts(said)["total"], "seconds": seconds, "memory": memory}))
+
+
+def scoring(images: int) -> dict[str, float]:
+    """Processor seconds to write the stores of 12 explainers and to score their methods; peak GiB of the scoring."""
+    with tempfile.TemporaryDirectory() as folder:
+        found: dict[str, float] = {}
+        for what in ("--store", "--score"):
+            done = subprocess.run(
+                [sys.executable, __file__, what, str(images)], cwd=folder, capture_output=True, text=True, check=True
+            )
+            found |= json.loads(done.stdout)
+    return found
+
+
+def made_up(images: int):
+    """A plan with so many images, and a spec that scores them."""
+    from heatproof.config import default_config, merge
+    from heatproof.plan.whole import make_plan
+
+    names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
+    explainers = [*names, *({f"{name}_again": {"explainer": name}} for name in names)]
+    stand_in = {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 10}
+    given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
+    evaluation = {"images": images, "accuracy_images": images}
+    plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
+    return plan, plan.score_spec("noise", "net", "finetuned", "idsds")
+
+
+def store_here(images: int) -> None:
+    import numpy as np
+
+    from heatproof.data.registry import Split
+    from heatproof.pieces import open_piece
+    from heatproof.store import ArraySpec
+
+    plan, spec = made_up(images)
+    split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))
+    bases = {method["maps"] for method in spec["methods"]}
+    rng = np.random.default_rng(0)
+    size = plan.config["shard_size"]
+    values = rng.normal(size=(size, 1, 32, 32)).astype(np.float32)
+    patches = rng.normal(size=(size, 17)).astype(np.float32)
+    began = time.process_time()
+    written = 0
+    for base in [*sorted(bases), spec["drops"]]:
+        drops = base == spec["drops"]
+        arrays = {"logit": ArraySpec(("variant",), (17,), chunk_by_image=False)}
+        if not drops:
+            arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
+        for shard in plan.shards(images):
+            given = {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
+            piece = open_piece(given, base, "key", split, arrays, made_by={})
+            start, stop = piece.missing()
+            chosen = dict.fromkeys(arrays, (patches if drops else values)[: stop - start])
+            piece.add(start, chosen, 0.0, 0)
+            piece.publish("cpu")
+            piece.forget_journal()
+            written += 1
+    seconds = time.process_time() - began
+    files = sum(1 for path in Path("results").rglob("*") if path.is_file())
+    print(json.dumps({"store": seconds, "files": files, "pieces": written}))
+
+
+def score_here(images: int) -> None:
+    import resource
+
+    from heatproof.metrics.score import score
+
+    _, spec = made_up(images)
+    began = time.process_time()
+    score(spec, {"batch_size": 64, "threads": 1, "device": "cpu"})
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"score": time.process_time() - began, "memory": memory}))
+
+
+def draw(plans: dict[str, list[tuple[int, float, float]]], scored: dict[int, dict[str, float]], path: str) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    for label, rows in plans.items():
+        left.plot([row[0] for row in rows], [row[1] for row in rows], "o-", label=label)
+        middle.plot([row[0] for row in rows], [row[2] for row in rows], "o-", label=label)
+    left.set(xlabel="jobs in the plan", ylabel="processor seconds to plan", ylim=(0, None), xlim=(0, None))
+    left.legend(frameon=False, loc="lower right")
+    middle.set(xlabel="jobs in the plan", ylabel="peak memory, GiB", ylim=(0, None), xlim=(0, None))
+    images = list(scored)
+    right.plot(images, [scored[count]["store"] for count in images], "s-", label="write 12 map stores, and drops")
+    right.plot(images, [scored[count]["score"] for count in images], "o-", label="score them")
+    right.set(xlabel="images of 32 pixels", ylabel="processor seconds", xlim=(0, None), ylim=(0, None))
+    right.legend(frameon=False)
+    for axes in (left, middle, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    within = {"--plan": plan_here, "--store": lambda n: store_here(int(n)), "--score": lambda n: score_here(int(n))}
+    if sys.argv[1:2] and sys.argv[1] in within:
+        within[sys.argv[1]](sys.argv[2])
+        sys.exit()
+    scored = {}
+    for images in IMAGES:
+        scored[images] = scoring(images)
+        print(images, "images", scored[images], flush=True)
+    plans: dict[str, list[tuple[int, float, float]]] = {}
+    for shards, targets in PLANS:
+        label = "to idsds_table.csv" if targets == IDSDS else "with scores.csv"
+        plans.setdefault(label, []).append(planning(shards, targets))
+        print(label, shards, "shards", plans[label][-1], flush=True)
+    draw(plans, scored, sys.argv[1] if len(sys.argv) > 1 else "scaling.png")

@@ -1,0 +1,1 @@
+"""What a config costs on this device, before it is run."""

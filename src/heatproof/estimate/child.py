@@ -1,0 +1,149 @@
+"""What is timed in a process of its own: a job of the workflow as it is, random weights, and training steps.
+
+Prints one line of JSON: what it found, and the most memory of the device.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+STEPS = 3
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the functions below, or a stage of the workflow, on a spec and a machine as JSON."""
+    from heatproof.cli import STAGES
+
+    what, spec, machine = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
+    if what in STAGES:
+        import importlib
+
+        getattr(importlib.import_module(STAGES[what]), what)(spec, machine)
+        found: dict[str, Any] = {}
+    else:
+        found = {"weights": weights, "training": training}[what](spec, machine)
+    print(json.dumps({**found, "device": device_of(machine), "device_gib": device_memory()}))
+
+
+def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave random weights where a job looks for them, and time one pass of the network.
+
+    Returns
+    -------
+    dict
+        ``forward`` and ``gradient``, seconds an image; ``size``, height and width in pixels; ``splits``, how many
+        images each has.
+    """
+    import torch
+
+    from heatproof.data.prepare import open_dataset
+    from heatproof.models.network import build_network, normalise, save_weights, use_machine
+
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    network = build_network(spec["model"], dataset.num_classes)
+    for path in spec["outputs"]:
+        save_weights(network.state_dict(), path)
+    network = network.to(device).eval().requires_grad_(False)
+    count = min(spec["images"], machine["batch_size"])
+    images = normalise(dataset.images("evaluation", 0, count), spec["model"]["facts"]).to(device)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            network(images)
+
+    def gradient() -> None:
+        leaf = images.clone().requires_grad_()
+        torch.autograd.grad(network(leaf).sum(), leaf)
+
+    return {
+        "forward": _seconds(forward, device) / count,
+        "gradient": _seconds(gradient, device) / count,
+        "size": list(images.shape[-2:]),
+        "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
+    }
+
+
+def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Time the loop that trains, on a few batches.
+
+    Returns
+    -------
+    dict
+        ``train`` and ``validate``, seconds an image; ``read``, seconds to read one.
+    """
+    from dataclasses import replace
+
+    import torch
+
+    from heatproof.data.prepare import open_dataset
+    from heatproof.models.network import build_network, normalise, use_machine
+    from heatproof.training.loop import Examples, Schedule, fit, validate
+
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    network = build_network(spec["model"], dataset.num_classes).to(device)
+    given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
+    schedule = replace(Schedule(**given), epochs=1)
+    # Where a handful of images is timed, batches are small as well.
+    size = min(schedule.batch_size, len(dataset.splits["train"]), 8 * spec["images"])
+    began = time.perf_counter()
+    images = normalise(dataset.images("train", 0, size), spec["model"]["facts"])
+    read = (time.perf_counter() - began) / size
+    labels = torch.from_numpy(dataset.splits["train"].labels[:size])
+    # One image to validate on: `fit` is the loop as it is, and wants some.
+    few = Examples(images.repeat(STEPS, 1, 1, 1), labels.repeat(STEPS))
+    one = Examples(images[:1], labels[:1])
+    fit(network, Examples(images, labels), one, schedule, 0)
+    whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
+    checked = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
+    count = size * STEPS
+    return {"train": whole / count, "validate": checked / count, "read": read}
+
+
+def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
+    import torch
+
+    # A processor's own time, so that other programs do not count; of one thread it is the wall time.
+    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    if repeats > 1:
+        function()
+    best = float("inf")
+    for _ in range(repeats):
+        wait()
+        began = clock()
+        function()
+        wait()
+        best = min(best, clock() - began)
+    return best
+
+
+def device_of(machine: Mapping[str, Any]) -> str:
+    """Return the device that jobs with these settings run on, in words."""
+    if "torch" not in sys.modules:
+        return ""
+    import torch
+
+    from heatproof.models.network import use_machine
+
+    device = use_machine(machine)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def device_memory() -> float:
+    """Return the most memory of a GPU that was in use, in GiB; 0 without one."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.max_memory_reserved() / 2**30 if torch is not None and torch.cuda.is_available() else 0.0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

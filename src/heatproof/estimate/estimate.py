@@ -1,0 +1,224 @@
+"""`heatproof estimate`: hours, jobs, disk and memory of a config, from a few images on this device."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heatproof.config import merge, read_config
+from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.estimate import account, stand_in
+from heatproof.estimate.measure import Bench, Timed
+from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.whole import Plan, make_plan
+
+STAGES = (
+    "prepare",
+    "fetch",
+    "pretrain",
+    "finetune",
+    "drops",
+    "attribute",
+    "curves",
+    "subsets",
+    "parts",
+    "score",
+    "tables",
+)
+# Seconds of timing after which the other networks are told from one pass of theirs.
+BUDGET = 300.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """A network that was timed with everything, in the place of others with images of that size."""
+
+    gradient: float
+    stages: dict[str, Timed]
+    trained: dict[str, float]
+
+
+def estimate(
+    path: str | Path,
+    *,
+    workers: int = 1,
+    device: str | None = None,
+    images: int | None = None,
+    responses: bool = False,
+    budget: float = BUDGET,
+    say: Callable[[str], None] = lambda line: None,
+) -> str:
+    """Return what a config costs, as text.
+
+    Parameters
+    ----------
+    path
+        A config.
+    workers
+        GPUs, or jobs at once on a CPU.
+    device
+        ``auto``, ``cpu``, ``cuda`` or ``mps``; None for the config's.
+    images
+        How many are timed; None for 16 of up to 64 pixels, and for 2 of more.
+    responses
+        Whether ``results/scores.csv`` is wanted, and so responses along every map, beside the IDSDS table.
+    budget
+        Seconds after which further networks are not timed with every explainer: what one pass of theirs takes, over
+        one of a network that was, stands in.
+    say
+        Told what is being timed.
+
+    Raises
+    ------
+    HeatproofError
+        If the config is wrong, or a stage fails on the first images.
+    """
+    if workers < 1 or (images is not None and images < 1):
+        raise HeatproofError("--gpus and --images have to be at least 1.")
+    plan, missing = plan_of(path, device, images)
+    few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
+    with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
+        bench = Bench(plan, Path(folder), few, say)
+        measured, scaled = time_all(bench, responses, budget)
+    return _told(path, plan, bench, measured, workers, responses, missing, scaled)
+
+
+def few_of(size: int) -> int:
+    """Return how many images of this side in pixels are timed."""
+    return 16 if size <= 64 else 2
+
+
+def plan_of(path: str | Path, device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
+    """Return the plan of a config, and the datasets that are not here, in whose place noise stands.
+
+    Raises
+    ------
+    HeatproofError
+        If the config is wrong, or a dataset is not here and nothing is known of its size.
+    """
+    config, missing = read_config(path), []
+    if device is not None:
+        config = merge(config, {"device": device})
+    datasets = []
+    for item in config["datasets"]:
+        name, given = (item, {}) if isinstance(item, str) else next(iter(item.items()))
+        kind, options = given.get("dataset", name), {k: v for k, v in given.items() if k != "dataset"}
+        entry = DATASETS.get(kind)
+        instead = None
+        if entry is not None and entry.count is not None:
+            try:
+                entry.count(**options)
+            except (HeatproofError, TypeError):
+                instead = stand_in.in_place_of(kind, options, entry.image_size(options))
+        if instead:
+            instead["evaluation_images"] = images or few_of(instead["size"])
+            missing.append(name)
+        datasets.append({name: instead or dict(given)})
+    return make_plan({**config, "datasets": datasets}), missing
+
+
+def _size_of(plan: Plan, dataset: str, model: str) -> int:
+    size = plan.models[model].facts.size or plan.datasets[dataset]["size"]
+    return max(size) if size else int(plan.datasets[dataset]["options"].get("size") or 224)
+
+
+def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Measured, list[str]]:
+    """Time every stage on every network; return it, and the networks that were only timed by one pass."""
+    plan, began, scaled = bench.plan, time.monotonic(), []
+    measured = account.Measured(bench.start_up())
+    known: dict[Any, Known] = {}
+    for dataset in plan.datasets if plan.reference_explainers else ():
+        bench.say(f"maps of {dataset} that know no model")
+        measured.references[dataset] = bench.references(dataset)
+    for dataset, model in plan.pairs():
+        bench.say(f"{model} on {dataset}")
+        network = bench.weights(dataset, model)
+        size = tuple(network["size"])
+        if size in known and time.monotonic() - began > budget:
+            like, ratio = known[size], network["gradient"] / known[size].gradient
+            measured.stages[dataset, model] = {name: timed.scaled(ratio) for name, timed in like.stages.items()}
+            trained = {key: like.trained[key] * ratio for key in ("train", "validate")}
+            trained["read"] = like.trained["read"]
+            scaled.append(model)
+        else:
+            measured.stages[dataset, model] = bench.network(dataset, model, responses)
+            trained = bench.training(dataset, model, plan.weights[-1])
+            known.setdefault(size, Known(network["gradient"], measured.stages[dataset, model], trained))
+            if not measured.score.fixed:
+                names = list(plan.metrics_of(plan.weights[-1], model))[:1]
+                names += list(plan.metrics) if responses else []
+                measured.score = bench.scores(dataset, model, names)
+        options = plan.datasets[dataset]["options"]
+        splits = network["splits"]
+        if plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
+            splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
+        for weights in dict.fromkeys([PRETRAINED, *plan.weights]):
+            if weights != PRETRAINED or model in plan.trained():
+                spec = plan.weights_spec(dataset, model, weights)
+                seconds = account.training_seconds(spec, {**trained, "splits": splits}, measured.start_up)
+                measured.trainings[dataset, model, weights] = seconds
+    return measured, scaled
+
+
+def _told(
+    path: str | Path,
+    plan: Plan,
+    bench: Bench,
+    measured: account.Measured,
+    workers: int,
+    responses: bool,
+    missing: list[str],
+    scaled: list[str],
+) -> str:
+    jobs = account.jobs_of(plan, measured, responses)
+    disk, memory = account.disk_bytes(plan, measured), account.memory_of(measured)
+    target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
+    lines = [f"{path} to {target}, timed on {bench.images} images on this device ({bench.device}):", ""]
+    lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
+    for stage in STAGES:
+        own = [job.seconds for job in jobs if job.stage == stage]
+        if own:
+            where = f"{memory[stage]:6.1f} G" if memory.get(stage) else ""
+            lines.append(
+                f"{stage:<10} {len(own):>7} {sum(own) / 3600:>9.3f} {_clock(max(own)):>12} "
+                f"{_bytes(disk.get(stage, 0)):>10} {where:>8}"
+            )
+    network = sum(job.seconds for job in jobs if job.network)
+    total = sum(job.seconds for job in jobs)
+    lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
+    lines += ["", f"{network / 3600:.2f} hours of this device, of {total / 3600:.2f} hours of jobs."]
+    wall = account.wall_time(jobs, workers)
+    lines.append(
+        f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own."
+    )
+    gpu = account.device_memory_of(measured)
+    if gpu:
+        lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
+    costs = list(account.cost_by_explainer(plan, measured).items())[:8]
+    lines += ["", "The explainers that cost most, in hours of maps and of responses along them:"]
+    lines += [f"  {name:<30} {maps:9.3f} {curves:9.3f}" for name, (maps, curves) in costs]
+    if missing:
+        lines.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
+    if scaled:
+        lines.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
+    lines.append("Weights were random: an explainer that applies to yours alone is not counted.")
+    return "\n".join(lines)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return ""
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

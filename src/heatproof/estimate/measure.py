@@ -1,0 +1,196 @@
+"""Time the jobs of a plan on a few images, each in a process of its own, as the workflow runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heatproof.errors import HeatproofError
+from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.whole import Plan
+from heatproof.store import read_json
+
+Spec = Mapping[str, Any]
+
+
+@dataclass
+class Timed:
+    """What one kind of job costs.
+
+    Attributes
+    ----------
+    fixed
+        Seconds of a job whatever the number of images: start-up, imports, weights, gate, writing.
+    per_image
+        Seconds an image, by explainer where the job has several, else under the stage's name.
+    passes
+        Network passes an image, by the same names.
+    bytes_per_image
+        What stays on the disk.
+    memory, device_memory
+        Most memory of the process and of the GPU, in GiB.
+    """
+
+    fixed: float
+    per_image: dict[str, float] = field(default_factory=dict)
+    passes: dict[str, float] = field(default_factory=dict)
+    bytes_per_image: float = 0.0
+    memory: float = 0.0
+    device_memory: float = 0.0
+
+    def scaled(self, ratio: float) -> Timed:
+        """Return the same with a network whose passes take `ratio` times as long."""
+        slower = {name: seconds * ratio for name, seconds in self.per_image.items()}
+        return Timed(self.fixed, slower, self.passes, self.bytes_per_image, self.memory, self.device_memory)
+
+    def seconds(self, images: float, names: list[str] | None = None) -> float:
+        """Return the seconds of a job with so many images, of all explainers or of some."""
+        chosen = self.per_image if names is None else {name: self.per_image.get(name, 0.0) for name in names}
+        return self.fixed + images * sum(chosen.values())
+
+
+class Bench:
+    """Runs jobs of a plan on its first few images, in a folder of its own."""
+
+    def __init__(self, plan: Plan, folder: Path, images: int, say: Callable[[str], None]) -> None:
+        self.plan, self.folder, self.images, self.say = plan, folder, images, say
+        self.machine = plan.machine()
+        self.device = ""
+
+    def run(self, what: str, spec: Spec) -> tuple[float, float, dict[str, Any]]:
+        """Run a stage or a timing; return its seconds, peak memory in GiB, and what it found.
+
+        On a CPU the seconds are those of the processor, so that other programs on this machine do not count; what it
+        found has their share of the wall time, ``share``.
+
+        Raises
+        ------
+        HeatproofError
+            If it fails; the message has its last line.
+        """
+        text = json.dumps(spec).replace('"results/', f'"{self.folder}/results/')
+        command = [sys.executable, "-m", "heatproof.estimate.child", what, text, json.dumps(self.machine)]
+        log = self.folder / "log"
+        began = time.monotonic()
+        with open(log, "w+", encoding="utf-8") as errors:
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)  # noqa: S603
+            assert child.stdout is not None
+            said = child.stdout.read()
+            _, status, usage = os.wait4(child.pid, 0)
+        wall = time.monotonic() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            last = (log.read_text(encoding="utf-8").strip() or "no message").splitlines()[-1]
+            raise HeatproofError(f"{what} fails on the first {self.images} images: {last[:300]}")
+        found = json.loads(said.strip().splitlines()[-1])
+        self.device = found["device"] or self.device
+        processor = usage.ru_utime + usage.ru_stime
+        seconds = min(wall, processor) if found["device"] in ("", "cpu") else wall
+        unit = 2**30 if sys.platform == "darwin" else 2**20
+        return seconds, usage.ru_maxrss / unit, {**found, "share": seconds / wall}
+
+    def few(self, spec: Spec) -> dict[str, Any]:
+        """Return the spec of a shard, for a shard of the few images."""
+        return {**spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
+
+    def pieces(self, stage: str, spec: Spec, stores: Mapping[str, str]) -> Timed:
+        """Run a stage that makes stores, and read from their manifests what each of them cost.
+
+        Parameters
+        ----------
+        stage, spec
+            As the workflow calls it.
+        stores
+            Name to path of a store, without its ending.
+        """
+        seconds, memory, found = self.run(stage, self.few(spec))
+        timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
+        for name, base in stores.items():
+            made = read_json(self.folder / f"{base}.0.json")
+            if made is None or made["gap"]:
+                continue
+            timed.per_image[name] = made["seconds"] * found["share"] / self.images
+            timed.passes[name] = made["network_passes"] / self.images
+            timed.bytes_per_image += sum(facts["bytes"] for facts in made["files"]) / self.images
+            timed.fixed -= made["seconds"] * found["share"]
+        timed.fixed = max(timed.fixed, 0.0)
+        return timed
+
+    def weights(self, dataset: str, model: str) -> dict[str, Any]:
+        """Leave random weights of a model, and time a pass of it."""
+        every = dict.fromkeys([PRETRAINED, *self.plan.weights])
+        outputs = [self.plan.weights_spec(dataset, model, weights)["output"] for weights in every]
+        spec = {
+            "dataset": self.plan.dataset_spec(dataset),
+            "model": self.plan.model_spec(model),
+            "outputs": outputs,
+            "images": self.images,
+        }
+        return self.run("weights", spec)[2]
+
+    def references(self, dataset: str) -> Timed:
+        """Time the maps that know no model."""
+        spec = self.plan.attribute_spec(dataset, None, None, self.plan.reference_explainers, 0)
+        return self.pieces("attribute", spec, {entry["name"]: entry["store"] for entry in spec["explainers"]})
+
+    def network(self, dataset: str, model: str, responses: bool) -> dict[str, Timed]:
+        """Time every stage that runs a network, on one model; `responses` for those along maps as well."""
+        plan, where = self.plan, (dataset, model, self.plan.weights[-1])
+        timed: dict[str, Timed] = {}
+        for grid, baseline in plan.combinations:
+            spec = plan.drops_spec(*where, grid, baseline, 0)
+            timed[f"drops g{grid} {baseline}"] = self.pieces("drops", spec, {"drops": spec["output"]})
+        spec = plan.attribute_spec(*where, plan.model_explainers, 0)
+        stores = {entry["name"]: entry["store"] for entry in spec["explainers"]}
+        timed["attribute"] = self.pieces("attribute", spec, stores)
+        if responses:
+            for response in plan.method_responses:
+                spec = plan.curves_spec(*where, list(plan.explainers), response, 0)
+                stores = {name: spec["store"].format(explainer=name) for name in plan.explainers}
+                timed[f"curves {response}"] = self.pieces("curves", spec, stores)
+            for response in plan.model_responses:
+                spec = plan.subsets_spec(*where, response, 0)
+                timed[f"subsets {response}"] = self.pieces("subsets", spec, {"subsets": spec["store"]})
+            if plan.reads_parts:
+                spec = plan.parts_spec(*where, 0)
+                timed["parts"] = self.pieces("parts", spec, {"parts": spec["store"]})
+        return timed
+
+    def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
+        spec = self.plan.weights_spec(dataset, model, weights)
+        settings = {"training": self.plan.models[model].finetuning}
+        return self.run("training", {**settings, **spec, "images": self.images})[2]
+
+    def start_up(self) -> float:
+        """Return the seconds in which a job starts and imports what it needs, the second time."""
+        command = [sys.executable, "-c", "import heatproof.attribution.make, heatproof.training.stages"]
+        seconds = 0.0
+        for _ in range(2):
+            child = subprocess.Popen(command)  # noqa: S603
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            seconds = usage.ru_utime + usage.ru_stime
+        return seconds
+
+    def scores(self, dataset: str, model: str, metrics: list[str]) -> Timed:
+        """Time the scoring of some metrics on the stores that are there; their mean cost."""
+        where = (dataset, model, self.plan.weights[-1])
+        total, memory, marginal = 0.0, 0.0, 0.0
+        for metric in metrics:
+            spec = {**self.plan.score_spec(*where, metric), "shard_size": self.images}
+            one, used, _ = self.run("score", {**spec, "images": 1})
+            more, used, _ = self.run("score", {**spec, "images": self.images})
+            slope = max(more - one, 0.0) / max(self.images - 1, 1)
+            # Below a tenth of a second it is noise of the start-up.
+            slope = slope if more - one > 0.1 else 0.0
+            total, marginal, memory = total + one, marginal + slope, max(memory, used)
+        count = max(len(metrics), 1)
+        return Timed(total / count, {"score": marginal / count}, memory=memory)

@@ -1,0 +1,67 @@
+"""A dataset of noise in the place of one that is not here: passes take as long, whatever the pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heatproof.data.registry import Split
+from heatproof.randomness import numpy_generator
+
+# Classes, and training images without those for validation: what decides the cost of a training.
+KNOWN = {
+    "imagenet": (1000, 1_255_543),
+    "places365": (365, 1_767_390),
+    "food101": (101, 68_175),
+    "resisc45": (45, 18_900),
+    "cifar10": (10, 45_000),
+    "cifar100": (100, 45_000),
+    "fashion_mnist": (10, 54_000),
+}
+IMAGES = 64
+
+
+class Noise:
+    """Images of noise, as many as are timed."""
+
+    def __init__(self, classes: int, size: int, seed: int, evaluation: int) -> None:
+        self.num_classes, self._size, self._seed = classes, size, seed
+        self.class_names = tuple(str(number) for number in range(classes))
+        counts = {"train": IMAGES, "validation": IMAGES, "evaluation": evaluation}
+        self.splits = {
+            name: Split(tuple(f"{name}-{row}" for row in range(count)), np.arange(count, dtype=np.int64) % classes)
+            for name, count in counts.items()
+        }
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        ids = self.splits[split].ids[start:stop]
+        shape = (3, self._size, self._size)
+        drawn = [numpy_generator(self._seed, "stand-in", name).random(shape, dtype=np.float32) for name in ids]
+        return np.stack(drawn)
+
+
+def load(*, seed: int, classes: int, size: int, train_images: int, evaluation_images: int = IMAGES) -> Noise:
+    """Return a dataset of noise.
+
+    Parameters
+    ----------
+    classes, size
+        Number of classes, and side of the square images in pixels.
+    train_images
+        How many images the dataset in whose place it stands would train on.
+    evaluation_images
+        How many there are to time; the gate tries explainers on no more.
+    """
+    return Noise(classes, size, seed, evaluation_images)
+
+
+def in_place_of(kind: str, options: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any] | None:
+    """Return the config's settings of a stand-in for a dataset; None where its size is not known."""
+    if kind not in KNOWN:
+        return None
+    classes, train = KNOWN[kind]
+    train = min(train, options.get("train_images") or train)
+    side = size[0] if size else 224
+    return {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}

@@ -1,0 +1,90 @@
+"""A smaller batch where memory runs out: slower, and the same numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from heatproof.errors import HeatproofError, runs_out
+from heatproof.store import read_json, write_json
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class WithinMemory:
+    """Runs something in batches, and halves them when memory runs out; what fitted is kept for what comes next.
+
+    Parameters
+    ----------
+    name
+        What is run, for messages.
+    kept
+        A file that remembers what fitted on which device, for later jobs; left out, only this process does.
+    device
+        Where it runs.
+    """
+
+    def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
+        self.name = name
+        self.kept = None if kept is None else Path(kept)
+        self.device = describe_device(device)
+        known = read_json(self.kept) if self.kept is not None else None
+        size = (known or {}).get(self.device)
+        self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
+
+    def __call__(self, run: Callable[[int], T], wanted: int) -> T:
+        """Return what ``run(size)`` returns for the largest size that fits, `wanted` at most.
+
+        Raises
+        ------
+        HeatproofError
+            If memory runs out with one image in a batch.
+        """
+        size = min(wanted, self.batch_size or wanted)
+        while True:
+            try:
+                return run(size)
+            except (RuntimeError, MemoryError) as error:
+                if not runs_out(error):
+                    raise
+                if size == 1:
+                    raise HeatproofError(
+                        f"Memory runs out in {self.name!r} with one image in a batch: take a device with more, or a "
+                        "smaller network."
+                    ) from None
+            # Outside the handler, which holds on to the tensors of the failed pass.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)
+            size //= 2
+            self._keep(size)
+
+    def _keep(self, size: int) -> None:
+        self.batch_size = size
+        if self.kept is None:
+            return
+        try:
+            write_json(self.kept, {**(read_json(self.kept) or {}), self.device: size})
+        except OSError:
+            log.info("%s: %s cannot be written, so the next job finds out anew", self.name, self.kept)
+
+
+def describe_device(device: torch.device | str) -> str:
+    """Return a name that two devices share where what fits on one fits on the other."""
+    device = torch.device(device)
+    if device.type == "cuda" and torch.cuda.is_available():
+        facts = torch.cuda.get_device_properties(device)
+        return f"{facts.name}, {facts.total_memory >> 20} MiB"
+    return device.type
+
+
+def kept_beside(base: str | Path) -> Path:
+    """Return the file that remembers what fits, beside the files of a store or of weights."""
+    base = Path(base)
+    return base.with_name(f".{base.name}.batch.json")

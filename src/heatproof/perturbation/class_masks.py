@@ -1,0 +1,61 @@
+"""Masks that hide the middle of an image, and masks that betray its class as well."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+
+def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int = 0) -> np.ndarray:
+    """Return which pixels to remove: a disc in the middle, and for ``block`` a square whose place says the class.
+
+    Li et al. 2024 (soundness and completeness), section 3.1, figure 1, and appendix C, figure 10. Both kinds of mask
+    remove the same number of pixels, and the square is near a corner, where the object is not: a network that is
+    retrained on such images can read the class off the mask.
+
+    Parameters
+    ----------
+    labels
+        (N,) integers below 12, as many as there are places: three squares in each corner.
+    size
+        Height and width of the images.
+    share
+        Of the pixels that are removed, disc and square together.
+    block
+        Side of the square in pixels; 0 for no square, so that all masks are the same.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, size, size) bool, true where a pixel is removed.
+
+    Raises
+    ------
+    HeatproofError
+        If a label has no place, or the square does not fit or is larger than what is to be removed.
+    """
+    places = [
+        (row, column, *corner)
+        for row, column in ((0, 0), (0, 1), (1, 0))
+        for corner in ((False, False), (True, True), (False, True), (True, False))
+    ]
+    removed = round(share * size**2)
+    if block and (labels.min() < 0 or labels.max() >= len(places)):
+        raise HeatproofError(f"There are {len(places)} places for squares, and a label of {int(labels.max())}.")
+    if block < 0 or 4 * block > size or block**2 > removed or removed > size**2:
+        raise HeatproofError(f"A square of {block} pixels and a share of {share:g} do not fit images of {size} pixels.")
+    away = np.hypot(*(np.indices((size, size)) - (size - 1) / 2)).ravel()
+    masks = np.zeros((len(labels), size, size), dtype=bool)
+    for mask, label in zip(masks, labels, strict=True):
+        if block:
+            row, column, below, right = places[int(label)]
+            top, left = (
+                size - (step + 1) * block if far else step * block
+                for step, far in zip((row, column), (below, right), strict=True)
+            )
+            mask[top : top + block, left : left + block] = True
+        # Pixels of the disc that the square has taken are made up for by the next ones.
+        nearest = np.argsort(np.where(mask.ravel(), np.inf, away), kind="stable")
+        mask.ravel()[nearest[: removed - int(mask.sum())]] = True
+    return masks

@@ -1,0 +1,147 @@
+"""Which metric finds the truth: every metric's ranking of methods against that of a metric whose answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heatproof.metrics.bootstrap import bootstrap_means, interval
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.ranking.per_image import cases_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# With fewer methods a rank correlation takes few values, and extreme ones by chance.
+MINIMUM = 5
+ALL, KNOW_MODEL = "all", "those that know the model"
+COLUMNS = (
+    "dataset",
+    "model",
+    "weights",
+    "truth",
+    "metric",
+    "methods",
+    "n_methods",
+    "n_images",
+    "spearman",
+    "ci_low",
+    "ci_high",
+    "per_image",
+    "per_image_low",
+    "per_image_high",
+    "n_undefined",
+    "chosen",
+    "best",
+    "lost",
+)
+
+
+def truth_table(
+    scores: pd.DataFrame,
+    truths: Collection[str],
+    references: Collection[str] = (),
+    *,
+    seed: int = 0,
+    repetitions: int = 1000,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Compare every metric with the metrics that hold the truth, on the same network and images.
+
+    Parameters
+    ----------
+    scores
+        As `heatproof.ranking.per_image.cases_of` takes it.
+    truths
+        Metrics whose ranking of methods is the true one, such as ``part_deletion`` on a dataset whose parts can be
+        removed. Each is compared with the others too.
+    references
+        Methods that know no model. A metric that does no more than tell these from the rest agrees with the truth to
+        some degree; a second row of each comparison leaves them out.
+    seed, repetitions, level
+        Of the bootstrap over images, which draws the same images for the metric and for the truth.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each dataset, model, weights, truth, metric and choice of ``methods``; empty, with its columns, where
+        no test case has a truth. ``spearman``, of the mean scores, and its percentile interval; ``per_image``, the
+        mean over images of the correlation within one image, its interval, and ``n_undefined``, the images where it is
+        undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, or all
+        that tie for it; ``best`` is the truth's, and ``lost`` the true score of the best minus that of the chosen, the
+        mean of them where there are several: what trust in the metric costs, 0 or more. Correlations and ``lost`` are
+        NaN, and ``chosen`` is empty, with fewer than `MINIMUM` methods and where all mean scores are equal. Left out
+        are methods that the metric or the truth leaves undefined on half of the images or more.
+    """
+    import pandas as pd
+
+    cases: dict[tuple[str, str, str], dict[str, pd.DataFrame]] = {}
+    for case, wide in cases_of(scores):
+        cases.setdefault((case["dataset"], case["model"], case["weights"]), {})[case["metric"]] = wide
+    rows = []
+    for network, metrics in cases.items():
+        for truth in (name for name in metrics if name in truths):
+            for name in (other for other in metrics if other != truth):
+                for which, left_out in ((ALL, ()), (KNOW_MODEL, references)):
+                    found = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
+                    rows.append([*network, truth, name, which, *found])
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _compared(
+    metric: pd.DataFrame, truth: pd.DataFrame, left_out: Collection[str], seed: int, repetitions: int, level: float
+) -> list[object]:
+    """Return the columns from ``n_methods`` on."""
+    images = truth.index.intersection(metric.index)
+    both = [table.loc[images] for table in (metric, truth)]
+    known = [table.columns[table.notna().mean() > 0.5] for table in both]
+    methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
+    ours, true = (table[methods].to_numpy(dtype=float) for table in both)
+    nan = float("nan")
+    if len(methods) < MINIMUM:
+        return [len(methods), len(images), *[nan] * 6, len(images), "", "", nan]
+    means, true_means = (np.nanmean(values, axis=0) for values in (ours, true))
+    whole = spearman_rows(means[None], true_means[None])[0]
+    drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (ours, true)]
+    low, high = interval(spearman_rows(*drawn)[None], level)
+    each = spearman_of_images(ours, true)
+    each_low, each_high = interval(bootstrap_means(each[None], seed, repetitions), level)
+    undefined = int(np.isnan(each).sum())
+    mean = float(np.nanmean(each)) if undefined < len(each) else nan
+    best = int(true_means.argmax())
+    # Sums of the same scores in another order differ in the last bits.
+    chosen = [] if np.isnan(whole) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
+    return [
+        len(methods),
+        len(images),
+        *(float(value) for value in (whole, low[0], high[0], mean, each_low[0], each_high[0])),
+        undefined,
+        ", ".join(methods[one] for one in chosen),
+        methods[best],
+        float(true_means[best] - true_means[chosen].mean()) if chosen else nan,
+    ]
+
+
+def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Correlate two metrics' rankings of methods image by image.
+
+    Parameters
+    ----------
+    metric, truth
+        (N, M), higher is better; NaN where a method has no score.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM` of them, or
+        where all of their scores are equal.
+    """
+    known = ~np.isnan(metric) & ~np.isnan(truth)
+    found = np.full(len(metric), np.nan)
+    for pattern in np.unique(known, axis=0):
+        rows = (known == pattern).all(axis=1)
+        if pattern.sum() >= MINIMUM:
+            found[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
+    return found

@@ -1,0 +1,300 @@
+"""Protocol checks: under which conventions the order of methods flips, as tables, charts, captions and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.manifest import publish_tables
+from heatproof.metrics.scored import read_scores
+from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
+from heatproof.report.bump import draw_bumps, shown_settings
+from heatproof.report.page import render
+from heatproof.report.pictures import data_uri
+from heatproof.report.plots import save
+from heatproof.store import write_table, write_text
+
+WHERE = ("factor", "setting", "dataset", "model")
+CAPTION_COLUMNS = ("factor", "figure", "shows", "conclusion")
+ABOUT = {
+    "grid": "the number of patches P",
+    "baseline": "what replaces a deleted patch",
+    "output": "what drops are of, the logit or the probability (softmax)",
+    "seed": "the seed of the finetuning",
+    "weights": "the weights, before, during and after finetuning",
+    "transform": "the transform, maps with their sign or absolute ones",
+    "order": "the order of deletion, most or least relevant first",
+}
+PAGE = """{% extends "frame" %}
+{% block style %}
+img { max-width: 100%; height: auto; background: #fff; }
+figure { margin: 0 0 1rem; } figcaption { max-width: 62rem; margin: .3rem 0 .6rem; }
+.wide { overflow-x: auto; }
+{% endblock %}
+{% block body %}
+<p>Under which conventions does the order of the methods flip? For each convention that this config varies: a chart of
+the methods' ranks, and how alike the levels rank. {{ about }}</p>
+{% if not factors %}<p>This config varies nothing: every convention has one level.</p>{% endif %}
+{% for factor in factors %}
+<h2 id="{{ factor.name }}">{{ factor.name }}</h2>
+<figure><img src="{{ factor.uri }}" alt="Ranks of the methods at each level of {{ factor.name }}">
+<figcaption>{{ factor.shows }} {{ factor.conclusion }}</figcaption></figure>
+<details><summary>All {{ factor.rows | length }} pairs of levels</summary>
+<div class="wide"><table>
+<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in factor.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+</table></div></details>
+{% endfor %}
+<p class="quiet">The tables beside this page: <a href="summary.csv">summary.csv</a>,
+<a href="methods.csv">methods.csv</a>, <a href="captions.csv">captions.csv</a>.</p>
+{% endblock %}
+"""
+# Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
+NOTED = 0.05
+# A ρ between halves below which there is no order that could flip.
+UNTOLD = 0.5
+HALVES = (
+    "Two halves of the images are ranked apart as well: where two levels agree across halves as well as one level does "
+    "with itself, images explain a flip and the convention does not."
+)
+
+
+def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
+    files: list[str] = []
+    scores = pd.DataFrame()
+    if spec["comparisons"]:
+        _, files, scores = read_scores(spec)
+    methods, summary = check_tables(scores, spec)
+    captions, figures, outputs = [], [], []
+    for factor in dict.fromkeys(methods["factor"]):
+        rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
+        figure = draw_bumps(rows, factor)
+        paths = [spec["figure"].format(factor=factor, ending=ending) for ending in ("png", "svg")]
+        for path in paths:
+            save(figure, path)
+        outputs += paths
+        shows, conclusion = caption(factor, rows, pairs)
+        captions.append({"factor": factor, "figure": paths[0], "shows": shows, "conclusion": conclusion})
+        with open(paths[0], "rb") as file:
+            uri = data_uri(file.read())
+        figures.append({"name": factor, "uri": uri, "shows": shows, "conclusion": conclusion, "rows": _told(pairs)})
+    write_table(methods, spec["methods"])
+    write_table(summary, spec["summary"])
+    write_table(pd.DataFrame(captions, columns=list(CAPTION_COLUMNS)), spec["captions"])
+    page = render(PAGE, title="Protocol checks", about=HALVES, factors=figures, heads=list(_HEADS))
+    write_text(spec["page"], page)
+    publish_tables(spec, [spec[name] for name in ("methods", "summary", "captions", "page")] + outputs, files)
+
+
+def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Compare the levels of every factor on every network.
+
+    Parameters
+    ----------
+    scores
+        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
+    spec
+        ``comparisons``, each with ``factor``, ``setting``, ``reference``, ``levels`` (level, weights, metric,
+        transform) and ``networks`` (dataset, model); ``directions`` of metrics; ``transforms``, method to absolute
+        method; ``seed``, ``bootstrap``, ``level``.
+
+    Returns
+    -------
+    methods, summary : pandas.DataFrame
+        As `heatproof.ranking.flips.compare_levels` returns them, with factor, setting, dataset and model before it.
+        Without comparisons, headers alone.
+    """
+    wide = {}
+    if len(scores):
+        for key, rows in scores.groupby(["dataset", "model", "weights", "metric"], sort=False):
+            # Images in their order, so that a draw means the same images at every level.
+            images = list(dict.fromkeys(rows["image"]))
+            table = rows.pivot(index="method", columns="image", values="score")
+            wide[key] = table.reindex(index=list(dict.fromkeys(rows["method"])), columns=images)
+    methods, pairs = [], []
+    for asked in spec["comparisons"]:
+        for dataset, model in asked["networks"]:
+            tables, directions = {}, {}
+            for level, weights, metric, transform in asked["levels"]:
+                found = wide.get((dataset, model, weights, metric))
+                if found is None:
+                    continue
+                tables[level] = _transformed(found, spec["transforms"], transform, asked["factor"])
+                directions[level] = spec["directions"][metric]
+            # A network to which no explainer applies has no scores.
+            if len(tables) < 2 or asked["reference"] not in tables:
+                continue
+            names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
+            images = list(next(iter(tables.values())).columns)
+            values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
+            where = {**{key: asked[key] for key in ("factor", "setting")}, "dataset": dataset, "model": model}
+            compared = compare_levels(
+                values,
+                names,
+                asked["reference"],
+                directions,
+                seed=spec["seed"],
+                repetitions=spec["bootstrap"],
+                level=spec["level"],
+            )
+            methods.append(compared[0].assign(**where))
+            pairs.append(compared[1].assign(**where))
+    return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
+
+
+def _together(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    names = [*WHERE, *columns]
+    return pd.concat(tables, ignore_index=True)[names] if tables else pd.DataFrame(columns=names)
+
+
+def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: str, factor: str) -> pd.DataFrame:
+    """Return the methods of one level; where the transform is the factor, all maps under it by their raw names."""
+    if factor != "transform":
+        return table
+    # In the table's order: that of a mapping is lost on the way to a job.
+    raws = [name for name in table.index if name in transforms]
+    chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in raws}
+    kept = {raw: name for raw, name in chosen.items() if name in table.index}
+    return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
+
+
+def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[str, str]:
+    """Return what the chart of a factor shows, and what to conclude from it.
+
+    Parameters
+    ----------
+    factor
+        Its name.
+    methods, pairs
+        Its rows of the tables of `check_tables`.
+
+    Returns
+    -------
+    shows, conclusion : str
+        Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
+        is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
+    """
+    settings = shown_settings(methods)
+    rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
+    levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
+    images = int((rows["n_images"] + rows["n_undefined"]).max())
+    shows = (
+        f"Ranks of {count} methods by {ABOUT.get(factor, f'the option {factor}')} ({', '.join(levels)}; "
+        f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, 1 is best; coloured "
+        f"are those that move most, and by more than {PLACES} places."
+    )
+    known = drawn[drawn["spearman"].notna()]
+    if known.empty:
+        return shows, "Too few methods have a score at every level for a rank correlation."
+    several = drawn[["setting", "dataset", "model"]].drop_duplicates().shape[0] > 1
+    lowest = known.iloc[int(known["spearman"].to_numpy().argmin())]
+    between = f"{lowest['level']} and {lowest['other_level']}" + (f" ({_place(lowest, drawn)})" if several else "")
+    said = [
+        f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
+        f"{'s' * (len(known) > 1)}, lowest {lowest['spearman']:.2f} "
+        f"({lowest['spearman_low']:.2f} to {lowest['spearman_high']:.2f}) between {between}."
+    ]
+    same, other = known["halves_same"].mean(), known["halves_other"].mean()
+    if not np.isnan(same) and not np.isnan(other):
+        depends = same - other > NOTED
+        said.insert(
+            0,
+            "These images cannot tell: halves of them hardly agree on one level."
+            if same < UNTOLD
+            else "The order depends on it, beyond the choice of images."
+            if depends
+            else "The order hardly depends on it: other images would change it as much.",
+        )
+        said.append(
+            f"Between two halves of the images one level agrees with itself at {same:.2f}, with another at {other:.2f}."
+        )
+    most = _farthest(rows, "rank_change")
+    if most is not None and most["rank_change"] != 0:
+        before = int(most["rank"] - most["rank_change"])
+        verb = "falls" if most["rank_change"] > 0 else "rises"
+        low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
+        said.append(
+            f"Farthest moves {most['method']}, which {verb} from {before} to {int(most['rank'])} at {most['level']}"
+            f"{f' ({_place(most, drawn)})' if several else ''}, by {low:+.0f} to {high:+.0f} under resampled "
+            "images."
+        )
+    moved, surely = drawn["n_moved"].sum(), drawn["n_moved_surely"].sum()
+    told = int(drawn["n_methods"].sum())
+    said.append(
+        f"Of {told} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
+        f"{surely} by an interval that leaves 0 out."
+    )
+    same_first = int((drawn["first"] == drawn["other_first"]).sum())
+    said.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
+    changes = drawn.dropna(subset=["score_change"])
+    largest = _farthest(changes, "score_change")
+    if largest is not None:
+        apart = int(((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum())
+        low, high = largest["score_change_low"], largest["score_change_high"]
+        said.append(
+            f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by "
+            f"{largest['score_change']:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
+            f"{largest['other_level']}{f' ({_place(largest, drawn)})' if several else ''}."
+        )
+    return shows, " ".join(said)
+
+
+def _farthest(rows: pd.DataFrame, column: str) -> pd.Series | None:
+    """Return the row with the largest change either way; None where nothing is known."""
+    sizes = rows[column].abs().to_numpy(dtype=float)
+    return None if np.isnan(sizes).all() else rows.iloc[int(np.nanargmax(sizes))]
+
+
+def _network(rows: pd.DataFrame) -> str:
+    names = rows[["dataset", "model"]].drop_duplicates()
+    models, datasets = list(dict.fromkeys(names["model"])), list(dict.fromkeys(names["dataset"]))
+    return f"{', '.join(models)} ({', '.join(datasets)})"
+
+
+def _place(row: pd.Series, rows: pd.DataFrame) -> str:
+    """Name a network, and its setting where there are several."""
+    varied = [key for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
+    return " · ".join(str(row[key]) for key in varied)
+
+
+_HEADS = {
+    "setting": "setting",
+    "dataset": "dataset",
+    "model": "model",
+    "level": "level",
+    "other_level": "other level",
+    "spearman": "ρ",
+    "kendall": "τ",
+    "halves_same": "ρ, halves, same level",
+    "halves_other": "ρ, halves, other level",
+    "score_change": "change of the mean score",
+    "n_methods": "methods",
+    "n_moved": f"moved by more than {PLACES}",
+    "n_moved_surely": "moved by an interval without 0",
+    "first": "first",
+    "other_first": "first at the other",
+}
+_WITH_INTERVAL = ("spearman", "score_change")
+
+
+def _told(pairs: pd.DataFrame) -> list[list[str]]:
+    """Return the rows of the page's table, numbers for reading."""
+
+    def number(value: float) -> str:
+        return "" if np.isnan(value) else f"{value:.2f}".replace("-", "−")
+
+    rows = []
+    for row in pairs.to_dict("records"):
+        cells = []
+        for key in _HEADS:
+            value = row[key]
+            told = number(value) if isinstance(value, float) else str(value)
+            if key in _WITH_INTERVAL and told:
+                told += f" ({number(row[f'{key}_low'])} to {number(row[f'{key}_high'])})"
+            cells.append(told)
+        rows.append(cells)
+    return rows

@@ -1,0 +1,61 @@
+"""Where a training stands after its last whole epoch, kept beside its output until that is published."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heatproof.store import written_aside
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """One file that a killed training goes on from.
+
+    Parameters
+    ----------
+    output
+        The weights in the making; the journal's folder is beside them and hidden, and no output of any rule, because
+        Snakemake removes the outputs of a job that was killed.
+    key
+        Stands for all that the training depends on: a state is found under the same key alone.
+    """
+
+    def __init__(self, output: str | Path, key: str) -> None:
+        output = Path(output)
+        self.file = output.with_name(f".{output.stem}.journal") / f"{key}.pt"
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace what is there: written aside and moved into place, so that a kill leaves the old or the new."""
+        whole = io.BytesIO()
+        torch.save(state, whole)
+        with written_aside(self.file) as aside:
+            # Not by torch.save, whose errors do not tell a full disk from others.
+            aside.write_bytes(whole.getbuffer())
+
+    def load(self) -> dict[str, Any] | None:
+        """Return what an earlier job left, on the CPU; None where there is nothing, or nothing whole."""
+        if not self.file.is_file():
+            return None
+        try:
+            # torch.load does not look at the checksums that it writes.
+            with zipfile.ZipFile(self.file) as parts:
+                damaged = parts.testzip()
+            if damaged is None:
+                return torch.load(self.file, map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError):
+            pass
+        log.warning("the journal %s is damaged: training starts over", self.file)
+        return None
+
+    def forget(self) -> None:
+        """Remove the journal, and those of other configs, once the weights are published."""
+        shutil.rmtree(self.file.parent, ignore_errors=True)

@@ -1,0 +1,227 @@
+"""What is said where the disk, the rights or the memory fail, and that damage is noticed wherever it is read."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from heatproof import cli, store, workflow
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.manifest import SEAL, checked, describe_file, read_sealed, require_manifest, whole_key, write_manifest
+from heatproof.metrics.scored import read_parquet
+from heatproof.models.network import load_weights, save_weights
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, write_text, written_aside
+
+SAID = {
+    "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
+    "quota": (OSError(errno.EDQUOT, "Disk quota exceeded"), "The disk is full (Disk quota"),
+    "read-only": (OSError(errno.EROFS, "Read-only file system", "a"), "There is no right to write or read at a"),
+    "rights": (PermissionError(errno.EACCES, "Permission denied", "a"), "make the folder writable"),
+    "large": (OSError(errno.EFBIG, "File too large"), "`ulimit -f`"),
+    "handles": (OSError(errno.EMFILE, "Too many open files"), "`ulimit -n`"),
+    "broken": (OSError(errno.EIO, "Input/output error", "a"), "look after the disk"),
+    "memory": (MemoryError(), "Memory ran out: lower batch_size"),
+    "no threads": (RuntimeError("can't start new thread"), "Memory ran out"),
+    "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
+    "torch": (torch.OutOfMemoryError("CUDA: no room"), "Memory ran out"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_fault_of_the_machine_is_one_sentence(name):
+    error, sentence = SAID[name]
+    said = fault_of(error)
+    assert sentence in said
+    assert said.endswith(".")
+    assert "\n" not in said
+    around = ValueError("a library's own")
+    around.__cause__ = error
+    assert fault_of(around) == said
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), RuntimeError("shapes"), KeyError("a")])
+def test_what_is_wrong_with_the_program_stays_an_error(error):
+    assert fault_of(error) is None
+
+
+def test_the_command_line_says_it(monkeypatch, capsys):
+    def fails(options):
+        raise OSError(errno.ENOSPC, "No space left on device", "results/x")
+
+    monkeypatch.setattr(cli, "_list", fails)
+    assert cli.main(["list", "models"]) == 1
+    assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
+
+
+def test_what_fails_leaves_nothing_half_written(tmp_path):
+    write_text(tmp_path / "a.txt", "before")
+
+    def fails():
+        with written_aside(tmp_path / "a.txt") as aside:
+            aside.write_text("half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        fails()
+    assert os.listdir(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "before"
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path):
+    done = subprocess.Popen(["true"])
+    done.wait()
+    here = os.uname().nodename
+    dead, other, mine = (f".{here}.{done.pid}.a.txt", ".elsewhere.1.a.txt", f".{here}.{os.getppid()}.a.txt")
+    for name in (dead, other, mine):
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "a.txt", "whole")
+    assert sorted(os.listdir(tmp_path)) == sorted([other, mine, "a.txt"])
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(path, place):
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + bytes([content[place] ^ 0x04]) + content[place + 1 :])
+
+
+@pytest.fixture
+def weights(tmp_path):
+    path = tmp_path / "net.safetensors"
+    save_weights(torch.nn.Linear(3, 2).state_dict(), path)
+    write_manifest(tmp_path / "net.json", spec_key="k", key="k", files=[describe_file(path, tmp_path / "net.json")])
+    return path
+
+
+def test_a_flipped_bit_in_weights_is_noticed_by_whoever_reads_them(weights):
+    assert whole_key("k", [weights])
+    flip(weights, weights.stat().st_size - 2)
+    # The format itself has no checksum.
+    load_weights(torch.nn.Linear(3, 2), weights)
+    with pytest.raises(HeatproofError, match=f"{weights} is damaged .*remove it with `rm {weights}` and run your"):
+        whole_key("k", [weights])
+
+
+def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
+    manifest = weights.with_suffix(".json")
+    for place in range(0, manifest.stat().st_size, 7):
+        before = manifest.read_bytes()
+        flip(manifest, place)
+        if read_sealed(manifest) is None:
+            with pytest.raises(HeatproofError, match=f"{manifest} is damaged: remove it with `rm {manifest}`"):
+                require_manifest(manifest)
+            with pytest.raises(HeatproofError, match="is damaged"):
+                checked(weights)
+        else:
+            assert before.decode().split() == manifest.read_text().split() or not before[place : place + 1].strip()
+        manifest.write_bytes(before)
+
+
+def test_a_manifest_without_its_digest_is_damaged(weights):
+    manifest = weights.with_suffix(".json")
+    made = read_sealed(manifest)
+    store.write_json(manifest, made)
+    assert SEAL not in made
+    assert read_sealed(manifest) is None
+
+
+def test_damaged_scores_are_not_read(tmp_path):
+    path = tmp_path / "idsds.parquet"
+    store.write_table(pd.DataFrame({"score": np.arange(50.0)}), path)
+    write_manifest(tmp_path / "idsds.json", spec_key="k", key="k", files=[describe_file(path, tmp_path / "idsds.json")])
+    assert len(read_parquet(path)) == 50
+    flip(path, 60)
+    with pytest.raises(HeatproofError, match=f"{path} is damaged"):
+        read_parquet(path)
+    path.unlink()
+    with pytest.raises(HeatproofError, match=f"{path} is missing: run your snakemake command"):
+        read_parquet(path)
+
+
+def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
+    for name in ("a.csv", "b.csv", "tables.json", "other.json"):
+        (tmp_path / name).write_text("{}")
+    files = [describe_file(tmp_path / name, tmp_path / "tables.json") for name in ("a.csv", "b.csv")]
+    write_manifest(tmp_path / "tables.json", spec_key="k", key="k", files=files)
+    assert checked(tmp_path / "b.csv") == tmp_path / "b.csv"
+    (tmp_path / "b.csv").write_text("[]")
+    with pytest.raises(HeatproofError, match=r"b\.csv is damaged"):
+        checked(tmp_path / "b.csv")
+
+
+def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):
+    path = tmp_path / "s.zarr"
+    ensure_metadata(path, Layout(["a"], np.zeros(1), 1, {"x": ArraySpec(("y",), (2,))}, {"key": "k"}))
+    write_shard(path, "x", 0, 0, np.ones((1, 2), np.float32))
+
+    def fails(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(store.zarr, "open_array", fails)
+    with pytest.raises(HeatproofError, match="Memory ran out"):
+        read(path, "x", 0, 1)
+
+
+# ---- the workflow's process ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_work_starts(tmp_path, monkeypatch):
+    workflow.check_writable(tmp_path / "results")
+    assert list((tmp_path / "results").iterdir()) == []
+    assert workflow.why_it_failed(tmp_path / "results") is None
+
+    def fails(path, text):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(workflow, "write_text", fails)
+    with pytest.raises(HeatproofError, match="There is no right to write"):
+        workflow.check_writable(tmp_path / "results")
+    assert "There is no right to write" in workflow.why_it_failed(tmp_path / "results")
+
+
+def test_a_disk_that_is_nearly_full_explains_a_failed_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow.shutil, "disk_usage", lambda path: FEW)
+    assert "has 3 MB left: make room" in workflow.why_it_failed(tmp_path)
+
+
+class FEW:
+    free = 3 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGKILL, "killed, most likely by the kernel"), (signal.SIGTERM, "")]
+)
+def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nkill -{int(number)} $$\n")
+    python.chmod(0o755)
+    command = workflow.stage("score").replace("{params.spec:q}", "x").replace("{log:q}", "log").replace("{{", "{")
+    environment = {**os.environ, "HEATPROOF_PYTHON": str(python), "HEATPROOF_KILLED": f"heatproof: {workflow.KILLED}"}
+    shell = ["bash", "-c", "set -euo pipefail; " + command.replace("}}", "}")]
+    done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True)
+    assert done.returncode == 128 + number
+    assert said in (tmp_path / "log").read_text()
+    assert bool((tmp_path / "log").read_text()) == bool(said)
+
+
+def test_sigterm_ends_a_job_with_a_word(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    )
+    spec = '{"kind": "slow:dataset", "seed": 0, "options": {}, "name": "x"}'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "heatproof", "run", "prepare", spec]
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "in\n"
+    job.terminate()
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 143
+    assert "heatproof: Ended by SIGTERM" in said
+    assert "Traceback" not in said

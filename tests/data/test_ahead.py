@@ -1,0 +1,31 @@
+"""Reading ahead gives what reading in turn gives."""
+
+import threading
+
+import pytest
+
+from heatproof.data.ahead import read_ahead
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_items_come_in_order_with_what_was_read(count):
+    assert list(read_ahead(lambda item: item * item, range(count))) == [(item, item * item) for item in range(count)]
+
+
+def test_the_next_item_is_read_while_this_one_is_worked_on():
+    begun = [threading.Event() for _ in range(3)]
+    for item, _ in read_ahead(lambda item: begun[item].set(), range(3)):
+        if item < 2:
+            assert begun[item + 1].wait(timeout=30)
+
+
+def test_an_error_comes_when_it_is_the_items_turn():
+    def read(item):
+        if item == 2:
+            raise ValueError("broken")
+        return item
+
+    seen = []
+    with pytest.raises(ValueError, match="broken"):
+        seen.extend(item for item, _ in read_ahead(read, range(4)))
+    assert seen == [0, 1]

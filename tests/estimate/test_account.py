@@ -1,0 +1,134 @@
+"""What `heatproof estimate` counts: the plan's own jobs, and when so many workers are done with them."""
+
+from pathlib import Path
+
+import pytest
+
+from heatproof.config import default_config, merge, read_config
+from heatproof.errors import HeatproofError
+from heatproof.estimate.account import (
+    Job,
+    Measured,
+    cost_by_explainer,
+    disk_bytes,
+    jobs_of,
+    training_seconds,
+    wall_time,
+)
+from heatproof.estimate.estimate import estimate, plan_of
+from heatproof.estimate.measure import Timed
+from heatproof.plan.whole import make_plan
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def measured(plan, responses):
+    """One second of start, and a millisecond for every image and explainer."""
+    found = Measured(1.0, score=Timed(2.0))
+    for pair in plan.pairs():
+        each = dict.fromkeys(plan.model_explainers, 0.001)
+        stages = {f"drops g{g} {b}": Timed(1.0, {"drops": 0.001}) for g, b in plan.combinations}
+        stages["attribute"] = Timed(1.0, each, bytes_per_image=100.0)
+        if responses:
+            every = dict.fromkeys(plan.explainers, 0.001)
+            stages |= {f"curves {name}": Timed(1.0, every) for name in plan.method_responses}
+            stages |= {f"subsets {name}": Timed(1.0, {"subsets": 0.001}) for name in plan.model_responses}
+        found.stages[pair] = stages
+        for weights in ("pretrained", "finetuned"):
+            found.trainings[(*pair, weights)] = 10.0
+    for dataset in plan.datasets:
+        found.references[dataset] = Timed(1.0, dict.fromkeys(plan.reference_explainers, 0.0))
+    return found
+
+
+def counts(jobs):
+    stages = [job.stage for job in jobs]
+    return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
+
+
+@pytest.mark.parametrize("way", ["together", "apart"])
+def test_jobs_are_those_of_the_plan(way):
+    plan = make_plan(merge(default_config(), {"shard_size": 40, "attribution_jobs": way}))
+    found = counts(jobs_of(plan, measured(plan, True), True))
+    records = list(plan.records())
+
+    def made(folder):
+        return [record.manifest for record in records if record.manifest.startswith(f"results/{folder}/")]
+
+    assert found["drops"] == len(made("drops"))
+    assert found["score"] == len(made("scores")) == len(plan.all_cases())
+    assert found["subsets"] == len(made("subsets"))
+    assert found["pretrain"] + found["finetune"] == len(made("weights"))
+    if way == "apart":
+        assert found["attribute"] == len(made("maps"))
+        assert found["curves"] == len(made("curves"))
+    else:
+        assert found["curves"] == len(made("curves")) / len(plan.explainers)
+
+
+def test_workers_wait_for_what_a_job_needs():
+    chain = [Job("a", 3.0), Job("b", 4.0, [0]), Job("c", 1.0, [0])]
+    assert wall_time(chain, 1) == 8.0
+    assert wall_time(chain, 2) == 7.0
+    assert wall_time(chain, 100) == 7.0
+    assert wall_time([Job("a", 2.0) for _ in range(10)], 4) == 6.0
+
+
+def test_hours_and_disk_grow_with_images_and_weights():
+    plan = make_plan(default_config())
+    found = measured(plan, True)
+    hours = cost_by_explainer(plan, found)
+    networks = len(plan.pairs()) * len(plan.weights)
+    assert hours["saliency"][0] == pytest.approx(0.001 * plan.images * networks / 3600)
+    assert hours["random"][0] == 0
+    assert hours["random"][1] > 0
+    assert disk_bytes(plan, found)["attribute"] == 100 * plan.images * networks
+
+
+def test_a_finetuning_validates_twice():
+    found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
+    once = training_seconds({"training": {"epochs": 2}}, found, 1.0)
+    twice = training_seconds({"training": {"epochs": 2}, "pretrained": "x"}, found, 1.0)
+    assert once == pytest.approx(1 + 2 * (10 + 0.1))
+    assert twice == pytest.approx(1 + 2 * (10 + 0.2))
+
+
+def test_the_papers_grid_is_planned_without_its_data():
+    plan, missing = plan_of(REPOSITORY / "config" / "paper.yaml", "cpu")
+    assert missing == ["imagenet"]
+    assert len(plan.pairs()) == 13
+    assert plan.images == 50000
+    assert len(plan.methods) == 42
+    found = counts(jobs_of(plan, measured(plan, False), False))
+    assert found["attribute"] == 13 * 10 + 10
+    assert found["drops"] == 130
+
+
+def test_a_dataset_of_which_nothing_is_known_is_said(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("datasets: [{photos: {dataset: image_folder, root: nowhere}}]\n", encoding="utf-8")
+    with pytest.raises(HeatproofError, match="nowhere"):
+        plan_of(config, None)
+
+
+def test_the_papers_configs_have_their_cases():
+    own = {name: make_plan_of(name) for name in ("paper_cifar100", "paper_meta_rank")}
+    assert len(own["paper_cifar100"].pairs()) == 8
+    meta = own["paper_meta_rank"]
+    cases = [case for case in meta.all_cases() if case[3] in ("deletion_morf", "deletion_lerf")]
+    assert len(cases) == 26
+
+
+def make_plan_of(name):
+    first, over = (read_config(REPOSITORY / "config" / f"{n}.yaml") for n in ("paper", name))
+    config = merge(first, over)
+    datasets = [
+        {next(iter(d)): {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 10}}
+        for d in config["datasets"]
+    ]
+    return make_plan({**config, "datasets": datasets})
+
+
+def test_no_worker_is_refused():
+    with pytest.raises(HeatproofError, match="at least 1"):
+        estimate("config.yaml", workers=0)

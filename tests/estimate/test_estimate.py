@@ -1,0 +1,27 @@
+"""The whole way once: real jobs on two images, in processes of their own."""
+
+import os
+
+from heatproof.cli import main
+
+
+def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
+    config = tmp_path / "tiny.yaml"
+    config.write_text(
+        "models: [{net: {architecture: cifar_resnet20, options: {width: 4}}}]\n"
+        "weights: [pretrained]\n"
+        "explainers: [saliency]\n"
+        "metrics: [deletion_morf: {steps: 2}]\n"
+        "evaluation: {images: 200, accuracy_images: 200}\n"
+        "shard_size: 100\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["estimate", str(config), "--device", "cpu", "--images", "2", "--gpus", "2", "--scores"]) == 0
+    said = capsys.readouterr().out
+    jobs = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 4}
+    assert (jobs["drops"], jobs["attribute"], jobs["score"], jobs["pretrain"]) == ("2", "2", "2", "1")
+    assert jobs["curves"] == "2"
+    assert "hours of this device" in said
+    assert "saliency" in said
+    assert os.listdir(tmp_path) == ["tiny.yaml"]

@@ -1,0 +1,352 @@
+"""Faults of a machine, injected at random places and moments into a run, and what is asked of the rerun.
+
+Each returns an `Outcome`. Whatever the fault, the rerun must end in the bytes of an undisturbed run; nothing that was
+finished and is whole may be made again; and what is damaged must be noticed by whoever reads it, in one sentence that
+names the file and the remedy, which is then carried out to the letter.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from toy_workflow import Ended, Run
+
+# From what on work is left to do: everything that follows from these outputs is removed first.
+BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]
+REMEDY = re.compile(r"`(rm (?:-r )?[\w./\[\]* -]+)`")
+
+
+@dataclass
+class Outcome:
+    """What became of a fault.
+
+    Attributes
+    ----------
+    what
+        Where it hit, for whoever looks at a failure.
+    injected
+        Whether it hit anything: a run may end before it is killed.
+    noticed
+        Whether the run ended with a sentence, where it ended.
+    lost, unnoticed
+        Images made again that were whole, and files with other bytes than those of an undisturbed run.
+    wrong
+        What else is not as it should be.
+    """
+
+    what: str
+    injected: bool = True
+    noticed: bool = False
+    lost: int = 0
+    unnoticed: int = 0
+    wrong: str = ""
+
+
+def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
+    """Return a copy of a whole run with work left to do from a random stage on."""
+    run = whole.copy(folder)
+    begin = draw.choice(BEGIN)
+    stages = BEGIN[BEGIN.index(begin) :]
+    for job in run.jobs:
+        part = job.outputs[0].split("/")[1]
+        if begin == "weights" and draw.random() < 0.5 and "pretrained" in job.outputs[0]:
+            continue
+        if part in stages or (part not in BEGIN and part != "datasets"):
+            run.remove(job.outputs)
+    return run
+
+
+def settle(run: Run, whole: Run, outcome: Outcome, damaged: set[str] = frozenset()) -> Outcome:
+    """Run again until all is done, as told by what is said, and compare."""
+    before = Counter(run.made())
+    for _ in range(6):
+        ended = run.run()
+        if ended.status == 0:
+            break
+        outcome.noticed = True
+        if not heal(run, ended):
+            outcome.wrong = f"status {ended.status}: {ended.sentence or ended.said[-600:]}"
+            return outcome
+    else:
+        outcome.wrong = f"not healed: {ended.sentence}"
+        return outcome
+    again = {work: count for work, count in Counter(run.made()).items() if work in before and count > 1}
+    outcome.lost = len([work for work in again if not any(work[0] in path for path in damaged)])
+    left = run.bytes()
+    expected = whole.bytes()
+    differ = [name for name in expected if left.get(name) != expected[name] and name not in damaged]
+    more = [name for name in left if name not in expected]
+    outcome.unnoticed = len(differ)
+    if differ or more:
+        outcome.wrong = f"differ: {differ[:3]}; left behind: {more[:3]}"
+    return outcome
+
+
+def heal(run: Run, ended: Ended) -> bool:
+    """Do what the sentence says, and tell whether it said anything; it may ask for nothing outside the results."""
+    found = REMEDY.search(ended.sentence)
+    if found:
+        assert ".." not in found[1]
+        assert all(part.startswith("results/") for part in found[1].split() if part not in ("rm", "-r")), found[1]
+        subprocess.run(found[1], shell=True, cwd=run.folder, check=True)
+    return bool(found) or "is missing: run your snakemake command with this path as its target" in ended.sentence
+
+
+# ---- a process ends --------------------------------------------------------------------------------------------------
+
+
+def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: float = 0.0) -> tuple[Run, Ended, float]:
+    run = unfinished(whole, folder, draw)
+    moment = draw.uniform(0.02, 1.6)
+    process = run.start()
+    time.sleep(moment)
+    os.kill(process, number)
+    deadline = time.monotonic() + grace
+    while (
+        grace
+        and time.monotonic() < deadline
+        and os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+    ):
+        time.sleep(0.005)
+    if grace:
+        os.kill(process, signal.SIGKILL)
+    return run, run.finish(process), moment
+
+
+def sigkill(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """SIGKILL, as of a lost node or of the kernel when memory runs out."""
+    run, ended, moment = cut_off(whole, folder, draw, signal.SIGKILL)
+    outcome = Outcome(f"after {moment:.2f} s", injected=ended.status == -9, noticed=ended.status == -9)
+    return settle(run, whole, outcome)
+
+
+def sigterm(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """SIGTERM, and SIGKILL ten seconds later, as when a job is preempted or its time is over."""
+    run, ended, moment = cut_off(whole, folder, draw, signal.SIGTERM, grace=10)
+    outcome = Outcome(f"after {moment:.2f} s", injected=ended.status != 0)
+    # Between two jobs, or before the first, there is nothing of ours to say it.
+    said = ended.status == 143 and "Ended by SIGTERM" in ended.sentence and "run the same command" in ended.sentence
+    outcome.noticed = said or ended.status == -15
+    if outcome.injected and not outcome.noticed:
+        outcome.wrong = f"status {ended.status}: {ended.said[-500:]}"
+        return outcome
+    asides = [path for path in run.results.rglob(".*") if path.name.startswith(".") and ".journal" not in str(path)]
+    asides = [str(path) for path in asides if not path.name.endswith(".lock")]
+    if asides:
+        outcome.wrong = f"left behind: {asides[:3]}"
+        return outcome
+    return settle(run, whole, outcome)
+
+
+def memory(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """An address space that ends before the work does."""
+    run = unfinished(whole, folder, draw)
+    room = int(draw.uniform(0, 12e6))
+
+    def limit() -> None:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
+
+    ended = run.run(limit)
+    outcome = Outcome(f"{room} bytes", injected=ended.status != 0)
+    return _told(run, whole, outcome, ended, "Memory ran out: lower batch_size")
+
+
+def _told(run: Run, whole: Run, outcome: Outcome, ended: Ended, sentence: str) -> Outcome:
+    if outcome.injected and not (ended.status == 1 and sentence in ended.sentence):
+        outcome.wrong = f"status {ended.status}: {ended.said[-900:]}"
+        return outcome
+    outcome.noticed = outcome.injected
+    return settle(run, whole, outcome)
+
+
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mounted(folder: Path, megabytes: int = 64):
+    """Mount a disk of memory on a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def can_mount(folder: Path) -> bool:
+    """Tell whether this user may mount."""
+    try:
+        with mounted(folder / "probe", 1):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """A disk of memory with a random rest of room; without the right to mount, a limit to the size of files."""
+    if not can_mount(folder.parent):
+        return large_file(whole, folder, draw)
+    with mounted(folder / "results"):
+        source = unfinished(whole, folder / "from", draw)
+        subprocess.run(["cp", "-a", f"{source.results}/.", folder / "results"], check=True)
+        run = Run(folder, whole.jobs)
+        room = int(draw.uniform(0, 4e5))
+        free = os.statvfs(run.results).f_bavail * os.statvfs(run.results).f_frsize
+        ballast = run.results / "ballast"
+        with open(ballast, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(free - room, 1))
+        ended = run.run()
+        ballast.unlink()
+        outcome = Outcome(f"{room} bytes left", injected=ended.status != 0)
+        return _told(run, whole, outcome, ended, "The disk is full")
+
+
+def large_file(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """A limit to the size of files, as a quota has it."""
+    run = unfinished(whole, folder, draw)
+    size = int(draw.uniform(100, 4e4))
+    ended = run.run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+    outcome = Outcome(f"{size} bytes", injected=ended.status != 0)
+    if "ulimit -f" not in ended.sentence and ended.status:
+        # The log has the same limit; where it is over it, the exit status is all there is.
+        outcome.noticed = run.log.stat().st_size >= size
+        if not outcome.noticed:
+            outcome.wrong = f"status {ended.status}: {ended.said[-900:]}"
+            return outcome
+    outcome.noticed = outcome.injected
+    return settle(run, whole, outcome)
+
+
+def read_only(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """Results that may be read and not written, as a user without rights meets them."""
+    run = unfinished(whole, folder, draw)
+    nobody = 65534
+
+    def lose_rights() -> None:
+        if os.geteuid() == 0:
+            for path in (run.log, run.begun, run.ledger):
+                path.touch()
+                os.chown(path, nobody, nobody)
+            os.setgroups([])
+            os.setgid(nobody)
+            os.setuid(nobody)
+
+    for parent in [folder, *folder.parents]:
+        if os.access(parent, os.W_OK) and os.geteuid() == 0 and parent != Path("/") and not os.stat(parent).st_mode & 1:
+            os.chmod(parent, os.stat(parent).st_mode | 0o011)
+    folders = [path for path in [run.results, *run.results.rglob("*")] if path.is_dir()]
+    for path in folders:
+        path.chmod(0o555)
+    ended = run.run(lose_rights)
+    for path in folders:
+        path.chmod(0o755)
+    outcome = Outcome("results", injected=ended.status != 0)
+    return _told(run, whole, outcome, ended, "There is no right to write")
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip_a_bit(content: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+
+
+def cut_short(content: bytes, draw: random.Random) -> bytes:
+    return content[: draw.choice([0, draw.randrange(len(content))])]
+
+
+def zeros_at_the_end(content: bytes, draw: random.Random) -> bytes:
+    """What some file systems leave of a file when the power goes."""
+    kept = draw.randrange(len(content))
+    return content[:kept] + bytes(len(content) - kept)
+
+
+def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Path, random.Random], Outcome]:
+    """Return an injection that changes one file, and lets whatever is made from it be made again."""
+
+    def inject(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+        if draw.random() < 0.15:
+            return in_journal(whole, folder, draw)
+        run = whole.copy(folder)
+        kinds: dict[str, list[Path]] = {}
+        for path in sorted(run.results.rglob("*")):
+            name = str(path.relative_to(run.folder))
+            if (
+                path.is_file()
+                and not path.name.endswith(".lock")
+                and not name.startswith(("results/figures", "results/report/"))
+            ):
+                shard = "/c/" in name
+                kinds.setdefault(f"{name.split('/')[1]} {'shard' if shard else path.suffix}", []).append(path)
+        # Each kind of file as often as any other.
+        path = draw.choice(kinds[draw.choice(sorted(kinds))])
+        name = str(path.relative_to(run.folder))
+        content, times = path.read_bytes(), os.stat(path)
+        path.write_bytes(change(content, draw))
+        if path.read_bytes() == content:
+            return Outcome(name, injected=False)
+        if draw.random() < 0.5:
+            # As when the disk does it; else as a program does that touches the file.
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        parts = ["datasets", "weights", "maps", "drops", "subsets", "curves", "scores"]
+        part = name.split("/")[1]
+        after = parts[parts.index(part) + 1 :] if part in parts else []
+        for job in run.jobs:
+            made = job.outputs[0].split("/")[1]
+            later = made in after or (made not in parts and (part in parts or not name.startswith(f"results/{made}")))
+            if later and name not in job.outputs and made != part:
+                run.remove(job.outputs)
+        # The next stage of the weights reads the first ones.
+        if part == "weights" and "pretrained" in name:
+            run.remove(run.jobs[2].outputs)
+        base = name.partition(".zarr")[0] if ".zarr" in name else re.sub(r"(\.\d+|\.gate)?\.json$", "", name)
+        own = {name} if path.read_bytes() != content else set()
+        outcome = settle(run, whole, Outcome(name), own | {base})
+        now = path.read_bytes() if path.exists() else b""
+        if outcome.noticed and now != content and not _same_manifest(name, run, whole):
+            outcome.wrong = outcome.wrong or f"{name} was noticed and not healed"
+        return outcome
+
+    def in_journal(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+        for attempt in range(8):
+            part = folder / str(attempt)
+            run, _, _ = cut_off(whole, part, draw, signal.SIGKILL)
+            journals = sorted(run.results.rglob(".*.journal/*/[0-9]*.npz"))
+            if journals:
+                path = draw.choice(journals)
+                path.write_bytes(change(path.read_bytes(), draw))
+                base = str(path.relative_to(run.folder)).replace("/.", "/").rsplit(".journal", 1)[0].rpartition(".")[0]
+                return settle(run, whole, Outcome(f"journal of {base}", noticed=True), {base})
+        return Outcome("journal", injected=False)
+
+    return inject
+
+
+def _same_manifest(name: str, run: Run, whole: Run) -> bool:
+    return run.bytes().get(name) == whole.bytes().get(name)
+
+
+KINDS: dict[str, Callable[[Run, Path, random.Random], Outcome]] = {
+    "SIGKILL (lost node, kernel)": sigkill,
+    "SIGTERM, then SIGKILL": sigterm,
+    "no memory left": memory,
+    "full disk": full_disk,
+    "limit to files": large_file,
+    "read-only results": read_only,
+    "flipped bit": damage(flip_a_bit),
+    "truncated file": damage(cut_short),
+    "zeros at the end": damage(zeros_at_the_end),
+}

@@ -1,0 +1,107 @@
+"""Inject faults into runs of the toy project and print what became of them.
+
+    python tests/faults/run.py --seed 0 --runs 200
+
+Ends with status 1 if anything was lost, or anything wrong was not noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "pipeline"), str(HERE.parent / "workflow")]
+
+LATE = (
+    "heatproof.stages.explaining",
+    "heatproof.perturbation.curves",
+    "captum.attr",
+    "jinja2",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "pyarrow.parquet",
+    "seaborn",
+    "torch._dynamo",
+    "zarr",
+)
+
+from toy_workflow import Run, make_run  # noqa: E402
+
+
+def undisturbed(folder: Path) -> Run:
+    """Return a whole run. What stages import is imported here, so that forks start in no time."""
+    from heatproof.cli import STAGES
+
+    for module in (*STAGES.values(), *LATE):
+        import_module(module)
+    run = make_run(folder)
+    ended = run.run()
+    assert ended.status == 0, ended.said
+    run.ledger.unlink()
+    run.begun.unlink()
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(0, 1), help="of so many, to share the runs among processes"
+    )
+    parser.add_argument("--only", default="", help="part of a kind's name")
+    parser.add_argument(
+        "--without-snakemake", action="store_true", help="leave out the kinds that run Snakemake itself"
+    )
+    options = parser.parse_args()
+    from others import HEAVY, LIGHT, schedule
+
+    light, heavy = ({name: kind for name, kind in of.items() if options.only in name} for of in (LIGHT, HEAVY))
+    heavy = {} if options.without_snakemake else heavy
+    kinds = {**light, **heavy}
+    began = time.monotonic()
+    table: dict[str, list] = {name: [0, 0, 0, 0, 0, 0, 0.0] for name in kinds}
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    folder.chmod(0o711)
+    bad = 0
+    try:
+        whole = undisturbed(folder / "whole")
+        for number, name in enumerate(schedule(options.runs, light, heavy)):
+            if number % options.part[1] != options.part[0]:
+                continue
+            start = time.monotonic()
+            outcome = kinds[name](whole, folder / str(number), random.Random(f"{options.seed} {number} {name}"))
+            row = table[name]
+            row[0] += 1
+            row[1] += outcome.injected
+            row[2] += outcome.injected and outcome.noticed
+            row[3] += outcome.injected and not outcome.wrong
+            row[4] += outcome.lost
+            row[5] += outcome.unnoticed
+            row[6] += time.monotonic() - start
+            if outcome.wrong or outcome.lost or outcome.unnoticed:
+                bad += 1
+                print(f"{number} {name}: {outcome}", flush=True)
+            shutil.rmtree(folder / str(number), ignore_errors=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    heads = ("kind", "runs", "hit", "noticed", "same bytes", "lost", "unnoticed", "seconds")
+    rows = [(name, *row[:6], f"{row[6]:.0f}") for name, row in table.items()]
+    sums = [sum(row[place] for row in table.values()) for place in range(7)]
+    rows.append(("all", *sums[:6], f"{sums[6]:.0f}"))
+    width = max(len(row[0]) for row in rows)
+    for row in (heads, *rows):
+        print(f"{row[0]:<{width}}", *(f"{cell:>10}" for cell in row[1:]))
+    print(f"seed {options.seed}, {options.runs} runs, {time.monotonic() - began:.0f} s")
+    return min(bad, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

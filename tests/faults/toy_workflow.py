@@ -1,0 +1,251 @@
+"""A whole run without Snakemake: its jobs by its rules, each in a process that can be killed, in tenths of a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toy_project import BASE, WHERE
+
+from heatproof.config import merge
+from heatproof.plan import figures, page, paths
+from heatproof.plan.whole import make_plan
+from heatproof.store import read_json
+
+CHANGE = {
+    "evaluation": {"images": 10},
+    "metrics": [{"rise_deletion": {"steps": 4}}, {"infidelity": {"samples": 4, "sizes": [0.25]}}],
+    "report": {"images": 2},
+    "shard_size": 6,
+    "pretraining": {"epochs": 2},
+    "finetuning": {"epochs": 2},
+}
+MACHINE = {"batch_size": 2, "threads": 1, "device": "cpu"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as Snakemake sees it: what it reads and what it leaves."""
+
+    stage: str
+    spec: dict
+    inputs: list[str]
+    outputs: list[str]
+    added_to: bool = False
+
+
+def config(**change) -> dict:
+    return merge(merge(BASE, CHANGE), change)
+
+
+def jobs_of(plan) -> list[Job]:
+    """Return the jobs of a plan, upstream first."""
+    dataset, model, weights = WHERE
+    where = {"dataset": dataset, "model": model, "weights": weights}
+    first = paths.DATASET.format(dataset=dataset)
+    found = [Job("prepare", plan.dataset_spec(dataset), [], [first])]
+
+    def weights_files(name: str) -> list[str]:
+        return [pattern.format(dataset=dataset, model=model, weights=name) for pattern in paths.WEIGHTS_FILES]
+
+    start, final = weights_files("pretrained"), weights_files(weights)
+    found.append(Job("pretrain", plan.pretrain_spec(dataset, model), [first], start, True))
+    found.append(Job("finetune", plan.finetune_spec(*WHERE), [first, start[0]], final, True))
+    network = [first, final[0]]
+    for shard in plan.shards(plan.images):
+        for whose, names in ((WHERE[1:], plan.model_explainers), ((None, None), plan.reference_explainers)):
+            outputs = [f for name in names for f in paths.map_files(plan.maps_of(*WHERE, name), shard)]
+            spec = plan.attribute_spec(dataset, *whose, names, shard)
+            found.append(Job("attribute", spec, network if whose[0] else [first], outputs, True))
+        for grid, baseline in plan.combinations:
+            base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
+            spec = plan.drops_spec(*WHERE, grid, baseline, shard)
+            found.append(Job("drops", spec, network, paths.drop_files(base, shard), True))
+        for response in plan.model_responses:
+            base = paths.SUBSETS.format(**where, response=response)
+            spec = plan.subsets_spec(*WHERE, response, shard)
+            found.append(Job("subsets", spec, network, paths.subset_files(base, shard), True))
+        for response in plan.method_responses:
+            names = list(plan.explainers)
+            bases = [paths.CURVES.format(**where, explainer=name, response=response) for name in names]
+            outputs = [f for base in bases for f in paths.curve_files(base, shard)]
+            inputs = [*network, *plan.curve_inputs(WHERE, None, shard)]
+            found.append(Job("curves", plan.curves_spec(*WHERE, names, response, shard), inputs, outputs, True))
+    for case in plan.all_cases():
+        out = [pattern.format(**where, metric=case[3]) for pattern in (paths.SCORES, paths.SCORES_MANIFEST)]
+        found.append(Job("score", plan.score_spec(*case), plan.score_inputs(*case), out))
+    scores = plan.score_files(plan.all_cases())
+    tables = [*plan.tables(), paths.TABLES_MANIFEST]
+    found.append(Job("tables", plan.table_spec(), [*plan.score_files(), *plan.table_drop_files()], tables))
+    all_scores = [paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST]
+    found.append(Job("all_scores", plan.scores_table_spec(), scores, all_scores))
+    pages = [figures.SCORES_PAGE, figures.RANK_PAGE, figures.ACCURACY_PAGE, figures.PAGES_MANIFEST]
+    found.append(Job("pages", figures.pages_spec(plan), plan.tables(), pages))
+    # The index page without the claims card, which the toy's few methods are too few for.
+    spec = figures.page_spec(plan)
+    spec["tables"].pop("claims", None)
+    inputs = [path for path in figures.page_inputs(plan) if "claims" not in path]
+    found.append(Job("report_page", spec, inputs, [page.PAGE, page.PAGE_MANIFEST]))
+    return found
+
+
+@dataclass
+class Ended:
+    """How a run ended: the exit status (negative: the signal), and what was said."""
+
+    status: int
+    said: str
+    computed: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """The last thing that heatproof said."""
+        lines = [line for line in self.said.splitlines() if line.startswith("heatproof: ")]
+        return lines[-1].removeprefix("heatproof: ") if lines else ""
+
+
+class Run:
+    """A folder with results, and the jobs that fill it."""
+
+    def __init__(self, folder: Path, jobs: list[Job]) -> None:
+        self.folder, self.jobs = folder, jobs
+        self.ledger, self.log, self.begun = (folder / name for name in ("ledger", "log", "begun"))
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def due(self, job: Job) -> bool:
+        """Tell whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
+        outputs = [self.folder / path for path in job.outputs]
+        if any(not path.exists() for path in outputs) or job.outputs[0] in self.unfinished():
+            return True
+        inputs = [self.folder / path for path in job.inputs]
+        newest = max((path.stat().st_mtime_ns for path in inputs if path.exists()), default=0)
+        return newest > min(path.stat().st_mtime_ns for path in outputs)
+
+    def unfinished(self) -> set[str]:
+        lines = self.begun.read_text().splitlines() if self.begun.exists() else []
+        return {line[1:] for line in lines if line[0] == "+"} - {line[1:] for line in lines if line[0] == "-"}
+
+    def _note(self, sign: str, job: Job) -> None:
+        lines = self.begun.read_text().splitlines() if self.begun.exists() else []
+        kept = [line for line in lines if line[1:] != job.outputs[0]]
+        self.begun.write_text("\n".join([*kept, sign + job.outputs[0]]) + "\n")
+
+    def start(self, prepare: Callable[[], None] = lambda: None) -> int:
+        """Start all jobs that are due in a process of their own, and return its id."""
+        self.log.write_text("")
+        process = os.fork()
+        if process:
+            return process
+        status = 70
+        try:
+            out = os.open(self.log, os.O_WRONLY | os.O_APPEND)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+            os.chdir(self.folder)
+            self._watch()
+            prepare()
+            status = self._work()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _work(self) -> int:
+        from heatproof.cli import main
+
+        for job in self.jobs:
+            if not self.due(job):
+                continue
+            self._note("+", job)
+            status = main(["run", job.stage, json.dumps(job.spec), "--machine", json.dumps(MACHINE)])
+            if status:
+                # Snakemake removes what a failed job left, unless it is added to.
+                for path in [] if job.added_to else job.outputs:
+                    Path(path).unlink(missing_ok=True)
+                return status
+            self._note("-", job)
+        return 0
+
+    def _watch(self) -> None:
+        """Write down what is finished and safe: batches in a journal, and weights."""
+        from heatproof.pieces import Piece
+        from heatproof.training import stages
+
+        ledger = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        add, publish = Piece.add, stages.publish_tables
+
+        def noted_add(piece, start, arrays, seconds, passes):
+            add(piece, start, arrays, seconds, passes)
+            count = len(next(iter(arrays.values())))
+            os.write(ledger, f"{piece.base} {start} {start + count}\n".encode())
+
+        def noted_publish(spec, outputs, inputs):
+            publish(spec, outputs, inputs)
+            os.write(ledger, f"{spec['output']} 0 1\n".encode())
+
+        Piece.add, stages.publish_tables = noted_add, noted_publish
+
+    def finish(self, process: int, timeout: float = 60) -> Ended:
+        """Wait for a process and return how it ended."""
+        deadline = time.monotonic() + timeout
+        while True:
+            done, status = os.waitpid(process, os.WNOHANG)
+            if done:
+                return Ended(os.waitstatus_to_exitcode(status), self.log.read_text(errors="replace"))
+            if time.monotonic() > deadline:
+                os.kill(process, 9)
+            time.sleep(0.002)
+
+    def run(self, prepare: Callable[[], None] = lambda: None) -> Ended:
+        return self.finish(self.start(prepare))
+
+    def made(self) -> Iterator[tuple[str, int]]:
+        """Yield what was computed so far, image by image, as often as it was."""
+        for line in self.ledger.read_text().splitlines() if self.ledger.exists() else []:
+            what, start, stop = line.rsplit(" ", 2)
+            yield from ((what, image) for image in range(int(start), int(stop)))
+
+    def copy(self, folder: Path) -> Run:
+        """Copy the results, with their times."""
+        shutil.copytree(self.results, folder / "results")
+        return Run(folder, self.jobs)
+
+    def remove(self, outputs: list[str]) -> None:
+        for path in outputs:
+            (self.folder / path).unlink(missing_ok=True)
+
+    def bytes(self) -> dict[str, bytes]:
+        """Return every file but manifests, which have times in them, with what these say of files instead."""
+        found = {}
+        for path in sorted(self.results.rglob("*")):
+            name = str(path.relative_to(self.folder))
+            if not path.is_file() or path.name.endswith(".lock"):
+                continue
+            content = path.read_bytes()
+            if path.suffix == ".json" and b'"files"' in content:
+                # What nobody read may be damaged still.
+                said = read_json(path) or {"key": content.hex()}
+                content = json.dumps([said.get("key"), said.get("files"), said.get("gap"), said.get("images")]).encode()
+            found[name] = content
+        return found
+
+
+def make_run(folder: Path) -> Run:
+    """Return an empty run of the toy project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Run(folder, jobs_of(make_plan(config())))

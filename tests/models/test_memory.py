@@ -1,0 +1,82 @@
+"""Batches that are halved when memory runs out, and what is remembered of it."""
+
+import pytest
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.models.memory import WithinMemory, kept_beside
+from heatproof.perturbation.whole import WholeBatches
+from heatproof.store import read_json, write_json
+
+
+class Greedy(torch.nn.Module):
+    """Runs out of memory with more than so many images."""
+
+    def __init__(self, fits):
+        super().__init__()
+        self.fits, self.seen = fits, []
+
+    def forward(self, images):
+        self.seen.append(len(images))
+        if len(images) > self.fits:
+            raise torch.OutOfMemoryError("out of memory")
+        return images.flatten(1).cumsum(1)
+
+
+def test_a_network_answers_in_halves(caplog):
+    caplog.set_level("INFO", logger="heatproof")
+    images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
+    greedy = Greedy(2)
+    whole = WholeBatches(greedy, 8)
+    torch.testing.assert_close(whole(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
+    assert greedy.seen == [8, 4, 2, 2, 2, 2]
+    assert len([r for r in caplog.records if "going on with" in r.message]) == 2
+    greedy.seen.clear()
+    whole(images)
+    assert greedy.seen == [2, 2, 2, 2], "what fitted is kept"
+    assert whole.images == 16, "passes that came to nothing are none"
+
+
+def test_one_image_that_does_not_fit_is_said():
+    with pytest.raises(HeatproofError, match="one image in a batch"):
+        WholeBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
+
+
+def test_a_later_job_begins_with_what_fitted(tmp_path):
+    kept = kept_beside(tmp_path / "maps" / "rise")
+    kept.parent.mkdir()
+    first, second = Greedy(3), Greedy(3)
+    images = torch.zeros(8, 3, 1, 1)
+    WholeBatches(first, 8, WithinMemory("net", kept))(images)
+    WholeBatches(second, 8, WithinMemory("net", kept))(images)
+    assert first.seen[:3] == [8, 4, 2]
+    assert second.seen == [2, 2, 2, 2]
+    third = Greedy(8)
+    WholeBatches(third, 8, WithinMemory("net", kept, "mps"))(images)
+    assert third.seen == [8], "another device, another memory"
+
+
+@pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"cpu": 0}, {"cpu": -4}, {}, {"cpu": None}])
+def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
+    kept = tmp_path / ".net.batch.json"
+    write_json(kept, wrong)
+    assert WithinMemory("net", kept).batch_size is None
+
+
+def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
+    kept = tmp_path / ".net.batch.json"
+    write_json(kept, {"cpu": 4})
+    assert WithinMemory("net", kept)(lambda size: size, 2) == 2
+    assert read_json(kept) == {"cpu": 4}
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
+    within = WithinMemory("net", tmp_path / "gone" / "deep" / ".net.batch.json")
+    (tmp_path / "gone").write_text("a file, no folder")
+
+    def run(size):
+        if size > 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return size
+
+    assert within(run, 4) == 1

@@ -1,0 +1,69 @@
+"""Numbers with fewer bits: the same layers and names, a little other answers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.precision import PRECISIONS, set_precision
+
+CPU = torch.device("cpu")
+
+
+def network():
+    torch.manual_seed(0)
+    built = ARCHITECTURES["cifar_resnet20"].build(num_classes=3, width=4)
+    return built.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def test_bfloat16_differs_a_little_and_says_float32(images):
+    exact = network()(images)
+    lower = set_precision(network(), "bfloat16", CPU)(images)
+    assert lower.dtype == torch.float32
+    difference = (lower - exact).abs().max() / exact.abs().max()
+    assert 1e-6 < difference < 0.05
+
+
+def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
+    plain, changed = network(), set_precision(network(), "bfloat16", CPU)
+    assert [name for name, _ in changed.named_modules()] == [name for name, _ in plain.named_modules()]
+    assert changed.state_dict().keys() == plain.state_dict().keys()
+    assert isinstance(changed, type(plain))
+    given = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(changed(given)[:, 0].sum(), given)
+    assert gradient.dtype == torch.float32
+    assert gradient.abs().sum() > 0
+
+
+def test_a_copy_runs_its_own_layers(images):
+    """Else an explainer that changes a copy of the network would explain the original."""
+    changed = set_precision(network(), "bfloat16", CPU)
+    other = copy.deepcopy(changed)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0)
+    assert changed(images).abs().max() > 0
+    assert other(images).abs().max() == 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_others_change_nothing_on_a_cpu(images, precision):
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    try:
+        found = set_precision(network(), precision, CPU)(images)
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+    np.testing.assert_array_equal(found.numpy(), network()(images).numpy())
+
+
+def test_the_schema_knows_them():
+    from heatproof.config import default_config
+
+    assert default_config()["precision"] == PRECISIONS[0]

@@ -1,0 +1,41 @@
+"""Masks of the middle, with and without a square that says the class."""
+
+import numpy as np
+import pytest
+
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.class_masks import class_masks
+
+LABELS = np.arange(12)
+
+
+def test_both_kinds_remove_as_many_pixels_and_the_same_middle():
+    middle, both = (class_masks(LABELS, 32, share=0.7, block=block) for block in (0, 3))
+    for masks in (middle, both):
+        assert set(masks.sum(axis=(1, 2))) == {round(0.7 * 32**2)}
+        assert masks[:, 6:26, 6:26].all()
+    assert (middle == middle[0]).all()
+    # All but the square, which takes as many from the rim of the disc.
+    assert (middle != both).sum(axis=(1, 2)).max() <= 2 * 9
+
+
+def test_the_square_says_the_class():
+    both = class_masks(LABELS, 32, share=0.7, block=3)
+    outside = both & ~class_masks(LABELS, 32, share=0.7)
+    assert (outside.sum(axis=(1, 2)) == 9).all()
+    assert len({mask.tobytes() for mask in outside}) == 12
+    assert outside.sum(axis=0).max() == 1, "no two squares overlap"
+    again = class_masks(LABELS[::-1], 32, share=0.7, block=3)
+    np.testing.assert_array_equal(again[::-1], both)
+
+
+def test_a_square_alone():
+    masks = class_masks(LABELS, 32, share=49 / 1024, block=7)
+    assert (masks.sum(axis=(1, 2)) == 49).all()
+    assert masks.sum(axis=0).max() == 1
+
+
+@pytest.mark.parametrize(("label", "how"), [(12, {"block": 3}), (0, {"block": 9}), (0, {"block": 3, "share": 0.001})])
+def test_what_does_not_fit_is_an_error(label, how):
+    with pytest.raises(HeatproofError):
+        class_masks(np.array([label]), 32, **how)

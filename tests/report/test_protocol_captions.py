@@ -1,0 +1,93 @@
+"""Charts and captions of protocol checks say what is in the table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.report.bump import COLOURED, draw_bumps
+from heatproof.report.checks import caption, check_tables
+
+NAMES = [f"method_{place}" for place in range(12)]
+FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
+
+
+@pytest.fixture
+def found():
+    """At the second level the second method has fallen to the ninth place, and the others are in their order."""
+    rows = []
+    for metric, order in (("sds", range(12)), ("sds_probability", FALLEN)):
+        values = np.empty(12)
+        values[list(order)] = np.linspace(0.9, 0.1, 12)
+        scores = values[:, None] + np.random.default_rng(0).normal(0, 0.01, (12, 10))
+        for method, row in zip(NAMES, scores, strict=True):
+            rows += [
+                {"metric": metric, "method": method, "image": f"image-{place}", "score": score}
+                for place, score in enumerate(row)
+            ]
+    levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
+    asked = {
+        "factor": "output",
+        "setting": "pretrained",
+        "reference": "logit",
+        "levels": levels,
+        "networks": [["digits", "net"]],
+    }
+    spec = {
+        "comparisons": [asked],
+        "directions": {"sds": True, "sds_probability": True},
+        "transforms": {},
+        "seed": 0,
+        "bootstrap": 50,
+        "level": 0.95,
+    }
+    table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
+    return check_tables(table, spec)
+
+
+def test_a_caption_names_what_moves(found):
+    shows, conclusion = caption("output", *found)
+    assert "12 methods" in shows
+    assert "10 images" in shows
+    assert "method_1, which falls from 2 to 9 at probability" in conclusion
+    rho = found[1].loc[0, "spearman"]
+    assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
+    assert f"lowest {rho:.2f}" in conclusion
+    assert "the same in 1 of 1 pairs" in conclusion
+
+
+@pytest.mark.parametrize(
+    ("same", "other", "said"),
+    [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
+)
+def test_a_caption_begins_with_what_halves_of_the_images_say(found, same, other, said):
+    methods, pairs = found
+    _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
+    assert said in conclusion.split(".")[0]
+
+
+def test_a_chart_has_every_method_and_colours_the_movers(found):
+    figure = draw_bumps(found[0], "output")
+    (axes,) = figure.axes
+    said = [text.get_text() for text in axes.texts]
+    assert "method_1  2" in said
+    assert "9  method_1" in said
+    assert len(said) == 2 * len(NAMES)
+    bold = {text.get_text() for text in axes.texts if text.get_weight() == "bold"}
+    assert bold == {"method_1  2", "9  method_1"}
+    assert len(axes.lines) == len(NAMES)
+
+
+def test_a_method_without_a_rank_is_counted(found):
+    rows = found[0].copy()
+    rows.loc[rows["method"] == "method_3", "rank"] = np.nan
+    (axes,) = draw_bumps(rows, "output").axes
+    assert "1 without a rank" in axes.get_title()
+    assert len(axes.lines) == len(NAMES) - 1
+
+
+def test_no_more_colours_than_can_be_told_apart(found):
+    rows = found[0].copy()
+    reversed_ranks = rows["level"] == "probability"
+    rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()
+    (axes,) = draw_bumps(rows, "output").axes
+    assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == COLOURED

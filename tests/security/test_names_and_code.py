@@ -1,0 +1,171 @@
+"""What comes from outside is data: no name leaves the results folder, and nothing but the config names code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from toy_project import BASE, Project
+
+import heatproof
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.manifest import SEAL, read_sealed, write_sealed
+from heatproof.plan.whole import make_plan
+from heatproof.report.listing import print_stores
+from heatproof.report.show import show
+from heatproof.store import describe
+
+ROOT = Path(heatproof.__file__).parent
+ENTRIES = {
+    "datasets": {"dataset": "digits"},
+    "models": {"architecture": "small_vit"},
+    "weights": {"epochs": 1},
+    "explainers": {"explainer": "saliency"},
+    "metrics": {"metric": "ids"},
+}
+NAMES = {
+    "above the folder": "../../x",
+    "the folder above": "..",
+    "this folder": ".",
+    "hidden": ".ssh",
+    "absolute": "/etc/passwd",
+    "with a slash": "a/b",
+    "with a backslash": "a\\b",
+    "with a NUL": "a\0b",
+    "with a newline": "a\nb",
+    "at its end a newline": "a\n",
+    "empty": "",
+    "with a space": "a b",
+    "of a shell": "$(touch x)",
+    "of a wildcard": "{dataset}",
+    "of a page": "<script>alert(1)</script>",
+    "too long for a file": "a" * 200,
+    "too long in bytes": "ä" * 100,
+}
+
+
+@pytest.mark.parametrize("key", ENTRIES)
+@pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
+def test_no_name_is_a_way_out_of_the_results(key, name):
+    with pytest.raises(HeatproofError, match="cannot name a folder: use letters") as caught:
+        make_plan(merge(default_config(), {key: [{name: ENTRIES[key]}]}))
+    assert "\n" not in str(caught.value)
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["ftp://a/b", "s3://a/b", "data://x", "gopher://x", "FTP://a/b"])
+def test_other_ways_to_a_checkpoint_are_refused(address):
+    model = {"m": {"architecture": "small_vit", "checkpoint": address, "sha256": "0" * 64}}
+    with pytest.raises(HeatproofError, match="cannot be fetched: give a path, or an address that begins"):
+        make_plan(merge(default_config(), {"models": [model]}))
+
+
+# ---- code ------------------------------------------------------------------------------------------------------------
+
+EVIL = "evil_plugin"
+
+
+def point_elsewhere(value):
+    """Let every text of a mapping that names code name other code."""
+    if isinstance(value, dict):
+        return {key: point_elsewhere(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [point_elsewhere(item) for item in value]
+    if isinstance(value, str) and (":" in value or "." in value or value == "toy_plugin"):
+        return f"{EVIL}:run" if ":" in value else EVIL
+    return value
+
+
+def test_data_that_name_code_do_not_run_it(tmp_path, monkeypatch, capsys):
+    """Manifests, gates, the list of images and stores say what made them; nobody goes by that."""
+    (tmp_path / f"{EVIL}.py").write_text("raise SystemExit('code out of data')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = Project(folder, pretraining={"epochs": 1}, finetuning={"epochs": 1}).train().attribute().drop()
+    changed = 0
+    for path in (folder / "results").rglob("*.json"):
+        if path.name == "zarr.json":
+            said = json.loads(path.read_text())
+            said["attributes"] = {**point_elsewhere(said["attributes"]), "key": said["attributes"].get("key")}
+            path.write_text(json.dumps(said))
+            changed += EVIL in json.dumps(said)
+        else:
+            said = read_sealed(path)
+            keep = {name: said[name] for name in ("files", "key", "splits", "spec_key", SEAL) if name in said}
+            write_sealed(path, {**point_elsewhere(said), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
+            changed += 1
+    assert changed > 10
+    made.train().attribute().drop().score_all().score()
+    monkeypatch.chdir(folder)
+    print_stores("results")
+    with pytest.raises(HeatproofError, match="a store does not decide what code is run"):
+        show(f"{made.base()}.zarr", "0", None, "maps.png")
+    assert EVIL not in sys.modules
+
+
+def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
+    folder = tmp_path / "s.zarr/label"
+    (folder / "c").mkdir(parents=True)
+    (folder / "c/0").write_bytes(b"\x80\x04.")
+    array = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [1],
+        "data_type": "int64",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "numcodecs.pickle", "configuration": {}}],
+    }
+    (folder / "zarr.json").write_text(json.dumps(array))
+    (tmp_path / "s.zarr/zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}))
+    with pytest.raises(HeatproofError, match="is damaged, or not a store"):
+        describe(tmp_path / "s.zarr")
+
+
+UNSAFE = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "tarfile", "subprocess"}
+# The first for the name of the error that torch.load raises; the second starts this project's own stages.
+HARMLESS = {"journal.py: pickle", "measure.py: subprocess"}
+
+
+def test_no_module_of_ours_reads_pickles_unpacks_archives_or_starts_programs():
+    """What ruff's rules S do not see: `torch.load` and `np.load` say what they refuse."""
+    wrong = []
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong += [f"{file.name}: {name}" for name in names if name.partition(".")[0] in UNSAFE]
+            if not isinstance(node, ast.Call):
+                continue
+            called, given = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+            wrong += [f"{file.name}: {called}"] * (
+                (called == "torch.load" and given.get("weights_only") != "True")
+                or (called in ("np.load", "numpy.load") and given.get("allow_pickle") != "False")
+                or called in ("pd.read_pickle", "exec", "yaml.load", "os.system", "shutil.unpack_archive")
+                or called.endswith(("extractall", "load_state_dict_from_url", "hub.load"))
+                or given.get("pretrained") == "True"
+            )
+    assert set(wrong) == HARMLESS
+
+
+def test_only_the_plan_and_its_jobs_import_what_a_config_names():
+    """Whoever imports by name gets it from the config, or from a spec, which is made of the config."""
+    users = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "import_callable"
+    }
+    assert users == {
+        "attribution/make.py",
+        "data/prepare.py",
+        "models/network.py",
+        "plan/entries.py",
+        "plan/metrics.py",
+    }, BASE

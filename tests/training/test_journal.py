@@ -1,0 +1,116 @@
+"""A training that is cut off goes on from its last whole epoch, and ends in the same bytes."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from test_loop import SCHEDULE, examples
+from torch import nn
+
+from heatproof.training.journal import Journal
+from heatproof.training.loop import fit
+
+
+class Killed(Exception):
+    pass
+
+
+def network():
+    """With dropout, which draws from torch's own generator, and batch norm, whose averages are no parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
+        return nn.Sequential(net, nn.Linear(64, 2)).to(memory_format=torch.channels_last)
+
+
+def train(journal=None, epochs_until_kill=None, **change):
+    """Train for six epochs of four batches each, in a process whose generator is as new."""
+    torch.manual_seed(5)
+    batches = 0
+
+    def augment(images, generator):
+        nonlocal batches
+        batches += 1
+        if epochs_until_kill is not None and batches > 4 * epochs_until_kill + 2:
+            raise Killed
+        return images + 0.1 * torch.randn(images.shape, generator=generator)
+
+    schedule = replace(SCHEDULE, shift=1, **change)
+    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, keep=[1, 5], journal=journal)
+    return made, batches
+
+
+def assert_same(one, other):
+    assert one.history == other.history
+    assert one.kept.keys() == other.kept.keys() == {1, 5}
+    for a, b in zip([one.best, *one.kept.values()], [other.best, *other.kept.values()], strict=True):
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}], ids=["sgd, step", "adamw, cosine"]
+)
+def test_cut_off_twice(tmp_path, change):
+    whole, _ = train(**change)
+    journal = Journal(tmp_path / "net.safetensors", "key")
+    for epochs in (2, 1):
+        with pytest.raises(Killed):
+            train(journal, epochs, **change)
+    again, batches = train(journal, **change)
+    assert batches == 4 * 3, "three epochs were done"
+    assert_same(again, whole)
+    again, batches = train(journal, **change)
+    assert batches == 0, "cut off between the last epoch and the writing of the weights"
+    assert_same(again, whole)
+
+
+def test_dropout_is_drawn_from_where_it_was():
+    """Or the test above could not tell whether the generator's state is kept."""
+    first, _ = train()
+    torch.manual_seed(6)
+    second = fit(network(), examples(64, 0), examples(32, 1, 2.0), replace(SCHEDULE, shift=1), 0)
+    assert any(not torch.equal(first.best[name], second.best[name]) for name in first.best)
+
+
+def flip(file):
+    """Change one number of the network, which torch.load reads without complaint."""
+    state = torch.load(file, weights_only=True)
+    there = state["model"]["1.weight"].numpy().tobytes()
+    file.write_bytes(file.read_bytes().replace(there, bytes([there[0] ^ 255]) + there[1:]))
+    assert not torch.equal(torch.load(file, weights_only=True)["model"]["1.weight"], state["model"]["1.weight"])
+
+
+DAMAGE = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "empty": lambda file: file.write_bytes(b""),
+    "flipped": flip,
+    "a pickle that runs code": lambda file: torch.save({"model": print}, file),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_journal_is_said_and_training_starts_over(tmp_path, caplog, what):
+    whole, _ = train()
+    journal = Journal(tmp_path / "net.safetensors", "key")
+    with pytest.raises(Killed):
+        train(journal, 2)
+    DAMAGE[what](journal.file)
+    with caplog.at_level(logging.WARNING):
+        again, batches = train(journal)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"the journal {journal.file} is damaged: training starts over"
+    ]
+    assert batches == 24
+    assert_same(again, whole)
+
+
+def test_a_key_has_its_own_and_all_go_together(tmp_path):
+    one, other = (Journal(tmp_path / "net.safetensors", key) for key in ("a", "b"))
+    one.save({"x": 1})
+    assert other.load() is None
+    assert one.load() == {"x": 1}
+    assert Journal(tmp_path / "net.2.safetensors", "a").load() is None
+    other.forget()
+    assert list(tmp_path.iterdir()) == []
