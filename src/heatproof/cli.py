@@ -39,6 +39,7 @@ STAGES = {
     "similarity": "heatproof.report.similarity",
     "checks": "heatproof.report.checks",
     "montage": "heatproof.report.montage",
+    "overview": "heatproof.report.overview",
     "plot": "heatproof.report.plots",
     "pages": "heatproof.report.pages",
     "gallery": "heatproof.report.gallery",

@@ -4,6 +4,7 @@ import os
 import sys
 
 from heatproof.plan import belief, checks, claims, figures, page, paths
+from heatproof.plan import overview as pictures
 from heatproof.plan import similarity as alike
 from heatproof.errors import HeatproofError
 from heatproof.workflow import (

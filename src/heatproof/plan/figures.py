@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from heatproof.plan import checks, page
-from heatproof.plan.belief import BELIEF_FILES
+from heatproof.plan.belief import BELIEF_FILES, CONSISTENCY_PNG
 from heatproof.plan.entries import Record
+from heatproof.plan.overview import FILES, OVERVIEW_FILES
 from heatproof.plan.paths import (
     ACCURACY,
     DATASET,
@@ -20,7 +21,7 @@ from heatproof.plan.paths import (
     map_files,
 )
 from heatproof.plan.scoring import Scoring
-from heatproof.plan.similarity import SIMILARITY_FILES
+from heatproof.plan.similarity import SIMILARITY_FILES, SIMILARITY_PNG
 from heatproof.plan.specs import keyed
 from heatproof.provenance import digest
 
@@ -40,7 +41,7 @@ def figures(plan: Scoring) -> list[str]:
     """Return the figures and pages."""
     files = [PLOT_SVG, PLOT_PNG, SCORES_PAGE, RANK_PAGE, ACCURACY_PAGE, page.PAGE]
     if page.all_metrics(plan):
-        files += [*BELIEF_FILES, *SIMILARITY_FILES, *checks.check_files(plan)]
+        files += [*BELIEF_FILES, *OVERVIEW_FILES, *SIMILARITY_FILES, *checks.check_files(plan)]
         if checks.montage_images(plan):
             files += checks.montage_files(plan)
     return [*files, GALLERY] if gallery_images(plan) else files
@@ -131,6 +132,7 @@ def page_spec(plan: Scoring) -> dict[str, Any]:
         links["maps"] = GALLERY
     if page.all_metrics(plan):
         links["checks"] = checks.CHECKS_PAGE
+        links |= {"places": FILES["places_png"], "similarity": SIMILARITY_PNG, "consistency": CONSISTENCY_PNG}
     return page.page_spec(plan, shown_methods(plan), gallery_images(plan), links)
 
 

@@ -11,7 +11,7 @@ from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
-from heatproof.plan import belief, claims, figures, similarity
+from heatproof.plan import belief, claims, figures, overview, similarity
 from heatproof.plan.entries import Record
 from heatproof.plan.paths import (
     ACCURACY,
@@ -114,6 +114,8 @@ class Plan(Scoring):
         yield Record(7, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
         spec = belief.belief_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [*belief.BELIEF_FILES, spec["manifest"]])
+        spec = overview.overview_spec(self)
+        yield Record(7, spec["manifest"], spec["key"], [*overview.OVERVIEW_FILES, spec["manifest"]])
         spec = similarity.similarity_spec(self)
         yield Record(7, spec["manifest"], spec["key"], [*similarity.SIMILARITY_FILES, spec["manifest"]])
         yield from figures.records(self)

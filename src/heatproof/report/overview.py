@@ -1,0 +1,217 @@
+"""All metrics in one picture, and soundness against completeness: from scores.csv alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.manifest import checked, publish_tables
+from heatproof.report.plots import save
+from heatproof.store import write_table
+
+CASE = ["dataset", "model", "weights"]
+RANKS = ["method", "metric", "place", "n_cases"]
+DUAL = [*CASE, "method", "soundness", "completeness"]
+CAPTIONS = ["figure", "shows", "conclusion"]
+# Fewer shared methods give a correlation that says nothing.
+SHARED = 5
+
+
+def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
+    scores = pd.read_csv(checked(spec["scores"]))
+    places, dual = places_table(scores), dual_table(scores, spec["kinds"])
+    write_table(places, spec["places"])
+    write_table(dual, spec["dual"])
+    save(draw_places(places), spec["places_png"])
+    save(draw_dual(dual), spec["dual_png"])
+    captions = pd.DataFrame(
+        [[spec["places_png"], *told_places(places)], [spec["dual_png"], *told_dual(dual)]], columns=CAPTIONS
+    )
+    write_table(captions, spec["captions"])
+    files = [spec[name] for name in ("places", "dual", "places_png", "dual_png", "captions")]
+    publish_tables(spec, files, [spec["scores"]])
+
+
+def places_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return where every method stands under every metric.
+
+    Parameters
+    ----------
+    scores
+        The rows of scores.csv.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `RANKS`: ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
+        for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
+        metrics, metrics by name; a network with one method alone is left out.
+    """
+    known = scores[scores["score"].notna()].copy()
+    better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
+    groups = (known["score"] * better).groupby([known[key] for key in (*CASE, "metric")])
+    known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
+    known = known[known["place"].notna()]
+    means = known.groupby(["method", "metric"])["place"].agg(["mean", "size"]).reset_index()
+    means.columns = RANKS
+    order = means.groupby("method")["place"].mean().sort_values(kind="stable").index
+    means["method"] = pd.Categorical(means["method"], order, ordered=True)
+    return means.sort_values(["method", "metric"], ignore_index=True).astype({"method": str})
+
+
+def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Return soundness beside completeness of every method on every network that has both (Li et al. 2024, figure 9).
+
+    Parameters
+    ----------
+    scores
+        The rows of scores.csv.
+    kinds
+        ``soundness`` and ``completeness`` to the names that they have in the table; empty where one is not scored.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `DUAL`, both as scored, higher is better.
+    """
+    if not kinds:
+        return pd.DataFrame(columns=DUAL)
+    rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
+    wide = rows.pivot_table(index=[*CASE, "method"], columns="metric", values="score", sort=False)
+    wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna().reset_index()
+    wide.columns = pd.Index(DUAL)
+    return wide
+
+
+def told_places(places: pd.DataFrame) -> list[str]:
+    """Return what the picture of all metrics shows, and what to conclude."""
+    shows = (
+        "Place of every method under every metric, mean over networks: 0 is first, 100 last. Rows are sorted by their "
+        "mean, columns by how well they agree with it."
+    )
+    if places.empty:
+        return [shows, "There are no two methods to compare."]
+    wide = _wide(places)
+    agreement = _agreement(wide)
+    first = wide.idxmin()
+    leaders = first.value_counts()
+    text = f"{leaders.index[0]} is first under {leaders.iloc[0]} of {wide.shape[1]} metrics"
+    text += f", {first.nunique()} methods are first under one or more."
+    if agreement.notna().any():
+        low = agreement.idxmin()
+        text += (
+            f" Metrics agree with the mean of all with ρ from {agreement.min():.2f} ({low}) to {agreement.max():.2f} "
+            f"({agreement.idxmax()}): a ranking by {low} alone is another ranking."
+            if agreement.min() < 0.7
+            else f" All metrics agree with the mean of all, ρ {agreement.min():.2f} and more."
+        )
+    return [shows, text]
+
+
+def told_dual(dual: pd.DataFrame) -> list[str]:
+    """Return what the picture of soundness and completeness shows, and what to conclude."""
+    shows = "Soundness and completeness of every method, a panel a network; up and right is better."
+    rhos = [
+        part["soundness"].corr(part["completeness"], method="spearman")
+        for _, part in dual.groupby(CASE, sort=False)
+        if len(part) >= SHARED and part["soundness"].nunique() > 1 and part["completeness"].nunique() > 1
+    ]
+    if not rhos:
+        return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
+    tied = [part["soundness"].round(6).value_counts().iloc[0] / len(part) for _, part in dual.groupby(CASE, sort=False)]
+    text = f"ρ of the two over methods is {min(rhos):.2f} to {max(rhos):.2f} on {len(rhos)} networks"
+    text += ": they measure different things." if max(rhos) < 0.7 else "."
+    if max(tied) > 0.5:
+        text += f" Up to {max(tied):.0%} of the methods share one soundness there, which then tells nothing of them."
+    return [shows, text]
+
+
+def draw_places(places: pd.DataFrame) -> Any:
+    """Draw `places_table` as a heat map, methods by metrics.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    if places.empty:
+        return Figure()
+    wide = _wide(places)
+    wide = wide[_agreement(wide).sort_values(ascending=False, kind="stable").index]
+    figure = Figure(figsize=(2.6 + 0.42 * wide.shape[1], 1.6 + 0.24 * len(wide)), layout="constrained")
+    axes = figure.subplots()
+    sns.heatmap(
+        wide, ax=axes, vmin=0, vmax=1, cmap="viridis_r", annot=wide * 100, fmt=".0f", annot_kws={"size": 7},
+        cbar_kws={"label": "place: 0 first, 100 last", "format": lambda value, _: f"{100 * value:.0f}"},
+    )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
+    axes.tick_params(axis="x", rotation=60, labelsize=8)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
+    axes.tick_params(axis="y", rotation=0, labelsize=8)
+    return figure
+
+
+def draw_dual(dual: pd.DataFrame) -> Any:
+    """Draw `dual_table`, a panel a network.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Without axes where there is nothing.
+    """
+    from matplotlib.figure import Figure
+
+    groups = list(dual.groupby(CASE, sort=False))
+    if not groups:
+        return Figure()
+    columns = min(3, len(groups))
+    lines = -(-len(groups) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.9 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in grid[len(groups) :]:
+        axes.set_visible(False)
+    for ((dataset, model, weights), part), axes in zip(groups, grid, strict=False):
+        axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
+        # The corners of the cloud are what is read; a name at each point would hide them all.
+        for method, soundness, completeness in _corners(part):
+            axes.annotate(method, (completeness, soundness), fontsize=7, xytext=(3, 4), textcoords="offset points")
+        axes.set_title(f"{model}, {weights} ({dataset})", fontsize=9)
+        axes.set(xlabel="completeness", ylabel="soundness")
+        axes.margins(0.18)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _corners(part: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """Return the methods that alone have the largest or smallest of one of the two, with both."""
+    found = {}
+    for key in ("soundness", "completeness"):
+        values = part[key].round(6)
+        for end in (values.max(), values.min()):
+            at = part[values == end]
+            if len(at) == 1:
+                found[str(at["method"].iloc[0])] = (float(at["soundness"].iloc[0]), float(at["completeness"].iloc[0]))
+    return [(method, *both) for method, both in found.items()]
+
+
+def _wide(places: pd.DataFrame) -> pd.DataFrame:
+    order = list(dict.fromkeys(places["method"]))
+    return places.pivot(index="method", columns="metric", values="place").loc[order]
+
+
+def _agreement(wide: pd.DataFrame) -> pd.Series:
+    """Return Spearman's ρ of every metric with the mean of all others; NaN with few methods or no difference."""
+    found = {}
+    for metric, own in wide.items():
+        others = wide.drop(columns=metric).mean(axis=1)
+        both = own.notna() & others.notna()
+        enough = both.sum() >= SHARED and own[both].nunique() > 1 and others[both].nunique() > 1
+        found[metric] = own[both].corr(others[both], method="spearman") if enough else np.nan
+    return pd.Series(found)

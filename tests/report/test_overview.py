@@ -1,0 +1,87 @@
+"""All metrics in one picture: places, what to conclude of them, and nothing invented where there is little."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.manifest import publish_tables
+from heatproof.plan.overview import FILES, OVERVIEW_MANIFEST
+from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
+from heatproof.store import write_table
+
+METHODS = ["a", "b", "c", "d", "e", "f"]
+KINDS = {"soundness": "soundness", "completeness": "completeness"}
+
+
+def table(columns, models=("net",)):
+    """Return the rows of scores.csv for {metric: (scores, higher is better)}."""
+    rows = [
+        {"dataset": "toy", "model": model, "weights": "w", "metric": metric, "method": method, "score": score}
+        | {"higher_is_better": higher}
+        for model in models
+        for metric, (values, higher) in columns.items()
+        for method, score in zip(METHODS, values, strict=False)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_places_go_from_first_to_last_whatever_the_direction():
+    scores = [0.9, 0.7, 0.5, 0.3, 0.2, 0.1]
+    places = places_table(table({"up": (scores, True), "down": (scores, False)}))
+    wide = places.pivot(index="method", columns="metric", values="place")
+    np.testing.assert_allclose(wide["up"][METHODS], np.linspace(0, 1, 6))
+    np.testing.assert_allclose(wide["down"][METHODS], np.linspace(1, 0, 6))
+
+
+def test_places_are_means_over_networks_ties_share_and_gaps_are_left_out():
+    one = table({"m": ([3, 2, 2, np.nan], True)})
+    two = table({"m": ([1, 2, 3, 4], True)}, models=("other",))
+    places = places_table(pd.concat([one, two])).set_index("method")
+    assert places.loc["a", "place"] == pytest.approx((0 + 1) / 2)
+    assert places.loc["b", "place"] == pytest.approx((0.75 + 2 / 3) / 2)
+    assert places.loc["d", "place"] == 0
+    assert places.loc["d", "n_cases"] == 1
+
+
+def test_a_metric_that_ranks_the_other_way_is_named():
+    scores = [6, 5, 4, 3, 2, 1]
+    same = {f"m{number}": (scores, True) for number in range(4)}
+    _, said = told_places(places_table(table({**same, "odd": (scores[::-1], True)})))
+    assert "a is first under 4 of 5 metrics" in said
+    assert "(odd)" in said
+    assert "by odd alone is another ranking" in said
+    _, agreed = told_places(places_table(table(same)))
+    assert "All metrics agree" in agreed
+
+
+def test_soundness_that_all_share_is_said():
+    rows = table({"soundness": ([1, 1, 1, 1, 0.5, 1], True), "completeness": ([1, 2, 3, 4, 5, 6], True)})
+    dual = dual_table(rows, KINDS)
+    assert list(dual["method"]) == METHODS
+    _, said = told_dual(dual)
+    assert "83% of the methods share one soundness" in said
+
+
+def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_table(table({"m": ([1.0], True)}), "results/scores.csv")
+    publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}, {})
+    captions = pd.read_csv(FILES["captions"])
+    assert list(captions.columns) == CAPTIONS
+    assert "nothing to conclude" in captions["conclusion"][1]
+    assert all((tmp_path / path).stat().st_size > 0 for path in FILES.values())
+
+
+def test_the_files_of_a_real_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scores = np.random.default_rng(0).normal(size=6)
+    both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
+    write_table(table(both, models=("one", "two")), "results/scores.csv")
+    publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    spec = {"scores": "results/scores.csv", "kinds": KINDS, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}
+    overview(spec, {})
+    before = {path: (tmp_path / path).read_bytes() for path in FILES.values()}
+    overview(spec, {})
+    assert {path: (tmp_path / path).read_bytes() for path in FILES.values()} == before
+    assert len(pd.read_csv(FILES["dual"])) == 12
