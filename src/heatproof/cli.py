@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from heatproof.argument import of_argument
 from heatproof.errors import KEPT, HeatproofError, fault_of
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run one stage; the workflow calls this")
     run.add_argument("stage", choices=sorted(STAGES))
-    run.add_argument("spec", help="JSON: what the stage reads of the config, and its paths")
+    run.add_argument("spec", help="JSON: what the stage reads of the config, and its paths; packed if long")
     run.add_argument(
         "--machine",
         default=os.environ.get("HEATPROOF_MACHINE", '{"batch_size": 64, "threads": 1, "device": "auto"}'),
@@ -147,7 +148,7 @@ def _run(options: argparse.Namespace) -> None:
     stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
     started = psutil.Process().create_time()
     log.info("%s: started in %.2f s", options.stage, time.time() - started)
-    stage(json.loads(options.spec), json.loads(options.machine))
+    stage(of_argument(options.spec), json.loads(options.machine))
     log.info("%s: done in %.2f s", options.stage, time.time() - started)
 
 

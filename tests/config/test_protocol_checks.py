@@ -72,6 +72,15 @@ def test_checkpoints_come_in_their_order_and_are_not_the_plain_weights():
     assert found(plan, "seed") == []
 
 
+def test_plain_weights_are_those_without_settings_of_their_own_wherever_they_stand():
+    weights = ["pretrained", {"other_seed": {"seed": 1}}, {"finer": {"grid": 8}}, "finetuned"]
+    for keep in ([], [2, 4]):
+        plan = plan_of(weights=weights, finetuning={"keep": keep}, drops={"grids": [4, 8]})
+        assert checks.plain_weights(plan, "resnet20") == "finetuned"
+        assert found(plan, "grid", "in-domain")[0][2] == "P = 16"
+        assert [level[:2] for level in found(plan, "seed")[0][3]] == [("seed 0", "finetuned"), ("seed 1", "other_seed")]
+
+
 def test_metrics_that_differ_in_one_option():
     metrics = ["ids", {"ids_logit": {"metric": "ids", "output": "logit"}}, "deletion_morf", "deletion_lerf"]
     plan = plan_of(metrics=metrics, weights=["finetuned"])

@@ -16,7 +16,7 @@ from heatproof.estimate.account import (
     wall_time,
 )
 from heatproof.estimate.estimate import estimate, plan_of
-from heatproof.estimate.measure import Timed
+from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.whole import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
@@ -83,6 +83,21 @@ def test_hours_and_disk_grow_with_images_and_weights():
     assert hours["random"][0] == 0
     assert hours["random"][1] > 0
     assert disk_bytes(plan, found)["attribute"] == 100 * plan.images * networks
+
+
+def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, monkeypatch):
+    plan = make_plan(merge(default_config(), {"finetuning": {"keep": [2, 4]}}))
+    jobs = jobs_of(plan, measured(plan, False), False)
+    networks = len(plan.pairs())
+    assert (counts(jobs)["finetune"], counts(jobs)["keep_epoch"]) == (networks, 2 * networks)
+    assert {jobs[job.after[0]].stage for job in jobs if job.stage == "keep_epoch"} == {"finetune"}
+    bench = Bench(plan, tmp_path, 2, print)
+    told = []
+    monkeypatch.setattr(bench, "run", lambda what, spec: told.append(spec) or (0, 0, {}))
+    dataset, model = plan.pairs()[0]
+    bench.training(dataset, model, plan.weights[-1])
+    assert plan.weights[-1] == "finetuned_epoch4"
+    assert told[0]["training"] == plan.finetune_spec(dataset, model, "finetuned")["training"]
 
 
 def test_a_finetuning_validates_twice():

@@ -7,7 +7,7 @@ import torch
 from toy_project import Project
 
 from heatproof.data.prepare import open_dataset, prepare
-from heatproof.errors import HeatproofError
+from heatproof.errors import NotApplicable
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.plan import similarity as alike
@@ -117,10 +117,14 @@ def test_channels_do_not_depend_on_the_batch(made, batch_size):
     np.testing.assert_allclose(found, direct, rtol=1e-6, atol=1e-6)
 
 
-def test_a_layer_without_a_grid_is_refused(made):
+def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
-    with pytest.raises(HeatproofError, match="cam_layer"):
+    with pytest.raises(NotApplicable, match="no \\(batch"):
         channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
+    spec = alike.channels_spec(made.plan, "toy", "net", "pretrained", 0)
+    model = {**spec["model"], "facts": {**spec["model"]["facts"], "cam_layer": "head"}}
+    made.inside(channels, {**spec, "model": model, "store": str(tmp_path / "flat")})
+    assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
 
 
 def test_shared_images_of_known_channels():

@@ -85,3 +85,16 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     overview(spec, {})
     assert {path: (tmp_path / path).read_bytes() for path in FILES.values()} == before
     assert len(pd.read_csv(FILES["dual"])) == 12
+
+
+def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    odd = ["NA", "007", "none", "d", "e", "f"]
+    rows = table({"m": ([6.0, 5, 4, 3, 2, np.nan], True), "n": ([1.0, 2, 3, 4, 5, 6], True)}, models=("01",))
+    rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
+    write_table(rows, "results/scores.csv")
+    publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}, {})
+    places = pd.read_csv(FILES["places"], dtype=str, keep_default_na=False)
+    assert set(places["method"]) == set(odd)
+    assert len(places) == 11

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.report import checks
 from heatproof.report.bump import COLOURED, draw_bumps
 from heatproof.report.checks import caption, check_tables
 
@@ -91,3 +92,23 @@ def test_no_more_colours_than_can_be_told_apart(found):
     rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()
     (axes,) = draw_bumps(rows, "output").axes
     assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == COLOURED
+
+
+def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
+    """Where no explainer applies to a network; the workflow waits for every chart of the plan."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "read_scores", lambda spec: ([], [], pd.DataFrame()))
+    levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
+    asked = {"factor": "output", "setting": "pretrained", "reference": "logit", "levels": levels}
+    files = {name: f"checks/{name}.csv" for name in ("methods", "summary", "captions")}
+    spec = {
+        "comparisons": [{**asked, "networks": [["digits", "net"]]}],
+        **files,
+        "page": "checks/index.html",
+        "figure": "checks/{factor}.{ending}",
+        "manifest": "checks/manifest.json",
+        "key": "k",
+    }
+    checks.checks(spec, {})
+    assert {path.name for path in (tmp_path / "checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
+    assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]

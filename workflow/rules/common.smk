@@ -1,11 +1,11 @@
 # Everything that is not a rule. The plan (heatproof.plan) owns names, paths and what each job is told.
-import json
 import os
 import sys
 
 from heatproof.plan import belief, checks, claims, figures, page, paths
 from heatproof.plan import overview as pictures
 from heatproof.plan import similarity as alike
+from heatproof.argument import to_argument
 from heatproof.errors import HeatproofError
 from heatproof.workflow import (
     check_before_start,
@@ -47,7 +47,7 @@ def updates(files):
 
 
 def spec(value):
-    return json.dumps(value, sort_keys=True)
+    return to_argument(value)
 
 
 def say_where():

@@ -76,6 +76,10 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
         stages, made = measured.stages[dataset, model], prepared[dataset]
         known: dict[str, int] = {}
         for weights in dict.fromkeys([PRETRAINED, *plan.weights]):
+            if weights in plan.kept:
+                entry, _ = plan.kept[weights]
+                known[weights] = add("keep_epoch", measured.start_up, [known[entry]], network=False)
+                continue
             before = [known[PRETRAINED]] if known else [made]
             trained = measured.trainings.get((dataset, model, weights))
             stage = "fetch" if trained is None else "pretrain" if weights == PRETRAINED else "finetune"

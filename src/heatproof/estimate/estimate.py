@@ -22,6 +22,7 @@ STAGES = (
     "fetch",
     "pretrain",
     "finetune",
+    "keep_epoch",
     "drops",
     "attribute",
     "curves",
@@ -157,7 +158,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
         splits = network["splits"]
         if plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
-        for weights in dict.fromkeys([PRETRAINED, *plan.weights]):
+        for weights in [PRETRAINED, *plan.finetuned()]:
             if weights != PRETRAINED or model in plan.trained():
                 spec = plan.weights_spec(dataset, model, weights)
                 seconds = account.training_seconds(spec, {**trained, "splits": splits}, measured.start_up)

@@ -165,7 +165,9 @@ class Bench:
 
     def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
-        spec = self.plan.weights_spec(dataset, model, weights)
+        # A kept epoch is of its finetuning.
+        trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
+        spec = self.plan.weights_spec(dataset, model, trained)
         settings = {"training": self.plan.models[model].finetuning}
         return self.run("training", {**settings, **spec, "images": self.images})[2]
 

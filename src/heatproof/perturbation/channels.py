@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
 
 
@@ -43,16 +43,17 @@ def channel_activations(
     Raises
     ------
     HeatproofError
-        If there is no such layer, or its output has no grid.
+        If there is no such layer.
+    NotApplicable
+        If its output has no grid.
     """
     module = find_layer(network, layer, "model")
     seen: list[torch.Tensor] = []
 
     def keep(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         if not isinstance(output, torch.Tensor) or output.ndim != 4:
-            raise HeatproofError(
-                f"The layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed: "
-                "name another in the model's cam_layer."
+            raise NotApplicable(
+                f"the layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed"
             )
         # At once: what follows may write into the same memory, as a ReLU in place does.
         seen.append(output.amax((2, 3)))

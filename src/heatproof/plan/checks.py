@@ -109,7 +109,10 @@ def _told(factor: str, value: Any) -> str:
 def plain_weights(plan: Scoring, model: str) -> str:
     """Return the weights that others are held against: finetuned as `finetuning` says, where they are scored."""
     tuned = [name for name in plan.weights if name != PRETRAINED]
-    plain = [name for name in tuned if plan.finetuning(model, name) == dict(plan.models[model].finetuning)]
+    # How many epochs are kept is no matter of how it is done.
+    said = {key: value for key, value in plan.models[model].finetuning.items() if key != "keep"}
+    wanted = {"seed": plan.config["seed"], **said}
+    plain = [name for name in tuned if _settings(plan, model, name) == wanted]
     # Not a checkpoint on the way there.
     return min(plain or tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
 

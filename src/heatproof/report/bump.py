@@ -40,13 +40,16 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        A panel for each setting and network. Methods without a score at every level are left out, and counted in the
-        panel's title. Coloured are the methods that move most, by more than three places; grey otherwise.
+        A panel for each setting and network; no axes without rows. Methods without a score at every level are left
+        out, and counted in the panel's title. Coloured are the methods that move most, by more than three places; grey
+        otherwise.
     """
     import seaborn as sns
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    if methods.empty:
+        return Figure(facecolor="white")
     panels: list[list[tuple[str, pd.DataFrame]]] = []
     for setting in shown_settings(methods):
         rows = methods[methods["setting"] == setting]

@@ -70,7 +70,8 @@ def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         _, files, scores = read_scores(spec)
     methods, summary = check_tables(scores, spec)
     captions, figures, outputs = [], [], []
-    for factor in dict.fromkeys(methods["factor"]):
+    # Of the plan and not of the tables: the workflow waits for a chart of each.
+    for factor in dict.fromkeys(asked["factor"] for asked in spec["comparisons"]):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
         paths = [spec["figure"].format(factor=factor, ending=ending) for ending in ("png", "svg")]
@@ -123,7 +124,10 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
                 found = wide.get((dataset, model, weights, metric))
                 if found is None:
                     continue
-                tables[level] = _transformed(found, spec["transforms"], transform, asked["factor"])
+                scored = _transformed(found, spec["transforms"], transform, asked["factor"])
+                if scored.empty:
+                    continue
+                tables[level] = scored
                 directions[level] = spec["directions"][metric]
             # A network to which no explainer applies has no scores.
             if len(tables) < 2 or asked["reference"] not in tables:
@@ -178,6 +182,11 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
         is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
     """
+    if methods.empty:
+        return (
+            f"No ranks of methods by {ABOUT.get(factor, f'the option {factor}')}.",
+            "No method has scores at two levels.",
+        )
     settings = shown_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import publish_tables
+from heatproof.manifest import publish_tables, read_piece
+from heatproof.metrics.scored import read_parquet
 from heatproof.report.pictures import COLOURS, channels_last, limit_of, transformed
 from heatproof.report.plots import save
-from heatproof.store import read, read_json
+from heatproof.store import read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,14 +33,14 @@ def montage(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         where = {"dataset": dataset, "model": model, "weights": weights}
         path = spec["scores"].format(**where, metric=metric)
         files.append(path)
-        scores = pd.read_parquet(path, columns=["method", "image", "score"])
+        scores = read_parquet(path, columns=["method", "image", "score"])
         means = scores.groupby("method")["score"].mean()
         single = scores.set_index(["method", "image"])["score"]
         rows = []
         for method in spec["methods"]:
             pattern = spec["reference_maps"] if method["reference"] else spec["maps"]
             base = pattern.format(**where, explainer=method["explainer"])
-            if (read_json(f"{base}.0.json") or {}).get("gap"):
+            if read_piece(base, 0)["gap"]:
                 continue
             maps = read(base + ".zarr", "attribution", 0, spec["images"])[:, method["index"]]
             name = method["method"]

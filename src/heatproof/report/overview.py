@@ -22,7 +22,9 @@ SHARED = 5
 
 def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
-    scores = pd.read_csv(checked(spec["scores"]))
+    # Names stay text whatever they look like.
+    names = dict.fromkeys([*CASE, "metric", "method"], str)
+    scores = pd.read_csv(checked(spec["scores"]), dtype=names, keep_default_na=False, na_values={"score": [""]})
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
     write_table(places, spec["places"])
     write_table(dual, spec["dual"])

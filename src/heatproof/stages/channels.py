@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatproof.data.prepare import open_dataset
+from heatproof.errors import NotApplicable
 from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.channels import channel_activations
 from heatproof.perturbation.whole import open_network
@@ -32,7 +33,12 @@ def channels(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         images = normalise(dataset.images("evaluation", low, high), facts)
         return channel_activations(whole, images, f"network.{layer}", size, device=device)
 
-    width = activations(start, start + 1).shape[1] if layer else 1
+    width, gap = 1, None if layer else facts["cam_reason"]
+    if layer:
+        try:
+            width = activations(start, start + 1).shape[1]
+        except NotApplicable as reason:
+            gap = str(reason)
     piece = open_piece(
         spec,
         spec["store"],
@@ -42,8 +48,8 @@ def channels(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         made_by={key: spec[key] for key in ("dataset", "model", "weights", "code", "precision") if key in spec},
         inputs=[spec["weights"]],
     )
-    if layer is None:
-        piece.publish_gap(facts["cam_reason"], str(device))
+    if gap is not None:
+        piece.publish_gap(gap, str(device))
         return
     start, stop = piece.missing()
     for low in track(range(start, stop, size), "channels", unit="batch"):
