@@ -11,6 +11,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.responses import patch_responses
 from heatproof.training import stages
+from heatproof.training.loop import Trained
 
 CLOSED = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["train"]}}]
 FACTS = {"architecture": "toy_plugin:network", "cam_layer": "features", "mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1]}
@@ -77,9 +78,9 @@ def caught_by_fit(project, monkeypatch):
     """Return what finetuning with the mean hands to the training loop, and the colour."""
     caught = {}
 
-    def fit(model, train, validation, schedule, seed, augment=None):
+    def fit(model, train, validation, schedule, seed, augment=None, **_):
         caught.update(train=train, validation=validation, augment=augment)
-        return dict(model.state_dict()), [{"epoch": 0}]
+        return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
     monkeypatch.setattr(stages, "fit", fit)
     changed = project(finetuning={"baseline": "mean", "epochs": 1})
