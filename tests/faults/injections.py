@@ -160,7 +160,7 @@ def memory(whole: Run, folder: Path, draw: random.Random) -> Outcome:
 
     ended = run.run(limit)
     outcome = Outcome(f"{room} bytes", injected=ended.status != 0)
-    return _told(run, whole, outcome, ended, "Memory ran out: lower batch_size")
+    return _told(run, whole, outcome, ended, "Memory ran out")
 
 
 def _told(run: Run, whole: Run, outcome: Outcome, ended: Ended, sentence: str) -> Outcome:

@@ -47,31 +47,37 @@ def test_a_later_job_begins_with_what_fitted(tmp_path):
     kept.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
-    WholeBatches(first, 8, WithinMemory("net", kept))(images)
-    WholeBatches(second, 8, WithinMemory("net", kept))(images)
+    WholeBatches(first, 8, WithinMemory("net", kept, "cuda"))(images)
+    WholeBatches(second, 8, WithinMemory("net", kept, "cuda"))(images)
     assert first.seen[:3] == [8, 4, 2]
     assert second.seen == [2, 2, 2, 2]
     third = Greedy(8)
-    WholeBatches(third, 8, WithinMemory("net", kept, "mps"))(images)
+    WholeBatches(third, 8, WithinMemory("net", kept, "cpu"))(images)
     assert third.seen == [8], "another device, another memory"
 
 
-@pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"cpu": 0}, {"cpu": -4}, {}, {"cpu": None}])
+def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
+    kept = kept_beside(tmp_path / "rise")
+    WholeBatches(Greedy(1), 4, WithinMemory("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("wrong", [{"cuda": "many"}, {"cuda": 0}, {"cuda": -4}, {}, {"cuda": None}])
 def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
     kept = tmp_path / ".net.batch.json"
     write_json(kept, wrong)
-    assert WithinMemory("net", kept).batch_size is None
+    assert WithinMemory("net", kept, "cuda").batch_size is None
 
 
 def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
     kept = tmp_path / ".net.batch.json"
-    write_json(kept, {"cpu": 4})
-    assert WithinMemory("net", kept)(lambda size: size, 2) == 2
-    assert read_json(kept) == {"cpu": 4}
+    write_json(kept, {"cuda": 4})
+    assert WithinMemory("net", kept, "cuda")(lambda size: size, 2) == 2
+    assert read_json(kept) == {"cuda": 4}
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
-    within = WithinMemory("net", tmp_path / "gone" / "deep" / ".net.batch.json")
+    within = WithinMemory("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
     (tmp_path / "gone").write_text("a file, no folder")
 
     def run(size):

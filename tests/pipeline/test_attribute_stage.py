@@ -121,7 +121,7 @@ def test_out_of_memory_halves_the_batch(project, caplog):
 
 def test_out_of_memory_with_one_image_is_said(project):
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy", "fits": 0}}]
-    with pytest.raises(HeatproofError, match="Memory runs out in 'hungry' with one image in a batch"):
+    with pytest.raises(HeatproofError, match="Memory ran out in 'hungry' with one image in a batch"):
         project(explainers=explainers).attribute()
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from heatproof.errors import HeatproofError, runs_out
+from heatproof.errors import KEPT, HeatproofError, runs_out
 from heatproof.store import read_json, write_json
 
 T = TypeVar("T")
@@ -25,14 +25,16 @@ class WithinMemory:
     name
         What is run, for messages.
     kept
-        A file that remembers what fitted on which device, for later jobs; left out, only this process does.
+        A file that remembers what fitted on which GPU, for later jobs; left out, only this process does. The memory of
+        a CPU is shared with others, and what fits there now says nothing of the next job.
     device
         Where it runs.
     """
 
     def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
         self.name = name
-        self.kept = None if kept is None else Path(kept)
+        own = torch.device(device).type == "cuda"
+        self.kept = Path(kept) if kept is not None and own else None
         self.device = describe_device(device)
         known = read_json(self.kept) if self.kept is not None else None
         size = (known or {}).get(self.device)
@@ -55,8 +57,8 @@ class WithinMemory:
                     raise
                 if size == 1:
                     raise HeatproofError(
-                        f"Memory runs out in {self.name!r} with one image in a batch: take a device with more, or a "
-                        "smaller network."
+                        f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or "
+                        f"take a device with more or a smaller network, and run the same command again; {KEPT}."
                     ) from None
             # Outside the handler, which holds on to the tensors of the failed pass.
             if torch.cuda.is_available():
