@@ -237,14 +237,12 @@ def check_inputs(plan: Scoring) -> list[str]:
 
 def checks_spec(plan: Scoring) -> dict[str, Any]:
     """Return what makes the protocol checks."""
-    named: dict[str, dict[str, dict[str, list[str]]]] = {}
-    for dataset, model, weights, metric in _cases(plan):
-        named.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(metric)
-    specs = [plan.score_spec(*case) for case in _cases(plan)]
+    cases = _cases(plan)
+    specs = [plan.score_spec(*case) for case in cases]
     spec = {
         "comparisons": all_comparisons(plan),
         "scores": SCORES,
-        "cases": named,
+        "cases": plan.cases_by_name(cases),
         "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
         # Raw to absolute: the same name for a map without a sign.
         "transforms": {

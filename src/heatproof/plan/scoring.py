@@ -223,9 +223,10 @@ class Scoring(Specs):
         }
         return keyed(spec, ["heatproof.report.tables"])
 
-    def _cases_by_name(self) -> dict[str, dict[str, dict[str, list[str]]]]:
+    def cases_by_name(self, cases: list[Case]) -> dict[str, dict[str, dict[str, list[str]]]]:
+        """Return test cases as a spec names them: dataset to model to weights to metrics."""
         found: dict[str, dict[str, dict[str, list[str]]]] = {}
-        for dataset, model, weights, metric in self.all_cases():
+        for dataset, model, weights, metric in cases:
             found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(metric)
         return found
 
@@ -235,7 +236,7 @@ class Scoring(Specs):
         spec = {
             # A pattern and names, not paths: a spec is one argument of a command, and may not be long.
             "scores": SCORES,
-            "cases": self._cases_by_name(),
+            "cases": self.cases_by_name(self.all_cases()),
             "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
             "references": self.reference_methods,
             "upstream": digest([spec["key"] for spec in specs]),

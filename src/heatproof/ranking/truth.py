@@ -9,13 +9,12 @@ import numpy as np
 
 from heatproof.metrics.bootstrap import bootstrap_means, interval
 from heatproof.metrics.correlation import spearman_rows
+from heatproof.ranking.consistency import MINIMUM
 from heatproof.ranking.per_image import cases_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# With fewer methods a rank correlation takes few values, and extreme ones by chance.
-MINIMUM = 5
 ALL, KNOW_MODEL = "all", "those that know the model"
 COLUMNS = (
     "dataset",

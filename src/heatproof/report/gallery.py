@@ -15,6 +15,7 @@ from heatproof.data.registry import Dataset
 from heatproof.manifest import publish_tables, read_piece
 from heatproof.metrics.scored import read_parquet
 from heatproof.metrics.single_deletion import base_name
+from heatproof.report.numbers import rounded
 from heatproof.report.page import render
 from heatproof.report.pictures import SCALE, colours, data_uri, image_png, map_png, transformed
 from heatproof.store import read, write_text
@@ -213,6 +214,6 @@ def _told(network: Network, method: str, image: str) -> list[str]:
     several = len(values) > 1
     told = []
     for metric, value in values.items():
-        number = "undefined" if value is None or np.isnan(value) else f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+        number = "undefined" if value is None or np.isnan(value) else rounded(value, 2)
         told.append(f"{metric} {number}" if several else number)
     return told

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.manifest import checked
+from heatproof.report.numbers import rounded
 from heatproof.report.references import CASE, above_reference
 
 # Numbers are shown with three places; these many digits sort and draw them.
@@ -103,7 +104,7 @@ def told(value: str, places: int = 3) -> str:
         number = float(value)
     except ValueError:
         return value
-    return "" if math.isnan(number) else f"{round(number, places) + 0.0:.{places}f}".replace("-", "−")
+    return "" if math.isnan(number) else rounded(number, places)
 
 
 def digits_told(value: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import publish_tables, read_piece
 from heatproof.metrics.scored import read_parquet
+from heatproof.report.numbers import rounded
 from heatproof.report.pictures import COLOURS, channels_last, limit_of, transformed
 from heatproof.report.plots import save
 from heatproof.store import read
@@ -117,4 +118,4 @@ def draw_montage(
 
 
 def _told(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+    return "undefined" if math.isnan(value) else rounded(value, 2)

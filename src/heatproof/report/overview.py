@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import checked, publish_tables
+from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.plots import save
 from heatproof.store import write_table
 
@@ -16,8 +17,6 @@ CASE = ["dataset", "model", "weights"]
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*CASE, "method", "soundness", "completeness"]
 CAPTIONS = ["figure", "shows", "conclusion"]
-# Fewer shared methods give a correlation that says nothing.
-SHARED = 5
 
 
 def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -120,7 +119,7 @@ def told_dual(dual: pd.DataFrame) -> list[str]:
     rhos = [
         part["soundness"].corr(part["completeness"], method="spearman")
         for _, part in dual.groupby(CASE, sort=False)
-        if len(part) >= SHARED and part["soundness"].nunique() > 1 and part["completeness"].nunique() > 1
+        if len(part) >= MINIMUM and part["soundness"].nunique() > 1 and part["completeness"].nunique() > 1
     ]
     if not rhos:
         return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
@@ -214,6 +213,6 @@ def _agreement(wide: pd.DataFrame) -> pd.Series:
     for metric, own in wide.items():
         others = wide.drop(columns=metric).mean(axis=1)
         both = own.notna() & others.notna()
-        enough = both.sum() >= SHARED and own[both].nunique() > 1 and others[both].nunique() > 1
+        enough = both.sum() >= MINIMUM and own[both].nunique() > 1 and others[both].nunique() > 1
         found[metric] = own[both].corr(others[both], method="spearman") if enough else np.nan
     return pd.Series(found)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.manifest import checked, publish_tables
+from heatproof.report.numbers import rounded
 from heatproof.report.page import render
 from heatproof.report.references import above_reference
 from heatproof.store import write_text
@@ -186,8 +187,7 @@ def _cell(value: str, text: str = "", small: str = "", kind: str = "") -> dict[s
 
 
 def _number(text: str, places: int = 3) -> str:
-    # The sum turns what rounds to −0 into 0.
-    return f"{round(float(text), places) + 0.0:.{places}f}".replace("-", "−") if text else ""
+    return rounded(float(text), places) if text else ""
 
 
 def _signed(text: str) -> str:
