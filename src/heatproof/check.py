@@ -12,21 +12,22 @@ from heatproof.plan.entries import ModelEntry
 from heatproof.plan.whole import Plan, make_plan
 
 
-def check_config(path: str | Path) -> str:
-    """Check a config and return a summary of what it asks for.
+def check_config(*paths: str | Path) -> str:
+    """Check configs laid over each other, and return a summary of what it asks for.
 
     Raises
     ------
     HeatproofError
         One sentence for the first thing that is wrong.
     """
-    plan = make_plan(read_config(path))
+    plan = make_plan(read_config(*paths))
     plan.require_libraries()
     check_checkpoints(plan)
     check_layers(plan)
     jobs = len(plan.pairs()) * len(plan.weights)
+    name = " under ".join(map(str, paths))
     return (
-        f"{path} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
+        f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
         f"{plan.images} images, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
         "metrics in results/scores.csv."

@@ -90,11 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(run=_list)
 
     check = commands.add_parser("check", help="check a config before work starts")
-    check.add_argument("config", help="path of a YAML config")
+    check.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
     check.set_defaults(run=_check)
 
     costs = commands.add_parser("estimate", help="what a config costs, from a few images on this device")
-    costs.add_argument("config", help="path of a YAML config")
+    costs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
     costs.add_argument("--gpus", "--jobs", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU")
     costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
     costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
@@ -187,14 +187,14 @@ def _list(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     from heatproof.check import check_config
 
-    print(check_config(options.config))
+    print(check_config(*options.configs))
 
 
 def _estimate(options: argparse.Namespace) -> None:
     from heatproof.estimate.estimate import estimate
 
     told = estimate(
-        options.config,
+        *options.configs,
         workers=options.gpus,
         device=options.device,
         images=options.images,

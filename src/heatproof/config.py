@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,18 @@ def default_config() -> Config:
     return yaml.safe_load(_packaged("default.yaml", "config/config.yaml").read_text(encoding="utf-8"))
 
 
-def read_config(path: str | Path) -> Config:
-    """Read a config as the workflow does: laid over the embedded default, lists replaced as a whole.
+def read_config(*paths: str | Path) -> Config:
+    """Read configs as the workflow does: each laid over those before it and over the embedded default, lists replaced.
 
     Raises
     ------
     HeatproofError
-        If the file is missing or is not a YAML mapping.
+        If a file is missing or is not a YAML mapping.
     """
+    return reduce(merge, map(_read_mapping, paths), default_config())
+
+
+def _read_mapping(path: str | Path) -> Config:
     try:
         given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -54,7 +58,7 @@ def read_config(path: str | Path) -> Config:
         raise HeatproofError(f"The config {path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(given, dict):
         raise HeatproofError(f"The config {path} must be a mapping of keys to values.")
-    return merge(default_config(), given)
+    return given
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:

@@ -324,3 +324,13 @@ def test_the_command_line_says_that_a_config_is_sound(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("c.yaml is sound: 1 dataset(s), 3 model(s)")
+
+
+def test_several_configs_are_laid_over_each_other(tmp_path):
+    first, over = tmp_path / "first.yaml", tmp_path / "over.yaml"
+    first.write_text("evaluation: {images: 40, accuracy_images: 200}\nexplainers: [saliency, random]\n")
+    over.write_text("evaluation: {images: 30}\nexplainers: [random]\n")
+    said = check_config(first, over)
+    assert said.startswith(f"{first} under {over} is sound")
+    assert "1 explainers, 30 images" in said
+    assert "2 explainers, 40 images" in check_config(over, first)

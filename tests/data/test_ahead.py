@@ -3,18 +3,22 @@
 import threading
 
 import pytest
+import torch
 
 from heatproof.data.ahead import read_ahead
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_items_come_in_order_with_what_was_read(count):
-    assert list(read_ahead(lambda item: item * item, range(count))) == [(item, item * item) for item in range(count)]
+    read = read_ahead(lambda item: torch.tensor(item * item), range(count), CPU)
+    assert [(item, int(images)) for item, images in read] == [(item, item * item) for item in range(count)]
 
 
 def test_the_next_item_is_read_while_this_one_is_worked_on():
     begun = [threading.Event() for _ in range(3)]
-    for item, _ in read_ahead(lambda item: begun[item].set(), range(3)):
+    for item, _ in read_ahead(lambda item: begun[item].set(), range(3), CPU):
         if item < 2:
             assert begun[item + 1].wait(timeout=30)
 
@@ -27,5 +31,15 @@ def test_an_error_comes_when_it_is_the_items_turn():
 
     seen = []
     with pytest.raises(ValueError, match="broken"):
-        seen.extend(item for item, _ in read_ahead(read, range(4)))
+        seen.extend(item for item, _ in read_ahead(read, range(4), CPU))
     assert seen == [0, 1]
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cuda", True), ("cpu", False), ("mps", False)])
+def test_images_for_a_gpu_are_pinned(device, pinned):
+    class Images:
+        def pin_memory(self):
+            return "pinned"
+
+    ((_, images),) = read_ahead(lambda _: Images(), [0], torch.device(device))
+    assert (images == "pinned") is pinned

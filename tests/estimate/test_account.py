@@ -110,7 +110,7 @@ def test_a_finetuning_validates_twice():
 
 def test_the_papers_grid_is_planned_without_its_data():
     pytest.importorskip("bcos", reason="the grid has networks of the package bcos")
-    plan, missing = plan_of(REPOSITORY / "config" / "paper.yaml", "cpu")
+    plan, missing = plan_of([REPOSITORY / "config" / "paper.yaml"], "cpu")
     assert missing == ["imagenet"]
     assert len(plan.pairs()) == 13
     assert plan.images == 50000
@@ -124,7 +124,7 @@ def test_a_dataset_of_which_nothing_is_known_is_said(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("datasets: [{photos: {dataset: image_folder, root: nowhere}}]\n", encoding="utf-8")
     with pytest.raises(HeatproofError, match="nowhere"):
-        plan_of(config, None)
+        plan_of([config], None)
 
 
 def test_the_papers_configs_have_their_cases():
@@ -136,8 +136,7 @@ def test_the_papers_configs_have_their_cases():
 
 
 def make_plan_of(name):
-    first, over = (read_config(REPOSITORY / "config" / f"{n}.yaml") for n in ("paper", name))
-    config = merge(first, over)
+    config = read_config(*(REPOSITORY / "config" / f"{n}.yaml" for n in ("paper", name)))
     datasets = [
         {next(iter(d)): {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 10}}
         for d in config["datasets"]

@@ -14,6 +14,7 @@ import torch
 
 from heatproof.attribution.gate import IMAGES, for_manifest, open_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
+from heatproof.data.ahead import read_ahead
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
@@ -181,14 +182,18 @@ class _Context:
         self.counter = CountPasses(network)
         self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
 
-    def maps(self, low: int, high: int, figures: dict[str, Figure] | None = None) -> np.ndarray:
-        """Return the maps (N, maps, H, W) of images [low, high)."""
-        split = self.dataset.splits["evaluation"]
+    def read(self, low: int, high: int) -> torch.Tensor:
+        """Return the images [low, high) as the network takes them, in main memory."""
+        return _prepare(self.dataset.images("evaluation", low, high), self.facts)
+
+    def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
+        """Return the maps (N, maps, H, W) of images that were read from `low` on."""
+        split, high = self.dataset.splits["evaluation"], low + len(images)
         explained = Explained(
             network=self.network,
             output=self.output,
             facts=self.facts if self.network is not None else None,
-            images=_prepare(self.dataset.images("evaluation", low, high), self.facts).to(self.device),
+            images=images.to(self.device),
             targets=torch.from_numpy(split.labels[low:high]).to(self.device),
             image_ids=split.ids[low:high],
             seed=self.spec["seed"],
@@ -207,7 +212,7 @@ class _Context:
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first few images, if the network has what the explainer needs."""
         _require(self.entry, self.facts, self.network)
-        return self.maps(0, few, figures)
+        return self.maps(0, self.read(0, few), figures)
 
 
 def _pass_gate(piece: Piece, context: _Context) -> None:
@@ -226,9 +231,14 @@ def _pass_gate(piece: Piece, context: _Context) -> None:
 
 def _explain(piece: Piece, context: _Context) -> None:
     start, stop = piece.missing()
-    for low in track(range(start, stop, context.batch_size), context.entry["name"], unit="batch"):
+    size = context.batch_size
+    for low, images in read_ahead(
+        lambda low: context.read(low, min(low + size, stop)),
+        track(range(start, stop, size), context.entry["name"], unit="batch"),
+        context.device,
+    ):
         began, passes = time.monotonic(), context.counter.images
-        values = context.maps(low, min(low + context.batch_size, stop))
+        values = context.maps(low, images)
         piece.add(low, {"attribution": values}, time.monotonic() - began, context.counter.images - passes)
 
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 T = TypeVar("T")
-R = TypeVar("R")
 
 
-def read_ahead(read: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+def read_ahead(
+    read: Callable[[T], torch.Tensor], items: Iterable[T], device: torch.device
+) -> Iterator[tuple[T, torch.Tensor]]:
     """Yield every item with what is read for it, one item ahead, in order.
 
     Parameters
@@ -19,16 +22,23 @@ def read_ahead(read: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, 
         Called in a thread of its own, for one item at a time.
     items
         What to read for, such as the first images of batches.
+    device
+        Where the images go next: those for an NVIDIA GPU are pinned, which makes their copying as fast as the bus.
 
     Raises
     ------
     Exception
         Whatever `read` raises, when its item's turn comes.
     """
+
+    def fetch(item: T) -> torch.Tensor:
+        images = read(item)
+        return images.pin_memory() if device.type == "cuda" else images
+
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        waiting: tuple[T, Future[R]] | None = None
+        waiting: tuple[T, Future[torch.Tensor]] | None = None
         for item in items:
-            coming = (item, pool.submit(read, item))
+            coming = (item, pool.submit(fetch, item))
             if waiting is not None:
                 yield waiting[0], waiting[1].result()
             waiting = coming

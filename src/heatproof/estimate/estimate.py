@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,7 @@ class Known:
 
 
 def estimate(
-    path: str | Path,
-    *,
+    *paths: str | Path,
     workers: int = 1,
     device: str | None = None,
     images: int | None = None,
@@ -58,8 +57,8 @@ def estimate(
 
     Parameters
     ----------
-    path
-        A config.
+    paths
+        A config, and others laid over it.
     workers
         GPUs, or jobs at once on a CPU.
     device
@@ -81,12 +80,12 @@ def estimate(
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
-    plan, missing = plan_of(path, device, images)
+    plan, missing = plan_of(paths, device, images)
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
-    return _told(path, plan, bench, measured, workers, responses, missing, scaled)
+    return _told(" under ".join(map(str, paths)), plan, bench, measured, workers, responses, missing, scaled)
 
 
 def few_of(size: int) -> int:
@@ -94,15 +93,15 @@ def few_of(size: int) -> int:
     return 16 if size <= 64 else 2
 
 
-def plan_of(path: str | Path, device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
-    """Return the plan of a config, and the datasets that are not here, in whose place noise stands.
+def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
+    """Return the plan of configs laid over each other, and the datasets that are not here, in whose place noise stands.
 
     Raises
     ------
     HeatproofError
         If the config is wrong, or a dataset is not here and nothing is known of its size.
     """
-    config, missing = read_config(path), []
+    config, missing = read_config(*paths), []
     if device is not None:
         config = merge(config, {"device": device})
     datasets = []
@@ -167,7 +166,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
 
 
 def _told(
-    path: str | Path,
+    name: str,
     plan: Plan,
     bench: Bench,
     measured: account.Measured,
@@ -179,7 +178,7 @@ def _told(
     jobs = account.jobs_of(plan, measured, responses)
     disk, memory = account.disk_bytes(plan, measured), account.memory_of(measured)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
-    lines = [f"{path} to {target}, timed on {bench.images} images on this device ({bench.device}):", ""]
+    lines = [f"{name} to {target}, timed on {bench.images} images on this device ({bench.device}):", ""]
     lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
     for stage in STAGES:
         own = [job.seconds for job in jobs if job.stage == stage]
@@ -222,4 +221,5 @@ def _bytes(count: float) -> str:
 def _clock(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if seconds < 7200 else f"{seconds / 3600:.1f} h"

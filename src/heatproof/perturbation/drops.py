@@ -46,6 +46,7 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         for low, images in read_ahead(
             lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), spec["model"]["facts"]),
             track(range(start, stop, size), "patch drops", unit="batch"),
+            device,
         ):
             high = min(low + size, stop)
             began = time.monotonic()

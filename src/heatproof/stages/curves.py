@@ -135,6 +135,7 @@ def _run(
     for low, images in read_ahead(
         lambda low: normalise(dataset.images("evaluation", low, min(low + batch_size, stop)), spec["model"]["facts"]),
         track(range(start, stop, batch_size), "responses", unit="batch"),
+        device,
     ):
         high = min(low + batch_size, stop)
         labels, ids = torch.from_numpy(split.labels[low:high]), list(split.ids[low:high])

@@ -52,6 +52,7 @@ def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         for low, images in read_ahead(
             lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), facts),
             track(range(start, stop, size), "random subsets", unit="batch"),
+            device,
         ):
             high = min(low + size, stop)
             began, passes = time.monotonic(), network.images
