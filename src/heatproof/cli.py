@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
     costs.add_argument("--scores", action="store_true", help="results/scores.csv as well, and so every response")
     costs.add_argument("--seconds", type=float, default=300, help="of timing, before networks are told by one pass")
+    costs.add_argument("--as-if", metavar="MODEL=N", help="hours of a device where N images a second go through MODEL")
     costs.set_defaults(run=_estimate)
 
     rank = commands.add_parser("rank", help="rank the methods of anybody's tables of scores")
@@ -200,9 +201,18 @@ def _estimate(options: argparse.Namespace) -> None:
         images=options.images,
         responses=options.scores,
         budget=options.seconds,
+        as_if=_throughput(options.as_if) if options.as_if else None,
         say=lambda line: log.info("timing %s", line),
     )
     print(told)
+
+
+def _throughput(given: str) -> tuple[str, float]:
+    model, _, rate = given.rpartition("=")
+    try:
+        return model, float(rate)
+    except ValueError:
+        raise HeatproofError(f"--as-if is {given}: give a model and its images a second, as resnet50=1200.") from None
 
 
 def _rank(options: argparse.Namespace) -> None:

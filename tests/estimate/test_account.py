@@ -144,6 +144,28 @@ def make_plan_of(name):
     return make_plan({**config, "datasets": datasets})
 
 
+def test_hours_of_a_device_of_which_one_throughput_is_known():
+    plan = make_plan(default_config())
+    found = measured(plan, True)
+    found.forward = dict.fromkeys(plan.pairs(), 0.01)
+    dataset, model = plan.pairs()[0]
+    before = dict(found.stages[dataset, model]["attribute"].per_image)
+    # A hundred images a second here, a thousand there.
+    assert found.as_if(model, 1000.0) == pytest.approx(10)
+    after = found.stages[dataset, model]["attribute"]
+    assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
+    assert after.fixed == 1.0
+    assert found.trainings[dataset, model, "finetuned"] == pytest.approx(1 + 9 / 10)
+    assert found.references[dataset].fixed == 1.0
+
+
+@pytest.mark.parametrize(("model", "rate", "said"), [("resnet9", 1.0, "resnet9.*vit"), ("vit", 0.0, "above 0")])
+def test_a_throughput_that_cannot_be_is_refused(model, rate, said):
+    found = Measured(1.0, forward={("digits", "vit"): 0.01})
+    with pytest.raises(HeatproofError, match=said):
+        found.as_if(model, rate)
+
+
 def test_no_worker_is_refused():
     with pytest.raises(HeatproofError, match="at least 1"):
         estimate("config.yaml", workers=0)

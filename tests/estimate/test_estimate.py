@@ -22,6 +22,11 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     jobs = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 4}
     assert (jobs["drops"], jobs["attribute"], jobs["score"], jobs["pretrain"]) == ("2", "2", "2", "1")
     assert jobs["curves"] == "2"
-    assert "hours of this device" in said
+    assert "hours of the device" in said
     assert "saliency" in said
     assert os.listdir(tmp_path) == ["tiny.yaml"]
+
+
+def test_a_throughput_without_a_number_is_said_before_work(capsys):
+    assert main(["estimate", "none.yaml", "--as-if", "resnet50"]) == 1
+    assert "resnet50=1200" in capsys.readouterr().err

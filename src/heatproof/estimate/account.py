@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from heatproof.errors import HeatproofError
 from heatproof.estimate.measure import Timed
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan
@@ -39,6 +40,8 @@ class Measured:
         (dataset, model, weights) to the seconds of a training, for those that are trained here.
     score
         What a scoring costs.
+    forward
+        (dataset, model) to the seconds of a forward pass.
     """
 
     start_up: float
@@ -46,6 +49,39 @@ class Measured:
     references: dict[str, Timed] = field(default_factory=dict)
     trainings: dict[tuple[str, str, str], float] = field(default_factory=dict)
     score: Timed = field(default_factory=lambda: Timed(0.0))
+    forward: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def as_if(self, model: str, images_per_second: float) -> float:
+        """Scale all that runs a network to a device of which one throughput is known.
+
+        Parameters
+        ----------
+        model
+            Of the config.
+        images_per_second
+            Its forward passes there.
+
+        Returns
+        -------
+        float
+            How many times as fast as this device that is.
+
+        Raises
+        ------
+        HeatproofError
+            If the config has no such model, or the throughput is not above zero.
+        """
+        known = {name: seconds for (_, name), seconds in self.forward.items()}
+        if model not in known:
+            raise HeatproofError(f"--as-if names the model {model!r}, which is not among {', '.join(known)}.")
+        if not images_per_second > 0:
+            raise HeatproofError(f"--as-if {model}={images_per_second:g}: give images a second, above 0.")
+        faster = images_per_second * known[model]
+        for stages in self.stages.values():
+            stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
+        for key, seconds in self.trainings.items():
+            self.trainings[key] = self.start_up + (seconds - self.start_up) / faster
+        return faster
 
 
 def training_seconds(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: float) -> float:

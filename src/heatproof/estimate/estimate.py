@@ -51,6 +51,7 @@ def estimate(
     images: int | None = None,
     responses: bool = False,
     budget: float = BUDGET,
+    as_if: tuple[str, float] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Return what a config costs, as text.
@@ -70,6 +71,9 @@ def estimate(
     budget
         Seconds after which further networks are not timed with every explainer: what one pass of theirs takes, over
         one of a network that was, stands in.
+    as_if
+        A model of the config, and how many images a second go through it on the device that is meant: everything that
+        runs a network is scaled by that over what is measured here.
     say
         Told what is being timed.
 
@@ -85,7 +89,11 @@ def estimate(
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
-    return _told(" under ".join(map(str, paths)), plan, bench, measured, workers, responses, missing, scaled)
+    where = bench.device
+    if as_if is not None:
+        faster = measured.as_if(*as_if)
+        where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
+    return _told(" under ".join(map(str, paths)), where, plan, bench, measured, workers, responses, missing, scaled)
 
 
 def few_of(size: int) -> int:
@@ -138,6 +146,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
     for dataset, model in plan.pairs():
         bench.say(f"{model} on {dataset}")
         network = bench.weights(dataset, model)
+        measured.forward[dataset, model] = network["forward"]
         size = tuple(network["size"])
         if size in known and time.monotonic() - began > budget:
             like, ratio = known[size], network["gradient"] / known[size].gradient
@@ -167,6 +176,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
 
 def _told(
     name: str,
+    where: str,
     plan: Plan,
     bench: Bench,
     measured: account.Measured,
@@ -178,7 +188,7 @@ def _told(
     jobs = account.jobs_of(plan, measured, responses)
     disk, memory = account.disk_bytes(plan, measured), account.memory_of(measured)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
-    lines = [f"{name} to {target}, timed on {bench.images} images on this device ({bench.device}):", ""]
+    lines = [f"{name} to {target}, timed on {bench.images} images on this device ({where}):", ""]
     lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
     for stage in STAGES:
         own = [job.seconds for job in jobs if job.stage == stage]
@@ -191,7 +201,7 @@ def _told(
     network = sum(job.seconds for job in jobs if job.network)
     total = sum(job.seconds for job in jobs)
     lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
-    lines += ["", f"{network / 3600:.2f} hours of this device, of {total / 3600:.2f} hours of jobs."]
+    lines += ["", f"{network / 3600:.2f} hours of the device, of {total / 3600:.2f} hours of jobs."]
     wall = account.wall_time(jobs, workers)
     lines.append(
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own."
