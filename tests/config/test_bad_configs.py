@@ -198,6 +198,10 @@ LATER = {
         {"models": [{"m": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}, "cam_layer": "feature"}}]},
         "The model 'm' has no layer 'feature' for CAMs: did you mean 'features'?",
     ),
+    "CAM layer without a CAM": (
+        {"models": [{"m": {**VIT, "cam_layer": "blocks.x"}}], "explainers": ["saliency"]},
+        "The model 'm' has no layer 'blocks.x'",
+    ),
     "checkpoint": (
         {"models": [{"m": {**VIT, "checkpoint": "weights/none.pt"}}]},
         "The checkpoint weights/none.pt of model 'm' is not there",
