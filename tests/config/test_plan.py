@@ -6,6 +6,8 @@ from collections import Counter
 import pytest
 
 from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan import whole
 from heatproof.plan.whole import make_plan
 
 
@@ -85,6 +87,44 @@ def test_precision_is_part_of_a_spec_only_where_it_is_not_float32():
     assert "precision" not in specs["float32"]["training"]
     assert specs["bfloat16"]["training"]["precision"] == "bfloat16"
     assert specs["bfloat16"]["key"] != specs["float32"]["key"]
+
+
+def test_devices_are_part_of_a_spec_only_where_there_are_several():
+    one, two = (plan_of(pretraining={"devices": n}, finetuning={"devices": n}) for n in (1, 2))
+    for weights in ("pretrained", "finetuned"):
+        alone, shared, left_out = (plan.weights_spec("digits", "vit", weights) for plan in (one, two, plan_of()))
+        assert alone == left_out
+        assert "devices" not in alone["training"]
+        assert shared["training"] == {**alone["training"], "devices": 2}
+        assert shared["key"] != alone["key"]
+
+
+def test_a_training_asks_for_its_own_number_of_devices():
+    plan = plan_of(
+        models=[{"small_vit": {"pretraining": {"devices": 2}}}, "cifar_vgg11_bn"],
+        weights=["pretrained", {"finetuned": {"keep": [1]}}, {"wide": {"devices": 4}}],
+    )
+    found = {where: plan.training_devices(*where) for where in plan.trainings()}
+    assert found == {
+        ("small_vit", "pretrained"): 2,
+        ("cifar_vgg11_bn", "pretrained"): 1,
+        **{(model, "finetuned"): 1 for model in ("small_vit", "cifar_vgg11_bn")},
+        **{(model, "wide"): 4 for model in ("small_vit", "cifar_vgg11_bn")},
+    }
+
+
+@pytest.mark.parametrize("section", ["pretraining", "finetuning"])
+def test_every_device_needs_two_images(section):
+    plan_of(**{section: {"devices": 4, "batch_size": 8}})
+    with pytest.raises(HeatproofError, match=r"trained on devices: 4 with batch_size: 7, and each device needs two"):
+        plan_of(**{section: {"devices": 4, "batch_size": 7}})
+
+
+def test_several_devices_need_a_library(monkeypatch):
+    monkeypatch.setattr(whole, "find_spec", lambda name: None)
+    plan_of().require_libraries()
+    with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*pip install \"heatproof\[multi-gpu\]\""):
+        plan_of(finetuning={"devices": 2}).require_libraries()
 
 
 def test_every_file_has_one_maker_and_upstream_comes_first():

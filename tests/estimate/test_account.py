@@ -74,6 +74,19 @@ def test_workers_wait_for_what_a_job_needs():
     assert wall_time([Job("a", 2.0) for _ in range(10)], 4) == 6.0
 
 
+def test_a_training_on_several_devices_takes_that_many_workers():
+    two = [Job("finetune", 2.0, devices=2), Job("drops", 1.0), Job("drops", 1.0)]
+    assert [wall_time(two, workers) for workers in (1, 2, 3, 4)] == [4.0, 3.0, 2.0, 2.0]
+    found = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
+    seconds = {
+        devices: training_seconds({"training": {"epochs": 3, "devices": devices}}, found, 1.0) for devices in (1, 4)
+    }
+    assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
+    plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
+    jobs = jobs_of(plan, measured(plan, False), False)
+    assert {(job.stage, job.devices) for job in jobs if job.devices > 1} == {("finetune", 4)}
+
+
 def test_hours_and_disk_grow_with_images_and_weights():
     plan = make_plan(default_config())
     found = measured(plan, True)

@@ -14,8 +14,11 @@ rule pretrain:
         ENVIRONMENT
     threads: THREADS
     resources:
-        gpu=1,
-        mem_mb=lambda w, attempt: 8000 * attempt,
+        gpu=lambda w: plan.training_devices(w.model, paths.PRETRAINED),
+        nodes=1,
+        mem_mb=lambda w, attempt: 8000
+        * attempt
+        * plan.training_devices(w.model, paths.PRETRAINED),
         runtime=lambda w, attempt: 240 * attempt,
     params:
         spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
@@ -40,8 +43,11 @@ rule finetune:
         ENVIRONMENT
     threads: THREADS
     resources:
-        gpu=1,
-        mem_mb=lambda w, attempt: 8000 * attempt,
+        gpu=lambda w: plan.training_devices(w.model, w.weights),
+        nodes=1,
+        mem_mb=lambda w, attempt: 8000
+        * attempt
+        * plan.training_devices(w.model, w.weights),
         runtime=lambda w, attempt: 240 * attempt,
     params:
         spec=lambda w: spec(plan.finetune_spec(w.dataset, w.model, w.weights)),

@@ -16,12 +16,13 @@ from heatproof.plan.whole import Plan
 
 @dataclass
 class Job:
-    """One job: its stage, its seconds, and the numbers of the jobs that it waits for."""
+    """One job: its stage, its seconds, the numbers of the jobs that it waits for, and how many devices it takes."""
 
     stage: str
     seconds: float
     after: list[int] = field(default_factory=list)
     network: bool = True
+    devices: int = 1
 
 
 @dataclass
@@ -87,11 +88,13 @@ class Measured:
 def training_seconds(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: float) -> float:
     """Return the seconds of a training: epochs over training and validation images, and their reading.
 
-    A finetuning validates on every image twice, intact and with a patch deleted.
+    A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing
+    the training images evenly, at no cost; one of them validates.
     """
     train, validation = found["splits"]["train"], found["splits"]["validation"]
     twice = 2 if "pretrained" in spec else 1
-    epoch = train * found["train"] + twice * validation * found["validate"]
+    devices = spec["training"].get("devices", 1)
+    epoch = train * found["train"] / devices + twice * validation * found["validate"]
     return start_up + spec["training"]["epochs"] * epoch + (train + validation) * found["read"]
 
 
@@ -121,6 +124,8 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
             stage = "fetch" if trained is None else "pretrain" if weights == PRETRAINED else "finetune"
             seconds = measured.start_up if trained is None else trained
             known[weights] = add(stage, seconds, before, network=trained is not None)
+            if trained is not None:
+                jobs[known[weights]].devices = plan.training_devices(model, weights)
         for weights in plan.weights:
             ready, done = [known[weights]], list(references.get(dataset, []))
             for name, timed in stages.items():
@@ -168,12 +173,16 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
     ready = [number for number, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     running: list[tuple[float, int]] = []
-    now = 0.0
+    now, free = 0.0, workers
+    # A job for more devices than there are is counted as if it took all.
+    takes = [min(job.devices, workers) for job in jobs]
     while ready or running:
-        while ready and len(running) < workers:
+        while ready and takes[ready[0]] <= free:
             number = heapq.heappop(ready)
+            free -= takes[number]
             heapq.heappush(running, (now + jobs[number].seconds, number))
         now, number = heapq.heappop(running)
+        free += takes[number]
         for follower in next_of[number]:
             waiting[follower] -= 1
             if not waiting[follower]:

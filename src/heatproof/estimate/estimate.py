@@ -198,7 +198,7 @@ def _told(
                 f"{stage:<10} {len(own):>7} {sum(own) / 3600:>9.3f} {_clock(max(own)):>12} "
                 f"{_bytes(disk.get(stage, 0)):>10} {where:>8}"
             )
-    network = sum(job.seconds for job in jobs if job.network)
+    network = sum(job.seconds * job.devices for job in jobs if job.network)
     total = sum(job.seconds for job in jobs)
     lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
     lines += ["", f"{network / 3600:.2f} hours of the device, of {total / 3600:.2f} hours of jobs."]

@@ -200,6 +200,11 @@ class Chosen:
         settings.pop("keep")
         return settings
 
+    def training_devices(self, model: str, weights: str) -> int:
+        """Return how many devices share the training of these weights, where they are trained."""
+        settings = self.finetuning(model, weights)
+        return (self.models[model].pretraining if settings is None else settings)["devices"]
+
 
 def epoch_name(weights: str, epoch: int) -> str:
     """Name the weights of a finetuning after some epochs."""

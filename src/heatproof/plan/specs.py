@@ -33,6 +33,9 @@ from heatproof.plan.paths import (
 )
 from heatproof.provenance import code_digest, digest
 
+# What trainings did before there was a choice.
+USUAL = (("precision", "float32"), ("devices", 1))
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -103,7 +106,7 @@ class Specs(Chosen):
     def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {"seed": self.config["seed"], **settings}
         # Weights that were made before there was a choice stand.
-        return {key: value for key, value in given.items() if (key, value) != ("precision", "float32")}
+        return {key: value for key, value in given.items() if (key, value) not in USUAL}
 
     @remembered
     def start_spec(self, model: str) -> dict[str, Any]:

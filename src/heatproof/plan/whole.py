@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from heatproof.attribution.catalogue import EXPLAINERS
@@ -72,7 +73,7 @@ class Plan(Scoring):
         return [checkpoint] if checkpoint and is_file(checkpoint) else []
 
     def require_libraries(self) -> None:
-        """Look for the optional libraries that the config's explainers need.
+        """Look for the optional libraries that the config's explainers and trainings need.
 
         Raises
         ------
@@ -82,6 +83,18 @@ class Plan(Scoring):
         for entry in self.explainers.values():
             if entry.kind in EXPLAINERS:
                 require_library(EXPLAINERS[entry.kind])
+        several = [where for where in self.trainings() if self.training_devices(*where) > 1]
+        if several and find_spec("lightning_fabric") is None:
+            model, weights = several[0]
+            raise HeatproofError(
+                f"The {weights} weights of {model!r} are trained on several devices, which needs lightning-fabric, and "
+                'that is not installed: pip install "heatproof[multi-gpu]", or set devices to 1.'
+            )
+
+    def trainings(self) -> list[tuple[str, str]]:
+        """Return (model, weights) of all that is trained here."""
+        from_scratch = [(model, PRETRAINED) for model in self.trained()]
+        return from_scratch + [(model, weights) for model in self.models for weights in self.finetuned()]
 
     def records(self) -> Iterator[Record]:
         """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
@@ -199,6 +212,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         if name == PRETRAINED and given:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
     _check_kept(plan)
+    _check_devices(plan)
     for dataset, model in plan.pairs():
         _check_grids(plan, dataset, model)
     for dataset in plan.datasets:
@@ -218,6 +232,16 @@ def _check_kept(plan: Plan) -> None:
                     f"The weights {entry!r} keep epoch {epoch}, and the model {model!r} is finetuned for {epochs}: "
                     "keep earlier ones, or raise the epochs."
                 )
+
+
+def _check_devices(plan: Plan) -> None:
+    for model, weights in plan.trainings():
+        settings = plan.finetuning(model, weights) or plan.models[model].pretraining
+        if settings["devices"] > 1 and settings["batch_size"] < 2 * settings["devices"]:
+            raise HeatproofError(
+                f"The {weights} weights of {model!r} are trained on devices: {settings['devices']} with batch_size: "
+                f"{settings['batch_size']}, and each device needs two images: raise the batch_size, or lower devices."
+            )
 
 
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:

@@ -16,6 +16,7 @@ from heatproof.progress import track
 from heatproof.randomness import torch_generator
 from heatproof.training.augmentation import shift_randomly
 from heatproof.training.journal import Journal
+from heatproof.training.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ def fit(
     *,
     keep: Collection[int] = (),
     journal: Journal | None = None,
+    team: Team | None = None,
 ) -> Trained:
     """Train and return the weights of the epoch with the lowest validation loss.
 
@@ -124,12 +126,16 @@ def fit(
         After how many epochs the weights are kept as well, whatever their loss; from 1.
     journal
         Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
+    team
+        The devices that share the training; None for the model's own alone. All of them call this with the same
+        arguments; weights come back where the team leads.
 
     Raises
     ------
     HeatproofError
         If the loss becomes infinite or NaN.
     """
+    team = team or Team(_device(model))
     optimizer, scheduler = schedule.build(model)
     made = Trained({}, [], {})
     left = journal.load() if journal else None
@@ -140,11 +146,14 @@ def fit(
         scheduler.load_state_dict(left["scheduler"])
         _set_random_state(left["random"], _device(model))
         log.info("going on after epoch %d of %d, which an earlier job left", len(made.history), schedule.epochs)
-    for epoch in track(range(len(made.history), schedule.epochs), "training", unit="epoch"):
+    shared = team.join(model)
+    epochs = range(len(made.history), schedule.epochs)
+    for epoch in track(epochs, "training", unit="epoch") if team.leads else epochs:
+        team.begin(seed, epoch)
         generator = torch_generator(seed, f"training epoch {epoch}")
         lr = optimizer.param_groups[0]["lr"]
-        train_loss = _one_epoch(model, train, schedule, optimizer, generator, augment)
-        loss, accuracy = validate(model, validation, schedule.batch_size)
+        train_loss = _one_epoch(shared, train, schedule, optimizer, generator, augment, team)
+        loss, accuracy = team.agreed(lambda: validate(model, validation, schedule.batch_size))
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -160,6 +169,8 @@ def fit(
                 "validation_accuracy": accuracy,
             }
         )
+        if not team.leads:
+            continue
         if loss < lowest:
             made = made._replace(best=_copy(model))
         if epoch + 1 in keep:
@@ -209,6 +220,7 @@ def _one_epoch(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
     augment: Augment | None,
+    team: Team,
 ) -> float:
     model.train()
     order = torch.randperm(len(train.labels), generator=generator)
@@ -221,18 +233,20 @@ def _one_epoch(
             images = shift_randomly(images, schedule.shift, generator)
         if augment is not None:
             images = augment(images, generator)
-        device = _device(model)
-        images = images.to(device, memory_format=torch.channels_last)
+        # Drawn for the whole batch on every device, so that the draws are those of one.
+        part, device = team.part(len(rows)), team.device
+        images = images[part.rows].to(device, memory_format=torch.channels_last)
         with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
             logits = model(images)
         loss = functional.cross_entropy(
-            logits.float(), train.labels[rows].to(device), label_smoothing=schedule.label_smoothing
+            logits.float(), train.labels[rows][part.rows].to(device), label_smoothing=schedule.label_smoothing
         )
+        loss = loss * part.weight
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        team.backward(loss)
         optimizer.step()
-        total += float(loss.detach()) * len(rows)
-    return total / len(order)
+        total += float(loss.detach()) * len(rows) / team.devices
+    return team.total(total) / len(order)
 
 
 @torch.inference_mode()

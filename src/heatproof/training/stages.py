@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from heatproof.training.augmentation import delete_random_patches
 from heatproof.training.journal import Journal
 from heatproof.training.kept import save_kept
 from heatproof.training.loop import Examples, Schedule, fit
+from heatproof.training.several import train_on_several
+from heatproof.training.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +37,22 @@ def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     start = [spec["start"]] if "start" in spec else []
     if stands(spec, *start):
         return
-    device = use_machine(machine)
+    _run(_pretrain, spec, machine)
+
+
+def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
+    start = [spec["start"]] if "start" in spec else []
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
     network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights"))
     for path in start:
         load_weights(network, path, but=find_head(spec["model"]))
-    network.to(device)
+    network.to(team.device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     journal = _journal(spec, *start)
-    made = fit(network, train, validation, _schedule(spec["training"]), seed, journal=journal)
+    made = fit(network, train, validation, _schedule(spec["training"]), seed, journal=journal, team=team)
+    if not team.leads:
+        return
     save_weights(made.best, spec["output"])
     _write_history(made.history, spec["history"])
     publish_tables(spec, [spec["output"], spec["history"]], start)
@@ -60,13 +68,16 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """
     if stands(spec, spec["pretrained"]):
         return
-    device = use_machine(machine)
+    _run(_finetune, spec, machine)
+
+
+def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
     seed = settings["seed"]
     network = build_network(spec["model"], dataset.num_classes)
     load_weights(network, spec["pretrained"])
-    network.to(device)
+    network.to(team.device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"])
 
@@ -79,7 +90,9 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
     both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
     journal = _journal(spec, spec["pretrained"])
-    made = fit(network, train, both, _schedule(settings), seed, delete, keep=spec["keep"], journal=journal)
+    made = fit(network, train, both, _schedule(settings), seed, delete, keep=spec["keep"], journal=journal, team=team)
+    if not team.leads:
+        return
     save_weights(made.best, spec["output"])
     save_kept(made.kept, spec["kept"])
     _write_history(made.history, spec["history"])
@@ -94,6 +107,14 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         kept=sorted(made.kept),
     )
     journal.forget()
+
+
+def _run(train: Callable[[Mapping[str, Any], Team], None], spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    devices = spec["training"].get("devices", 1)
+    if devices == 1:
+        train(spec, Team(use_machine(machine)))
+    else:
+        train_on_several(train, spec, machine, devices)
 
 
 def stands(spec: Mapping[str, Any], *inputs: str) -> bool:

@@ -1,0 +1,238 @@
+"""One training on several devices of one machine: a process for each, through Lightning Fabric."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+
+from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.models.network import use_machine
+from heatproof.randomness import derive_seed
+from heatproof.training.team import Part, T, Team
+
+log = logging.getLogger(__name__)
+
+Train = Callable[[Mapping[str, Any], Team], None]
+
+# The others wait while one validates and writes; a process that is gone ends them by other means.
+PATIENCE = timedelta(days=1)
+# Seconds that processes have to end by themselves; a scheduler gives about 30 before it kills.
+GRACE = 10.0
+# By these an outer launcher tells a process its place; here nobody but Fabric may.
+PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
+
+QUIET = "TORCH_CPP_LOG_LEVEL"
+
+
+def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], devices: int) -> None:
+    """Run a training in one process for each device, and wait for all of them.
+
+    Parameters
+    ----------
+    train
+        A function of a module, called in each process with the spec and its team.
+    spec
+        Of the training.
+    machine
+        Its threads are shared out, at least one to each process.
+    devices
+        How many; GPUs of this machine, or processes on its CPU.
+
+    Raises
+    ------
+    HeatproofError
+        If the library is not installed, there are fewer GPUs, or what a process raised can be said in a sentence.
+    RuntimeError
+        If a process failed otherwise; the message has its traceback.
+    """
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments import LightningEnvironment
+        from lightning_fabric.strategies import DDPStrategy
+    except ImportError:
+        raise HeatproofError(
+            "A training on several devices needs lightning-fabric, which is not installed: pip install "
+            '"heatproof[multi-gpu]", or set devices to 1.'
+        ) from None
+    kind = _kind(machine, devices)
+    shared = {**machine, "threads": max(1, machine["threads"] // devices)}
+    level = logging.getLogger("heatproof").getEffectiveLevel()
+    others = set(multiprocessing.active_children())
+    with tempfile.TemporaryDirectory(prefix="heatproof-training-") as said, _no_outer_launcher():
+        # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
+        # sums of a training that goes on after a kill would be made in another order otherwise.
+        strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
+        # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
+        fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
+        try:
+            fabric.launch(_member, train, spec, shared, os.getpid(), level, said)
+        except (ProcessExitedException, ProcessRaisedException) as error:
+            raise _cause(error, Path(said)) from None
+        finally:
+            _end(set(multiprocessing.active_children()) - others)
+
+
+def _kind(machine: Mapping[str, Any], devices: int) -> str:
+    kind = use_machine(machine).type
+    if kind == "mps":
+        raise HeatproofError(
+            f"A training has devices: {devices}, and an Apple GPU is one: set devices to 1, or take device: cpu."
+        )
+    if kind == "cuda" and torch.cuda.device_count() < devices:
+        raise HeatproofError(
+            f"A training has devices: {devices}, and this job sees {torch.cuda.device_count()} GPU(s): set devices to "
+            "that at most, or run it where there are more."
+        )
+    return kind
+
+
+@contextmanager
+def _no_outer_launcher() -> Iterator[None]:
+    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET) if name in os.environ}
+    # PyTorch warns in every process that all parameters were used, which they may be.
+    os.environ[QUIET] = before.get(QUIET, "ERROR")
+    try:
+        yield
+    finally:
+        for name in (*PLACES, QUIET):
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def _cause(error: ProcessExitedException | ProcessRaisedException, said: Path) -> Exception:
+    if isinstance(error, ProcessExitedException):
+        how = error.signal_name or f"exit code {error.exit_code}"
+        why = ", most likely sent by the kernel because memory ran out" if how == "SIGKILL" else ""
+        return HeatproofError(
+            f"The process that trains on device {error.error_index} was ended by {how}{why}: ask for more memory, or "
+            f"let fewer jobs run at once, and run the same command again; {KEPT}."
+        )
+    # The others fail as well, because they miss the first.
+    first = next(iter(sorted(said.iterdir())), None)
+    if first is None:
+        return RuntimeError(str(error))
+    told = json.loads(first.read_text(encoding="utf-8"))
+    return HeatproofError(told["sentence"]) if told["sentence"] else RuntimeError(told["traceback"])
+
+
+def _end(processes: set[Any]) -> None:
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0.0, last - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _member(
+    fabric: Any, train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], parent: int, level: int, said: str
+) -> None:
+    """Be one of the processes."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    signal.signal(signal.SIGTERM, _end_quietly)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
+    try:
+        use_machine(machine)
+        train(spec, Together(fabric))
+    except Exception as error:
+        sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
+        told = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}
+        with suppress(OSError):
+            Path(said, f"{time.monotonic_ns():020d}.{fabric.global_rank}").write_text(
+                json.dumps(told), encoding="utf-8"
+            )
+        raise
+
+
+def _end_with(parent: int) -> None:
+    # The kernel tells a child of a killed parent, on Linux; and only Python code can listen to that.
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(143)
+
+
+def _end_quietly(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+class Together(Team):
+    """One of several devices: each takes its rows of every batch, and steps with the mean of all gradients."""
+
+    def __init__(self, fabric: Any) -> None:
+        super().__init__(fabric.device)
+        self.fabric = fabric
+        self.devices = fabric.world_size
+        self.leads = fabric.global_rank == 0
+
+    def join(self, model: nn.Module) -> nn.Module:
+        """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""
+        if self.device.type == "cuda":
+            synchronise_batch_norm(model)
+        apart = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+        apart -= sum(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules())
+        if apart:
+            log.info("%d layers of batch norm take their statistics from each device's images alone", apart)
+        return self.fabric.setup_module(model)
+
+    def begin(self, seed: int, epoch: int) -> None:
+        """Seed what a network draws by itself, as dropout does: apart on each device, the same after a kill."""
+        torch.manual_seed(derive_seed(seed, f"training epoch {epoch} on device {self.fabric.global_rank}"))
+
+    def part(self, images: int) -> Part:
+        """Return about as many rows as the others get.
+
+        A batch with fewer than two images for each device is taken whole by all: batch norm cannot be trained on one,
+        and networks need not be able to take none.
+        """
+        if images < 2 * self.devices:
+            return Part(slice(0, images), 1.0)
+        rank, (few, more) = self.fabric.global_rank, divmod(images, self.devices)
+        start = rank * few + min(rank, more)
+        rows = few + (rank < more)
+        return Part(slice(start, start + rows), rows * self.devices / images)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the mean over the devices to the gradients."""
+        self.fabric.backward(loss)
+
+    def total(self, value: float) -> float:
+        """Return the sum over the devices."""
+        return float(self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="sum"))
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """Return what the device that leads makes; the others wait for it."""
+        return self.fabric.broadcast(make() if self.leads else None)
+
+
+def synchronise_batch_norm(model: nn.Module) -> None:
+    """Replace PyTorch's and timm's layers of batch norm by such with statistics over all devices.
+
+    Subclasses of other libraries, as B-cos networks have them, compute something else and stay as they are.
+    """
+    from timm.layers import BatchNormAct2d, convert_sync_batchnorm
+
+    known = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) in known:
+                setattr(parent, name, convert_sync_batchnorm(layer))
