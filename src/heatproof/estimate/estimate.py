@@ -201,7 +201,7 @@ def _told(
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     total = sum(job.seconds for job in jobs)
     lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
-    lines += ["", f"{network / 3600:.2f} hours of the device, of {total / 3600:.2f} hours of jobs."]
+    lines += ["", f"{network / 3600:.2f} hours of the device; the jobs last {total / 3600:.2f} hours together."]
     wall = account.wall_time(jobs, workers)
     lines.append(
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own."
