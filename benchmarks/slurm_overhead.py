@@ -1,0 +1,161 @@
+"""How the overhead of SLURM grows with jobs: N independent jobs of one second, sent to a real SLURM on this machine.
+
+Every number of jobs is run as single jobs of SLURM, as groups of twenty, one after another, and as a job array, all
+with profiles/slurm, and once by Snakemake alone (`--cores`). Printed are wall time; the floor, which is N seconds over
+the CPUs that the nodes have; their ratio; seconds over the floor for each job; and processor seconds for each job, of
+the jobs themselves and of the Snakemake that sends them. Processor seconds can be told on a machine with other work,
+wall time is longer then.
+
+    python benchmarks/slurm_overhead.py [--kinds single groups arrays local] [N ...]
+
+Needs what .ci/slurm-up needs, and takes the cluster down at the end. HEATPROOF_SLURM_NODES and HEATPROOF_SLURM_CPUS
+say how large it is: 2 nodes with 4 CPUs each unless given. An array needs `--jobs` of N and more: with fewer, version
+2.8 of Snakemake's plugin keeps jobs back for good (docs/scaling.md); such a run is ended after `--limit` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PROFILE = ROOT / "profiles/slurm"
+KINDS = ("single", "groups", "arrays", "local")
+GROUP = 20
+SNAKEFILE = """
+rule all:
+    input: expand("made/{i}", i=range(int(config["jobs"])))
+
+rule second:
+    output: "made/{i}"
+    resources: mem_mb=100, runtime=30
+    shell: "sleep 1; touch {output}"
+"""
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def collect(known: int = 0) -> tuple[float, int | None, float]:
+    """Take in every process that ended: processor seconds of all others, then status and seconds of the one known."""
+    others, status, own = 0.0, None, 0.0
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, code, used = os.wait4(-1, os.WNOHANG)
+            if not pid:
+                break
+            if pid == known:
+                status, own = os.waitstatus_to_exitcode(code), used.ru_utime + used.ru_stime
+            else:
+                others += used.ru_utime + used.ru_stime
+    return others, status, own
+
+
+def ask(*command: str, **more: Any) -> str:
+    return subprocess.run(command, check=True, text=True, capture_output=True, timeout=120, **more).stdout
+
+
+def start() -> int:
+    """Start the cluster below this process and return how many CPUs it has."""
+    # slurmd gives every job's process away, to the nearest that takes orphans in.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    size = {"HEATPROOF_SLURM_NODES": "2", "HEATPROOF_SLURM_CPUS": "4"}
+    environment = ask(str(ROOT / ".ci/slurm-up"), env={**size, **os.environ}).strip()
+    os.environ["SLURM_CONF"] = str(Path(environment).with_name("slurm.conf"))
+    cpus = ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%c").split()
+    print(f"{len(cpus)} nodes, {sum(map(int, cpus))} CPUs in all; {os.cpu_count()} real ones", flush=True)
+    return sum(map(int, cpus))
+
+
+def options(kind: str, count: int, slots: int, jobs: int | None) -> list[str]:
+    """What Snakemake is told."""
+    if kind == "local":
+        return ["--cores", str(slots)]
+    given = ["--profile", str(PROFILE)]
+    if kind == "groups":
+        given += ["--groups", "second=seconds", "--group-components", f"seconds={GROUP}"]
+        # A group asks for the CPUs of all of its jobs at once unless told how many it may have.
+        given += ["--cores", "1"]
+    if kind == "arrays":
+        given += ["--slurm-array-jobs", "second"]
+        jobs = jobs or max(count, yaml.safe_load((PROFILE / "config.yaml").read_text())["jobs"])
+    return given + (["--jobs", str(jobs)] if jobs else [])
+
+
+def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -> str:
+    """Run so many jobs and return a row of the table."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-overhead-", dir=os.environ.get("HEATPROOF_SLURM_DIR")))
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    command = [sys.executable, "-m", "snakemake", *options(kind, count, slots, jobs), "--workflow-profile", "none"]
+    collect()
+    began, theirs, status, own = time.monotonic(), 0.0, None, 0.0
+    with open(folder / "log", "w") as log:
+        running = subprocess.Popen(
+            [*command, "--config", f"jobs={count}"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    # At once: a node takes a process that nobody takes in for one that cannot be killed, and closes.
+    while status is None:
+        time.sleep(0.1)
+        more, status, own = collect(running.pid)
+        theirs += more
+        if status is None and time.monotonic() - began > limit:
+            os.kill(running.pid, signal.SIGKILL)
+    wall = time.monotonic() - began
+    if status:
+        ask("scancel", "--user=root")
+    while kind != "local" and ask("squeue", "--noheader"):
+        theirs += collect()[0]
+        time.sleep(0.2)
+    time.sleep(1)
+    theirs += collect()[0]
+    made = len(list(folder.glob("made/*")))
+    said = (folder / "log").read_text()
+    sent = said.count("submitted with SLURM jobid") + said.count("Submitted array job")
+    if status or made != count:
+        return f"| {count} | {kind} | ended with {status} after {wall:.0f} s, {made} made: {folder}/log | | | | | | |"
+    shutil.rmtree(folder)
+    floor = count / slots
+    over = (wall - floor) / count
+    return (
+        f"| {count} | {kind} | {sent or '-'} | {wall:.0f} | {floor:.0f} | {wall / floor:.1f} | {over:.2f} "
+        f"| {theirs / count:.2f} | {own / count:.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("counts", nargs="*", type=int, default=[25, 50, 100, 200], metavar="N")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--jobs", type=int, help="jobs in the queue at once, instead of the profile's")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds after which a run is ended")
+    given = parser.parse_args()
+    if subprocess.run([ROOT / ".ci/slurm-down", "--check"]).returncode == 0:
+        sys.exit("a cluster runs already: .ci/slurm-down, and then again")
+    profile = yaml.safe_load((PROFILE / "config.yaml").read_text())
+    checks = profile["slurm-init-seconds-before-status-checks"]
+    status = profile["slurm-status-command"]
+    print(f"profiles/slurm: {profile['jobs']} jobs at once, first status check after {checks} s, by {status}")
+    try:
+        slots = start()
+        print("| jobs | kind | submissions | wall s | floor s | ratio | s over the floor a job "
+              "| processor s a job | Snakemake's own |\n|" + " --- |" * 9, flush=True)  # fmt: skip
+        for count in given.counts:
+            for kind in given.kinds:
+                print(measure(kind, count, slots, given.jobs, given.limit), flush=True)
+    finally:
+        collect()
+        subprocess.run([ROOT / ".ci/slurm-down"])
+
+
+if __name__ == "__main__":
+    main()
