@@ -130,16 +130,16 @@ def draw(curves: dict[str, dict[int, Run]], path: str) -> None:
         upper.plot(sizes, [run.wall for run in runs.values()], "o-", label=f"wall, {CORES} cores")
         upper.plot(sizes, [run.processor for run in runs.values()], "s--", label="processor, all jobs")
         lower.plot(sizes, [run.memory for run in runs.values()], "o-")
-        others = ", ".join(
-            f"{count} {name if count > 1 else name[:-1]}" for name, count in fixed.items() if name != what
-        )
+        others = [f"{count} {name if count > 1 else name[:-1]}" for name, count in fixed.items() if name != what]
         upper.set_title(", ".join(others), fontsize="medium")
         lower.set_xlabel(names[what])
         for plot in (upper, lower):
             plot.set_xscale("log", base=2)
             plot.set_xticks(sizes, [str(size) for size in sizes])
-            plot.set_ylim(0, None)
             plot.spines[["top", "right"]].set_visible(False)
+    every = [run for runs in curves.values() for run in runs.values()]
+    axes[0, 0].set_ylim(0, 1.05 * max(run.processor for run in every))
+    axes[1, 0].set_ylim(0, 1.3 * max(run.memory for run in every))
     axes[0, 0].set_ylabel("seconds")
     axes[1, 0].set_ylabel("largest process, GiB")
     axes[0, 0].legend(frameon=False)

@@ -56,13 +56,16 @@ def check_checkpoints(plan: Plan) -> None:
 def check_layers(plan: Plan) -> None:
     """Build the networks whose CAM layer the user named, and look for it there.
 
-    Without any CAM as well, because the comparison of networks reads the layer's channels.
+    Without any CAM only if networks are compared, which reads the layer's channels.
 
     Raises
     ------
     HeatproofError
         If a network has no layer of that name.
     """
+    cams = any("cam_layer" in entry.needs for entry in plan.explainers.values())
+    if not cams and not plan.config["report"]["all_metrics"]:
+        return
     for model in plan.models.values():
         if model.facts.cam_layer is not None and not _is_known(model):
             from heatproof.models.network import build_network, find_layer

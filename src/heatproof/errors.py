@@ -56,8 +56,8 @@ def fault_of(error: BaseException) -> str | None:
 def _sentence(error: BaseException) -> str | None:
     if runs_out(error):
         return (
-            "Memory ran out: lower batch_size in the config, which changes no result, or let fewer jobs run at once, "
-            f"and run the same command again; {KEPT}."
+            "Memory ran out: lower batch_size at the top of the config, which remakes nothing, or let fewer jobs "
+            f"run at once, and run the same command again; {KEPT}."
         )
     code = error.errno if isinstance(error, OSError) else None
     if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:

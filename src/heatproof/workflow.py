@@ -26,8 +26,9 @@ MALLOC = {
 }
 
 KILLED = (
-    "The job was killed, most likely by the kernel because memory ran out: lower batch_size in the config, which "
-    f"changes no result, or let fewer jobs run at once, and run the same command again; {KEPT}."
+    "The job was killed, most likely by the kernel because memory ran out: let fewer jobs run at once, or lower "
+    "batch_size at the top of the config, which remakes nothing and helps all jobs but trainings, and run the same "
+    f"command again; {KEPT}."
 )
 # Megabytes with which no job can do anything.
 LITTLE = 16

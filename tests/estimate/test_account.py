@@ -162,21 +162,47 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
     found = measured(plan, True)
     found.forward = dict.fromkeys(plan.pairs(), 0.01)
     dataset, model = plan.pairs()[0]
+    found.reading[dataset, model, "finetuned"] = 4.0
     before = dict(found.stages[dataset, model]["attribute"].per_image)
     # A hundred images a second here, a thousand there.
-    assert found.as_if(model, 1000.0) == pytest.approx(10)
+    assert found.as_if((dataset, model), 1000.0) == pytest.approx(10)
     after = found.stages[dataset, model]["attribute"]
     assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
     assert after.fixed == 1.0
-    assert found.trainings[dataset, model, "finetuned"] == pytest.approx(1 + 9 / 10)
-    assert found.references[dataset].fixed == 1.0
+    # Ten seconds, of them one to start, and four to read.
+    assert found.trainings[dataset, model, "finetuned"] == pytest.approx(1 + 4 + 5 / 10)
+    assert found.trainings[dataset, model, "pretrained"] == pytest.approx(1 + 9 / 10)
 
 
-@pytest.mark.parametrize(("model", "rate", "said"), [("resnet9", 1.0, "resnet9.*vit"), ("vit", 0.0, "above 0")])
-def test_a_throughput_that_cannot_be_is_refused(model, rate, said):
-    found = Measured(1.0, forward={("digits", "vit"): 0.01})
+@pytest.mark.parametrize(
+    ("as_if", "said"),
+    [
+        (("resnet9", 1.0), "no such model, only resnet20"),
+        (("vit", 0.0), "above 0"),
+        (("vit", float("inf")), "above 0"),
+        (("paper_like", 1.0), "on 2 datasets, say digits/paper_like"),
+    ],
+)
+def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, said):
+    config = tmp_path / "mine.yaml"
+    both = "[digits, parts]"
+    config.write_text(
+        f"datasets: {both}\n"
+        "models:\n"
+        "  - resnet20: {architecture: cifar_resnet20, datasets: [digits]}\n"
+        "  - vit: {architecture: small_vit, datasets: [digits]}\n"
+        f"  - paper_like: {{architecture: cifar_resnet20, datasets: {both}}}\n"
+        "evaluation: {images: 20, accuracy_images: 20}\n",
+        encoding="utf-8",
+    )
     with pytest.raises(HeatproofError, match=said):
-        found.as_if(model, rate)
+        estimate(config, as_if=as_if)
+
+
+def test_a_large_job_does_not_keep_small_ones_waiting():
+    jobs = [Job("a", 10), Job("b", 5, devices=2), Job("c", 4), Job("d", 4)]
+    # a with c and then d beside it, b when both devices are free.
+    assert wall_time(jobs, 2) == 15
 
 
 def test_no_worker_is_refused():

@@ -12,7 +12,7 @@ rule pretrain:
         "results/logs/pretrain/{dataset}/{model}.log",
     conda:
         ENVIRONMENT
-    threads: THREADS
+    threads: lambda w: max(THREADS, plan.training_devices(w.model, paths.PRETRAINED))
     resources:
         gpu=lambda w: plan.training_devices(w.model, paths.PRETRAINED),
         nodes=1,
@@ -41,7 +41,7 @@ rule finetune:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     conda:
         ENVIRONMENT
-    threads: THREADS
+    threads: lambda w: max(THREADS, plan.training_devices(w.model, w.weights))
     resources:
         gpu=lambda w: plan.training_devices(w.model, w.weights),
         nodes=1,

@@ -14,7 +14,7 @@ import torch
 
 from heatproof.attribution.gate import IMAGES, for_manifest, open_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
-from heatproof.data.ahead import read_ahead
+from heatproof.data.ahead import READING, read_ahead
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
@@ -80,7 +80,8 @@ class Background:
                 "explainer's option baselines."
             )
         if self.images is None or len(self.images) < count:
-            chosen = [self.dataset.images("train", place, place + 1) for place in self.order[:count].tolist()]
+            with READING:
+                chosen = [self.dataset.images("train", place, place + 1) for place in self.order[:count].tolist()]
             self.images = _prepare(np.concatenate(chosen), self.facts)
         return self.images[:count]
 
@@ -231,15 +232,17 @@ def _pass_gate(piece: Piece, context: _Context) -> None:
 
 def _explain(piece: Piece, context: _Context) -> None:
     start, stop = piece.missing()
-    size = context.batch_size
+    # Waiting for images is part of what maps cost.
+    size, began = context.batch_size, time.monotonic()
     for low, images in read_ahead(
         lambda low: context.read(low, min(low + size, stop)),
         track(range(start, stop, size), context.entry["name"], unit="batch"),
         context.device,
     ):
-        began, passes = time.monotonic(), context.counter.images
+        passes = context.counter.images
         values = context.maps(low, images)
         piece.add(low, {"attribution": values}, time.monotonic() - began, context.counter.images - passes)
+        began = time.monotonic()
 
 
 def find_function(entry: Mapping[str, Any]) -> ExplainFunction:

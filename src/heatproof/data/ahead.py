@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
+
+# A dataset of the user's own need not be read by two threads at once.
+READING = Lock()
 
 
 def read_ahead(
@@ -19,7 +23,7 @@ def read_ahead(
     Parameters
     ----------
     read
-        Called in a thread of its own, for one item at a time.
+        Called in a thread of its own, for one item at a time, while nobody else holds `READING`.
     items
         What to read for, such as the first images of batches.
     device
@@ -32,7 +36,8 @@ def read_ahead(
     """
 
     def fetch(item: T) -> torch.Tensor:
-        images = read(item)
+        with READING:
+            images = read(item)
         return images.pin_memory() if device.type == "cuda" else images
 
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:

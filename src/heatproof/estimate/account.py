@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heatproof.errors import HeatproofError
 from heatproof.estimate.measure import Timed
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan
@@ -43,6 +43,8 @@ class Measured:
         What a scoring costs.
     forward
         (dataset, model) to the seconds of a forward pass.
+    reading
+        (dataset, model, weights) to the seconds in which a training reads its images.
     """
 
     start_up: float
@@ -51,14 +53,15 @@ class Measured:
     trainings: dict[tuple[str, str, str], float] = field(default_factory=dict)
     score: Timed = field(default_factory=lambda: Timed(0.0))
     forward: dict[tuple[str, str], float] = field(default_factory=dict)
+    reading: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
-    def as_if(self, model: str, images_per_second: float) -> float:
+    def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
         """Scale all that runs a network to a device of which one throughput is known.
 
         Parameters
         ----------
-        model
-            Of the config.
+        pair
+            Dataset and model.
         images_per_second
             Its forward passes there.
 
@@ -66,22 +69,14 @@ class Measured:
         -------
         float
             How many times as fast as this device that is.
-
-        Raises
-        ------
-        HeatproofError
-            If the config has no such model, or the throughput is not above zero.
         """
-        known = {name: seconds for (_, name), seconds in self.forward.items()}
-        if model not in known:
-            raise HeatproofError(f"--as-if names the model {model!r}, which is not among {', '.join(known)}.")
-        if not images_per_second > 0:
-            raise HeatproofError(f"--as-if {model}={images_per_second:g}: give images a second, above 0.")
-        faster = images_per_second * known[model]
+        faster = images_per_second * self.forward[pair]
         for stages in self.stages.values():
             stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
+        # Start and reading pictures are not the device's.
         for key, seconds in self.trainings.items():
-            self.trainings[key] = self.start_up + (seconds - self.start_up) / faster
+            rest = self.start_up + self.reading.get(key, 0.0)
+            self.trainings[key] = rest + (seconds - rest) / faster
         return faster
 
 
@@ -95,7 +90,12 @@ def training_seconds(spec: Mapping[str, Any], found: Mapping[str, Any], start_up
     twice = 2 if "pretrained" in spec else 1
     devices = spec["training"].get("devices", 1)
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
-    return start_up + spec["training"]["epochs"] * epoch + (train + validation) * found["read"]
+    return start_up + spec["training"]["epochs"] * epoch + reading_seconds(found)
+
+
+def reading_seconds(found: Mapping[str, Any]) -> float:
+    """Return the seconds in which a training reads its images, once."""
+    return (found["splits"]["train"] + found["splits"]["validation"]) * found["read"]
 
 
 def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
@@ -171,14 +171,14 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
         for before in set(job.after):
             next_of[before].append(number)
     ready = [number for number, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
     running: list[tuple[float, int]] = []
     now, free = 0.0, workers
     # A job for more devices than there are is counted as if it took all.
     takes = [min(job.devices, workers) for job in jobs]
     while ready or running:
-        while ready and takes[ready[0]] <= free:
-            number = heapq.heappop(ready)
+        # The first that fits, as Snakemake does: a large job does not keep small ones from what is free.
+        while free and (number := next((n for n in ready if takes[n] <= free), -1)) >= 0:
+            ready.remove(number)
             free -= takes[number]
             heapq.heappush(running, (now + jobs[number].seconds, number))
         now, number = heapq.heappop(running)
@@ -186,7 +186,7 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
         for follower in next_of[number]:
             waiting[follower] -= 1
             if not waiting[follower]:
-                heapq.heappush(ready, follower)
+                insort(ready, follower)
     return now
 
 

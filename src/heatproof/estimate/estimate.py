@@ -72,28 +72,40 @@ def estimate(
         Seconds after which further networks are not timed with every explainer: what one pass of theirs takes, over
         one of a network that was, stands in.
     as_if
-        A model of the config, and how many images a second go through it on the device that is meant: everything that
-        runs a network is scaled by that over what is measured here.
+        A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
+        everything that runs a network is scaled by that over what is measured here.
     say
         Told what is being timed.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong, or a stage fails on the first images.
+        If the config is wrong, `as_if` names no model of it, or a stage fails on the first images.
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(paths, device, images)
+    known = None if as_if is None else _pair_of(plan, *as_if)
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
     where = bench.device
-    if as_if is not None:
-        faster = measured.as_if(*as_if)
+    if as_if is not None and known is not None:
+        faster = measured.as_if(known, as_if[1])
         where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
     return _told(" under ".join(map(str, paths)), where, plan, bench, measured, workers, responses, missing, scaled)
+
+
+def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
+    if not 0 < images_per_second < float("inf"):
+        raise HeatproofError(f"--as-if {name}={images_per_second:g}: give images a second, above 0.")
+    pairs = [pair for pair in plan.pairs() if name in (pair[1], "/".join(pair))]
+    if len(pairs) == 1:
+        return pairs[0]
+    if pairs:
+        raise HeatproofError(f"--as-if {name}: the model is on {len(pairs)} datasets, say {'/'.join(pairs[0])}.")
+    raise HeatproofError(f"--as-if {name}: there is no such model, only {', '.join(plan.models)}.")
 
 
 def few_of(size: int) -> int:
@@ -169,8 +181,9 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
         for weights in [PRETRAINED, *plan.finetuned()]:
             if weights != PRETRAINED or model in plan.trained():
                 spec = plan.weights_spec(dataset, model, weights)
-                seconds = account.training_seconds(spec, {**trained, "splits": splits}, measured.start_up)
-                measured.trainings[dataset, model, weights] = seconds
+                found, where = {**trained, "splits": splits}, (dataset, model, weights)
+                measured.trainings[where] = account.training_seconds(spec, found, measured.start_up)
+                measured.reading[where] = account.reading_seconds(found)
     return measured, scaled
 
 

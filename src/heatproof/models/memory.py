@@ -1,4 +1,4 @@
-"""A smaller batch where memory runs out: slower, and the same numbers."""
+"""A smaller batch where memory runs out: slower, and the same numbers, on a GPU up to rounding."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         options = dataset_options(spec["baseline"], None, dataset, spec["model"]["facts"])
         size = machine["batch_size"]
         network = open_network(spec, dataset.num_classes, machine, device)
+        began = time.monotonic()
         for low, images in read_ahead(
             lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), spec["model"]["facts"]),
             track(range(start, stop, size), "patch drops", unit="batch"),
             device,
         ):
             high = min(low + size, stop)
-            began = time.monotonic()
             read = patch_responses(
                 network,
                 images,
@@ -63,5 +63,6 @@ def drops(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
                 device=device,
             )
             piece.add(low, read, time.monotonic() - began, (high - low) * variants)
+            began = time.monotonic()
     piece.publish(str(device))
     piece.forget_journal()

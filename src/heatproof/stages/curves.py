@@ -132,6 +132,8 @@ def _run(
         )
     start, stop = min(piece.missing()[0] for _, piece in todo), spec["images"][1]
     gaps: dict[str, str] = {}
+    # Reading and the intact images are paid by the first explainer of a batch.
+    began = time.monotonic()
     for low, images in read_ahead(
         lambda low: normalise(dataset.images("evaluation", low, min(low + batch_size, stop)), spec["model"]["facts"]),
         track(range(start, stop, batch_size), "responses", unit="batch"),
@@ -145,7 +147,7 @@ def _run(
             begin = max(piece.missing()[0], low)
             if begin >= high or explainer["name"] in gaps:
                 continue
-            began, before, row = time.monotonic(), whole.images, begin - low
+            before, row = whole.images, begin - low
             ask = _Ask(
                 spec=spec,
                 settings=settings,
@@ -168,6 +170,7 @@ def _run(
                 gaps[explainer["name"]] = str(reason)
                 continue
             piece.add(begin, {"response": answers}, time.monotonic() - began, whole.images - before)
+            began = time.monotonic()
     for explainer, piece in todo:
         if explainer["name"] in gaps:
             piece.publish_gap(gaps[explainer["name"]], str(device))

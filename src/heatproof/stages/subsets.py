@@ -49,13 +49,14 @@ def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         facts = spec["model"]["facts"]
         options = dataset_options(settings["baseline"], settings["baseline_options"], dataset, facts)
         network = open_network(spec, dataset.num_classes, machine, device)
+        began = time.monotonic()
         for low, images in read_ahead(
             lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), facts),
             track(range(start, stop, size), "random subsets", unit="batch"),
             device,
         ):
             high = min(low + size, stop)
-            began, passes = time.monotonic(), network.images
+            passes = network.images
             ids = list(split.ids[low:high])
             read = subset_responses(
                 network,
@@ -70,5 +71,6 @@ def subsets(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
                 device=device,
             )
             piece.add(low, {name: read[name] for name in ARRAYS}, time.monotonic() - began, network.images - passes)
+            began = time.monotonic()
     piece.publish(str(device))
     piece.forget_journal()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 import torch
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
+from heatproof.errors import KEPT, HeatproofError, runs_out
 from heatproof.manifest import describe_file, publish_tables, touch, whole, whole_key, write_manifest
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
@@ -23,10 +25,30 @@ from heatproof.training.augmentation import delete_random_patches
 from heatproof.training.journal import Journal
 from heatproof.training.kept import save_kept
 from heatproof.training.loop import Examples, Schedule, fit
-from heatproof.training.several import train_on_several
+from heatproof.training.several import Train, train_on_several
 from heatproof.training.team import Team
 
 log = logging.getLogger(__name__)
+
+
+def _saying_what_helps(train: Train) -> Train:
+    """Give a training that runs out of memory a sentence of its own, in whichever process it runs."""
+
+    @wraps(train)
+    def trained(spec: Mapping[str, Any], team: Team) -> None:
+        try:
+            train(spec, team)
+        except (RuntimeError, MemoryError) as error:
+            if not runs_out(error):
+                raise
+            # A smaller batch would be another training, whose finished epochs would not count.
+            raise HeatproofError(
+                f"Memory ran out in the training of {spec['output']}: let fewer jobs run at once or take a device with "
+                f"more, and run the same command again; {KEPT}. A smaller batch_size of the training, precision: "
+                "bfloat16 or more devices need less, and make it anew."
+            ) from None
+
+    return trained
 
 
 def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -40,6 +62,7 @@ def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     _run(_pretrain, spec, machine)
 
 
+@_saying_what_helps
 def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
     start = [spec["start"]] if "start" in spec else []
     dataset = open_dataset(spec["dataset"])
@@ -71,6 +94,7 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     _run(_finetune, spec, machine)
 
 
+@_saying_what_helps
 def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
@@ -109,7 +133,7 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     journal.forget()
 
 
-def _run(train: Callable[[Mapping[str, Any], Team], None], spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def _run(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     devices = spec["training"].get("devices", 1)
     if devices == 1:
         train(spec, Team(use_machine(machine)))
