@@ -141,3 +141,14 @@ def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, sh
     made = caught["augment"](images, torch.Generator().manual_seed(0))
     lost = (made != images).flatten(1).any(1).float().mean()
     assert abs(lost - expected) < 0.06
+
+
+def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
+    def runs_out(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    again = project()
+    weights(again).write_bytes(b"damaged")
+    monkeypatch.setattr(stages, "fit", runs_out)
+    with pytest.raises(HeatproofError, match="in the training of .*finetuned.*A smaller batch_size of the training"):
+        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
