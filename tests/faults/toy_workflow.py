@@ -16,6 +16,7 @@ from ledger import watch
 from toy_project import BASE, WHERE
 
 from heatproof.config import merge
+from heatproof.manifest import damages
 from heatproof.plan import figures, page, paths
 from heatproof.plan.whole import make_plan
 from heatproof.store import read_json
@@ -124,6 +125,12 @@ class Run:
     def results(self) -> Path:
         return self.folder / "results"
 
+    @property
+    def tables(self) -> list[str]:
+        """Those at which the workflow looks before it starts."""
+        outputs = [path for job in self.jobs if job.stage in ("tables", "all_scores") for path in job.outputs]
+        return [path for path in outputs if path.endswith(".csv")]
+
     def due(self, job: Job) -> bool:
         """Tell whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
         outputs = [self.folder / path for path in job.outputs]
@@ -171,6 +178,8 @@ class Run:
     def _work(self) -> int:
         from heatproof.cli import main
 
+        for sentence in damages(self.tables):
+            print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):
                 continue
