@@ -72,6 +72,18 @@ def checked(path: str | Path, manifest: str | Path | None = None) -> Path:
     return Path(path)
 
 
+def damages(paths: Iterable[str | Path]) -> list[str]:
+    """Return a sentence for each of these files that is there and damaged, for files that no stage reads."""
+    found = []
+    for path in paths:
+        try:
+            if os.path.exists(path):
+                checked(path)
+        except HeatproofError as error:
+            found.append(str(error))
+    return found
+
+
 def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str:
     path = Path(path)
     if not path.is_file():

@@ -11,16 +11,18 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from toy_workflow import Ended, Run
+
+from heatproof.manifest import read_sealed
 
 # From what on work is left to do: everything that follows from these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]
@@ -38,9 +40,13 @@ class Outcome:
     injected
         Whether it hit anything: a run may end before it is killed.
     noticed
-        Whether the run ended with a sentence, where it ended.
-    lost, unnoticed
-        Images made again that were whole, and files with other bytes than those of an undisturbed run.
+        Whether the run ended with a sentence, where it ended; or what was damaged was made again without one.
+    lost
+        Images, epochs and weights made again that were finished and whole before the fault.
+    unnoticed
+        Files with other bytes than those of an undisturbed run, but for the damaged one.
+    unread
+        Whether the damaged file is still damaged at the end, because nobody read it.
     wrong
         What else is not as it should be.
     """
@@ -50,6 +56,7 @@ class Outcome:
     noticed: bool = False
     lost: int = 0
     unnoticed: int = 0
+    unread: int = 0
     wrong: str = ""
 
 
@@ -67,12 +74,12 @@ def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
     return run
 
 
-def settle(run: Run, whole: Run, outcome: Outcome, damaged: set[str] = frozenset()) -> Outcome:
+def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome:
     """Run again until all is done, as told by what is said, and compare."""
-    before = Counter(run.made())
     for _ in range(6):
         ended = run.run()
-        if ended.status == 0:
+        # What is said of a table that no job reads ends no run.
+        if ended.status == 0 and "is damaged" not in ended.sentence:
             break
         outcome.noticed = True
         if not heal(run, ended):
@@ -81,15 +88,15 @@ def settle(run: Run, whole: Run, outcome: Outcome, damaged: set[str] = frozenset
     else:
         outcome.wrong = f"not healed: {ended.sentence}"
         return outcome
-    again = {work: count for work, count in Counter(run.made()).items() if work in before and count > 1}
-    outcome.lost = len([work for work in again if not any(work[0] in path for path in damaged)])
+    again = run.again()
+    outcome.lost = len(again)
     left = run.bytes()
     expected = whole.bytes()
-    differ = [name for name in expected if left.get(name) != expected[name] and name not in damaged]
+    differ = [name for name in expected if left.get(name) != expected[name] and name != damaged]
     more = [name for name in left if name not in expected]
     outcome.unnoticed = len(differ)
-    if differ or more:
-        outcome.wrong = f"differ: {differ[:3]}; left behind: {more[:3]}"
+    if differ or more or again:
+        outcome.wrong = f"differ: {differ[:3]}; left behind: {more[:3]}; made again: {again[:3]}"
     return outcome
 
 
@@ -99,6 +106,8 @@ def heal(run: Run, ended: Ended) -> bool:
     if found:
         assert ".." not in found[1]
         assert all(part.startswith("results/") for part in found[1].split() if part not in ("rm", "-r")), found[1]
+        parts = [part for part in found[1].split() if part.startswith("results/")]
+        run.strike([str(path.relative_to(run.folder)) for part in parts for path in run.folder.glob(part)])
         subprocess.run(found[1], shell=True, cwd=run.folder, check=True)
     return bool(found) or "is missing: run your snakemake command with this path as its target" in ended.sentence
 
@@ -201,7 +210,8 @@ def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     with mounted(folder / "results"):
         source = unfinished(whole, folder / "from", draw)
         subprocess.run(["cp", "-a", f"{source.results}/.", folder / "results"], check=True)
-        run = Run(folder, whole.jobs)
+        shutil.copy(source.ledger, folder)
+        run = Run(folder, whole.jobs, whole.files)
         room = int(draw.uniform(0, 4e5))
         free = os.statvfs(run.results).f_bavail * os.statvfs(run.results).f_frsize
         ballast = run.results / "ballast"
@@ -312,12 +322,19 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         # The next stage of the weights reads the first ones.
         if part == "weights" and "pretrained" in name:
             run.remove(run.jobs[2].outputs)
-        base = name.partition(".zarr")[0] if ".zarr" in name else re.sub(r"(\.\d+|\.gate)?\.json$", "", name)
-        own = {name} if path.read_bytes() != content else set()
-        outcome = settle(run, whole, Outcome(name), own | {base})
-        now = path.read_bytes() if path.exists() else b""
-        if outcome.noticed and now != content and not _same_manifest(name, run, whole):
-            outcome.wrong = outcome.wrong or f"{name} was noticed and not healed"
+        run.strike([name])
+        outcome = settle(run, whole, Outcome(name), name)
+        if outcome.wrong:
+            return outcome
+        # A manifest that was made again has other times in it.
+        same = run.bytes().get(name) == whole.bytes()[name] and (path.suffix != ".json" or read_sealed(path))
+        healed = path.exists() and (path.read_bytes() == content or bool(same))
+        if outcome.noticed and not healed:
+            outcome.wrong = f"{name} was noticed and not healed"
+        outcome.unread = int(not outcome.noticed and not healed)
+        if outcome.unread and name in run.tables:
+            outcome.wrong = f"{name} is damaged, and the command that makes it takes it as it is"
+        outcome.noticed |= healed
         return outcome
 
     def in_journal(whole: Run, folder: Path, draw: random.Random) -> Outcome:
@@ -328,15 +345,13 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
             if journals:
                 path = draw.choice(journals)
                 path.write_bytes(change(path.read_bytes(), draw))
-                base = str(path.relative_to(run.folder)).replace("/.", "/").rsplit(".journal", 1)[0].rpartition(".")[0]
-                return settle(run, whole, Outcome(f"journal of {base}", noticed=True), {base})
+                manifest = re.sub(r"/\.([^/]+)\.journal/.*", r"/\1.json", str(path.relative_to(run.folder)))
+                # Those after it are made again as well: batches are taken in order.
+                run.strike([manifest], int(path.stem))
+                return settle(run, whole, Outcome(f"journal of {manifest}", noticed=True))
         return Outcome("journal", injected=False)
 
     return inject
-
-
-def _same_manifest(name: str, run: Run, whole: Run) -> bool:
-    return run.bytes().get(name) == whole.bytes().get(name)
 
 
 KINDS: dict[str, Callable[[Run, Path, random.Random], Outcome]] = {

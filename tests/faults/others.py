@@ -25,6 +25,16 @@ from toy_workflow import Job, Run, config
 from heatproof.plan import paths
 from heatproof.plan.whole import make_plan
 
+HERE = Path(__file__).parent
+# Put at the head of what Snakemake's jobs run.
+WATCH = """import sys
+
+sys.path.append({here!r})
+if sys.argv[1:2] == ["run"]:
+    from ledger import watch
+
+    watch({ledger!r})
+"""
 PLUGIN = Path(__file__).parents[1] / "pipeline"
 NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "another page", "gone", "to a file")
 
@@ -131,6 +141,10 @@ def project(whole: Run, folder: Path, draw: random.Random) -> ToyProject:
     made.write_config()
     # In the place of the embedded one, whose keys would else be filled in.
     shutil.copy(folder / "micro.yaml", folder / "config/config.yaml")
+    # Jobs write into the ledger too.
+    watched = WATCH.format(here=str(HERE), ledger=str(folder / "ledger"))
+    main = folder / "src/heatproof/__main__.py"
+    main.write_text(main.read_text().replace("import sys\n", watched, 1))
     run = whole.copy(folder)
     gone = draw.choice([("maps", "scores"), ("drops", "scores"), ("scores",)])
     for job in run.jobs:
@@ -147,9 +161,11 @@ def compared(made: ToyProject, whole: Run, outcome: Outcome) -> Outcome:
     left = {name: content for name, content in Run(made.folder, []).bytes().items() if "/logs/" not in name}
     relevant = [name for name in expected if "/c/" in name or name.endswith((".csv", ".safetensors"))]
     differ = [name for name in relevant if left.get(name) != expected[name]]
-    outcome.unnoticed = len(differ)
-    if done.returncode or differ:
-        outcome.wrong = f"status {done.returncode}, differ: {differ[:3]}: {(done.stdout + done.stderr)[-500:]}"
+    again = Run(made.folder, []).again()
+    outcome.lost, outcome.unnoticed = len(again), len(differ)
+    if done.returncode or differ or again:
+        said = (done.stdout + done.stderr)[-500:]
+        outcome.wrong = f"status {done.returncode}, differ: {differ[:3]}, made again: {again[:3]}: {said}"
     return outcome
 
 

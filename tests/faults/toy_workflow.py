@@ -7,13 +7,16 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ledger import watch
 from toy_project import BASE, WHERE
 
 from heatproof.config import merge
+from heatproof.manifest import damages
 from heatproof.plan import figures, page, paths
 from heatproof.plan.whole import make_plan
 from heatproof.store import read_json
@@ -113,13 +116,20 @@ class Ended:
 class Run:
     """A folder with results, and the jobs that fill it."""
 
-    def __init__(self, folder: Path, jobs: list[Job]) -> None:
-        self.folder, self.jobs = folder, jobs
+    def __init__(self, folder: Path, jobs: list[Job], files: dict[str, set[str]] | None = None) -> None:
+        # What is in the ledger, by its manifest, and the files that hold it.
+        self.folder, self.jobs, self.files = folder, jobs, files or {}
         self.ledger, self.log, self.begun = (folder / name for name in ("ledger", "log", "begun"))
 
     @property
     def results(self) -> Path:
         return self.folder / "results"
+
+    @property
+    def tables(self) -> list[str]:
+        """Those at which the workflow looks before it starts."""
+        outputs = [path for job in self.jobs if job.stage in ("tables", "all_scores") for path in job.outputs]
+        return [path for path in outputs if path.endswith(".csv")]
 
     def due(self, job: Job) -> bool:
         """Tell whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
@@ -152,7 +162,7 @@ class Run:
             os.dup2(out, 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             os.chdir(self.folder)
-            self._watch()
+            watch(self.ledger)
             prepare()
             status = self._work()
         except SystemExit as ended:
@@ -168,6 +178,8 @@ class Run:
     def _work(self) -> int:
         from heatproof.cli import main
 
+        for sentence in damages(self.tables):
+            print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):
                 continue
@@ -180,25 +192,6 @@ class Run:
                 return status
             self._note("-", job)
         return 0
-
-    def _watch(self) -> None:
-        """Write down what is finished and safe: batches in a journal, and weights."""
-        from heatproof.pieces import Piece
-        from heatproof.training import stages
-
-        ledger = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        add, publish = Piece.add, stages.publish_tables
-
-        def noted_add(piece, start, arrays, seconds, passes):
-            add(piece, start, arrays, seconds, passes)
-            count = len(next(iter(arrays.values())))
-            os.write(ledger, f"{piece.base} {start} {start + count}\n".encode())
-
-        def noted_publish(spec, outputs, inputs):
-            publish(spec, outputs, inputs)
-            os.write(ledger, f"{spec['output']} 0 1\n".encode())
-
-        Piece.add, stages.publish_tables = noted_add, noted_publish
 
     def finish(self, process: int, timeout: float = 60) -> Ended:
         """Wait for a process and return how it ended."""
@@ -220,14 +213,35 @@ class Run:
             what, start, stop = line.rsplit(" ", 2)
             yield from ((what, image) for image in range(int(start), int(stop)))
 
+    def again(self) -> list[tuple[str, int]]:
+        """Return what was made more than once although the first was finished and whole."""
+        return [work for work, count in Counter(self.made()).items() if count > 1]
+
+    def list_files(self) -> None:
+        """Find out which files hold what is in the ledger; of a run that is whole."""
+        for manifest in {what for what, _ in self.made()}:
+            folder = os.path.dirname(manifest)
+            listed = read_json(self.folder / manifest)["files"]
+            self.files[manifest] = {manifest, *(os.path.normpath(os.path.join(folder, f["file"])) for f in listed)}
+
     def copy(self, folder: Path) -> Run:
-        """Copy the results, with their times."""
+        """Copy the results, with their times, and the ledger."""
         shutil.copytree(self.results, folder / "results")
-        return Run(folder, self.jobs)
+        shutil.copy(self.ledger, folder / self.ledger.name)
+        return Run(folder, self.jobs, self.files)
 
     def remove(self, outputs: list[str]) -> None:
         for path in outputs:
             (self.folder / path).unlink(missing_ok=True)
+        self.strike(outputs)
+
+    def strike(self, paths: list[str], start: int = -1) -> None:
+        """Take out of the ledger, from an image on, what is not whole without these files or folders."""
+        inside = tuple(f"{path}/" for path in paths)
+        gone = {what for what, files in self.files.items() for f in files if f in paths or f.startswith(inside)}
+        lines = [line.rsplit(" ", 2) for line in self.ledger.read_text().splitlines()]
+        kept = [" ".join(line) + "\n" for line in lines if line[0] not in gone or int(line[1]) < start]
+        self.ledger.write_text("".join(kept))
 
     def bytes(self) -> dict[str, bytes]:
         """Return every file but manifests, which have times in them, with what these say of files instead."""

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 import toy_plugin
 from torch import nn
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 from toy_project import WHERE, Project
 
 from heatproof.errors import HeatproofError
@@ -115,8 +117,9 @@ def in_both(spec, team):
     assert journal.file.is_file() or not team.leads
     torch.manual_seed(7)
     made["draws, cut off"] = run(DRAWS, team, journal, noise)
-    os.chdir(spec["folder"])
-    stages._finetune(spec["finetune"], team)
+    for folder in (spec["folder"], spec["disturbed"]):
+        os.chdir(folder)
+        stages._finetune(spec["finetune"], team)
     if team.leads:
         torch.save({name: tuple(trained) for name, trained in made.items()}, spec["output"])
     team.agreed(lambda: None)
@@ -134,10 +137,24 @@ def folder(trained, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def on_two(folder):
+def disturbed(folder, tmp_path_factory):
+    """Where a training by the command line was killed, went on and was ended; and what the second one said."""
+    disturbed = tmp_path_factory.mktemp("disturbed") / "project"
+    shutil.copytree(folder, disturbed)
+    (disturbed / FOLDER / "finetuned.json").unlink()
+    before = 0
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        said = cut_off(disturbed, end, before)
+        before = saved(disturbed)
+    return disturbed, said
+
+
+@pytest.fixture(scope="module")
+def on_two(folder, disturbed):
     spec = {
         "output": folder / "made.pt",
         "folder": folder,
+        "disturbed": disturbed[0],
         "finetune": Project(folder, **CHANGE).plan.finetune_spec(*WHERE),
     }
     with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
@@ -165,46 +182,51 @@ def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
     assert all(torch.equal(kept[3][key], same_kept[3][key]) for key in best)
 
 
-def test_killed_and_ended_and_run_again(on_two, folder, project):
-    """By the command line: the bytes of an undisturbed training, and no process that goes on."""
-    disturbed = project(**CHANGE)
-    (disturbed.folder / FOLDER / "finetuned.json").unlink()
-    spec = json.dumps(disturbed.plan.finetune_spec(*WHERE))
+def cut_off(folder, end, before):
+    """Begin a training, end it in the middle by a signal, and return what it said."""
+    spec = json.dumps(Project(folder, **CHANGE).plan.finetune_spec(*WHERE))
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    before = 0
-    for end in (signal.SIGKILL, signal.SIGTERM):
-        job = subprocess.Popen(
-            [sys.executable, "-m", "heatproof", "run", "finetune", spec, "--machine", json.dumps(MACHINE)],
-            cwd=disturbed.folder,
-            env={**os.environ, **OUTER, "PYTHONPATH": path, "PACE": "0.2"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        began = time.monotonic()
-        while saved(disturbed.folder) <= before:
-            assert job.poll() is None, job.communicate()[1]
-            assert time.monotonic() < began + 200
-            time.sleep(0.02)
-        children = psutil.Process(job.pid).children(recursive=True)
-        assert len(children) >= 2
-        job.send_signal(end)
-        said = job.communicate(timeout=60)[1]
-        assert job.returncode == (-9 if end == signal.SIGKILL else 143)
-        assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
-        assert "Traceback" not in said
-        _, left = psutil.wait_procs(children, timeout=20)
-        assert not left
-        before = saved(disturbed.folder)
-    disturbed.inside(stages.finetune, disturbed.plan.finetune_spec(*WHERE))
-    for name in FILES:
-        assert (disturbed.folder / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
+    job = subprocess.Popen(
+        [sys.executable, "-m", "heatproof", "run", "finetune", spec, "--machine", json.dumps(MACHINE)],
+        cwd=folder,
+        env={**os.environ, **OUTER, "PYTHONPATH": path, "PACE": "0.2"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    while saved(folder) <= before:
+        assert job.poll() is None, job.communicate()[1]
+        assert time.monotonic() < began + 200
+        time.sleep(0.02)
+    children = psutil.Process(job.pid).children(recursive=True)
+    assert len(children) >= 2
+    job.send_signal(end)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == (-9 if end == signal.SIGKILL else 143)
+    assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
+    assert "Traceback" not in said
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert not left
+    return said
+
+
+def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
+    """The bytes of an undisturbed training, and no process that goes on."""
+    again, said = disturbed
     assert "going on after epoch" in said
-    assert not list((disturbed.folder / FOLDER).glob(".*")), "no journal is left"
+    for name in FILES:
+        assert (again / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
+    assert not list((again / FOLDER).glob(".*")), "no journal is left"
 
 
 def saved(folder):
     """Return when the journal was last written; 0 if never."""
-    return max((file.stat().st_mtime_ns for file in folder.glob(f"{FOLDER}/.finetuned.journal/*.pt")), default=0)
+    times = [0]
+    for file in folder.glob(f"{FOLDER}/.finetuned.journal/[!.]*.pt"):
+        # What is in the making has a hidden name, and a journal goes when the weights are there.
+        with suppress(FileNotFoundError):
+            times.append(file.stat().st_mtime_ns)
+    return max(times)
 
 
 @pytest.mark.parametrize(("devices", "images"), [(2, 16), (2, 7), (3, 8), (4, 8), (4, 11), (5, 10)])
@@ -264,6 +286,12 @@ def test_what_is_said_of_a_process_that_failed(tmp_path):
     killed = several._cause(ProcessExitedException("", 1, 9, -9, "SIGKILL"), tmp_path)
     assert isinstance(killed, HeatproofError)
     assert "on device 1 was ended by SIGKILL, most likely" in str(killed)
+    ended = str(several._cause(ProcessExitedException("", 0, 9, -11, "SIGSEGV"), tmp_path))
+    assert "on device 0 was ended by SIGSEGV: look" in ended
+    assert "memory" not in ended
+    taken = several._cause(ProcessRaisedException("... code: -98, name: EADDRINUSE, ...", 0, 9), tmp_path)
+    assert isinstance(taken, HeatproofError)
+    assert "port" in str(taken)
     raised = ProcessRaisedException("what torch says", 0, 9)
     assert str(several._cause(raised, tmp_path)) == "what torch says"
     for when, sentence, trace in ((2, "It is full.", ""), (1, None, "the first one's traceback")):
@@ -271,3 +299,22 @@ def test_what_is_said_of_a_process_that_failed(tmp_path):
     cause = several._cause(raised, tmp_path)
     assert not isinstance(cause, HeatproofError)
     assert str(cause) == "the first one's traceback"
+
+
+def test_one_that_was_killed_is_found_where_another_is_reported_first(tmp_path):
+    class Context(ProcessContext):
+        def __init__(self):
+            self.processes = [SimpleNamespace(exitcode=1), SimpleNamespace(exitcode=-9)]
+
+        def join(self):
+            raise ProcessRaisedException("Connection closed by peer", 0, 9)
+
+    with pytest.raises(ProcessRaisedException) as caught:
+        Context().join()
+    assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
+    told = tmp_path / "1.0"
+    told.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
+    assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
+    # Long after the first failure it is PyTorch that kills.
+    os.utime(told, (0, 0))
+    assert str(several._cause(caught.value, tmp_path)) == "The disk is full."

@@ -7,6 +7,7 @@ from heatproof.plan import overview as pictures
 from heatproof.plan import similarity as alike
 from heatproof.argument import to_argument
 from heatproof.errors import HeatproofError
+from heatproof.manifest import damages
 from heatproof.workflow import (
     check_before_start,
     check_writable,
@@ -29,6 +30,9 @@ try:
     if workflow.is_main_process and not workflow.dryrun:
         hold_folder(".snakemake")
         check_writable(paths.RESULTS)
+        # Snakemake takes a table that is there for whole, and no job may read it.
+        for sentence in damages([*plan.tables(), paths.SCORES_TABLE]):
+            print(f"heatproof: {sentence}", file=sys.stderr)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
 from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.models.network import use_machine
@@ -39,6 +39,10 @@ GRACE = 10.0
 PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
 
 QUIET = "TORCH_CPP_LOG_LEVEL"
+# By this a process of a training knows whose it is, before Fabric calls it.
+PARENT = "HEATPROOF_TRAINS"
+# PyTorch kills what does not end within 30 s of the first failure; who was killed earlier was killed by others.
+KILLS_AFTER = 25.0
 
 
 def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], devices: int) -> None:
@@ -82,7 +86,7 @@ def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str
         # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
         fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
         try:
-            fabric.launch(_member, train, spec, shared, os.getpid(), level, said)
+            fabric.launch(_member, train, spec, shared, level, said)
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(said)) from None
         finally:
@@ -108,28 +112,51 @@ def _no_outer_launcher() -> Iterator[None]:
     before = {name: os.environ.pop(name) for name in (*PLACES, QUIET) if name in os.environ}
     # PyTorch warns in every process that all parameters were used, which they may be.
     os.environ[QUIET] = before.get(QUIET, "ERROR")
+    os.environ[PARENT] = str(os.getpid())
     try:
         yield
     finally:
-        for name in (*PLACES, QUIET):
+        for name in (*PLACES, QUIET, PARENT):
             os.environ.pop(name, None)
         os.environ.update(before)
 
 
 def _cause(error: ProcessExitedException | ProcessRaisedException, said: Path) -> Exception:
-    if isinstance(error, ProcessExitedException):
-        how = error.signal_name or f"exit code {error.exit_code}"
-        why = ", most likely sent by the kernel because memory ran out" if how == "SIGKILL" else ""
-        return HeatproofError(
-            f"The process that trains on device {error.error_index} was ended by {how}{why}: ask for more memory, or "
-            f"let fewer jobs run at once, and run the same command again; {KEPT}."
-        )
     # The others fail as well, because they miss the first.
     first = next(iter(sorted(said.iterdir())), None)
+    early = first is None or time.time() - first.stat().st_mtime < KILLS_AFTER
+    killed = next((rank for rank, code in _exit_codes(error) if code == -signal.SIGKILL), None) if early else None
+    if isinstance(error, ProcessExitedException) and error.signal_name == "SIGKILL":
+        killed = error.error_index
+    if killed is not None:
+        return HeatproofError(
+            f"The process that trains on device {killed} was ended by SIGKILL, most likely sent by the kernel because "
+            "memory ran out: ask for more memory, or let fewer jobs run at once, and run the same command again; "
+            f"{KEPT}."
+        )
+    if isinstance(error, ProcessExitedException):
+        how = error.signal_name or f"exit code {error.exit_code}"
+        return HeatproofError(
+            f"The process that trains on device {error.error_index} was ended by {how}: look for its cause in this "
+            f"job's log, and run the same command again; {KEPT}."
+        )
     if first is None:
+        if "EADDRINUSE" in str(error):
+            return HeatproofError(
+                "The port on which the processes of this training were to meet was taken by another program in the "
+                f"meantime: run the same command again; {KEPT}."
+            )
         return RuntimeError(str(error))
     told = json.loads(first.read_text(encoding="utf-8"))
     return HeatproofError(told["sentence"]) if told["sentence"] else RuntimeError(told["traceback"])
+
+
+def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
+    """Yield rank and exit code of each process; PyTorch's context has them, and Fabric lets go of it."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        context = frame.f_locals.get("self")
+        if isinstance(context, ProcessContext):
+            yield from ((rank, process.exitcode) for rank, process in enumerate(context.processes))
 
 
 def _end(processes: set[Any]) -> None:
@@ -144,10 +171,9 @@ def _end(processes: set[Any]) -> None:
 
 
 def _member(
-    fabric: Any, train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], parent: int, level: int, said: str
+    fabric: Any, train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], level: int, said: str
 ) -> None:
     """Be one of the processes."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGTERM, _end_quietly)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
@@ -169,6 +195,16 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(143)
+
+
+def _watch_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.environ.get(PARENT) == str(parent.pid):
+        threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+
+
+# When a process reads what it is to do: before the processes meet, for which they would wait a day.
+_watch_parent()
 
 
 def _end_quietly(number: int, frame: object) -> NoReturn:

@@ -1,0 +1,42 @@
+"""Writes down what a process finished and made safe: batches and epochs in a journal, and weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def watch(path: str | Path) -> None:
+    """Add a line to a file for all that is finished from now on: its manifest, and from which image or epoch to which.
+
+    Weights that are whole have a line of their own, before epoch 0.
+    """
+    from heatproof.pieces import Piece
+    from heatproof.training import stages
+    from heatproof.training.journal import Journal
+
+    ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    add, save, publish, write = Piece.add, Journal.save, stages.publish_tables, stages.write_manifest
+
+    def note(what: str | Path, start: int, stop: int) -> None:
+        os.write(ledger, f"{what} {start} {stop}\n".encode())
+
+    def noted_add(piece, start, arrays, seconds, passes):
+        add(piece, start, arrays, seconds, passes)
+        note(piece.manifest, start, start + len(next(iter(arrays.values()))))
+
+    def noted_save(journal, state):
+        save(journal, state)
+        folder, epochs = journal.file.parent, len(state["history"])
+        note(folder.with_name(folder.stem.removeprefix(".") + ".json"), epochs - 1, epochs)
+
+    def noted_publish(spec, outputs, inputs):
+        publish(spec, outputs, inputs)
+        note(spec["manifest"], -1, 0)
+
+    def noted_write(manifest, **facts):
+        write(manifest, **facts)
+        note(manifest, -1, 0)
+
+    Piece.add, Journal.save = noted_add, noted_save
+    stages.publish_tables, stages.write_manifest = noted_publish, noted_write
