@@ -150,5 +150,5 @@ def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
     again = project()
     weights(again).write_bytes(b"damaged")
     monkeypatch.setattr(stages, "fit", runs_out)
-    with pytest.raises(HeatproofError, match="in the training of .*finetuned.*A smaller batch_size of the training"):
+    with pytest.raises(HeatproofError, match=r"in the training of .*finetuned.*A smaller batch_size of the training"):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
