@@ -38,8 +38,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        plan.tables(),
-        plan.figures(),
+        reports.targets(plan),
 
 
 include: "workflow/rules/prepare.smk"

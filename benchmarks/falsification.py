@@ -27,7 +27,7 @@ from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import normalise
 from heatproof.models.resnet import FACTS
 from heatproof.perturbation.class_masks import class_masks
-from heatproof.report.plots import save
+from heatproof.report.output import save
 from heatproof.training.loop import Examples, Schedule, fit, validate
 
 SEED, EPOCHS = 0, 6
@@ -55,7 +55,7 @@ def trained(splits, epochs=EPOCHS):
     torch.manual_seed(SEED)
     network = ARCHITECTURES["cifar_resnet20"].build(num_classes=10, width=8)
     schedule = Schedule(epochs, 64, "sgd", 0.1, 0.9, 5e-4, "cosine", 0.1, 4, 0.0, 0)
-    state, _ = fit(network, examples(*splits["train"]), examples(*splits["validation"]), schedule, SEED)
+    state, *_ = fit(network, examples(*splits["train"]), examples(*splits["validation"]), schedule, SEED)
     network.load_state_dict(state)
     return network.eval().requires_grad_(False)
 

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.dual import SHARES, THRESHOLDS, completeness, soundness
+from heatproof.responses.curves import ResponseCurve
 
 FEATURES = 200
 LEVELS = np.round(np.arange(0.5, 1.0, 0.05), 2)

@@ -24,7 +24,7 @@ from heatproof.models.network import normalise
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
 from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.plots import save
+from heatproof.report.output import save
 from heatproof.training.loop import Examples, Schedule, fit
 
 SEED = 0
@@ -79,7 +79,7 @@ def trained():
     torch.manual_seed(SEED)
     network = ARCHITECTURES["cifar_resnet20"].build(num_classes=10, width=8)
     schedule = Schedule(6, 64, "sgd", 0.1, 0.9, 5e-4, "cosine", 0.1, 4, 0.0, 2)
-    state, _ = fit(network, parts["train"], parts["validation"], schedule, SEED)
+    state, *_ = fit(network, parts["train"], parts["validation"], schedule, SEED)
     network.load_state_dict(state)
     network.eval().requires_grad_(False)
     scored = parts["evaluation"]

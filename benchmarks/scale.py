@@ -67,7 +67,7 @@ def made_up(images: int):
     given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
     plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
-    return plan, plan.score_spec("noise", "net", "finetuned", "idsds")
+    return plan, plan.score_spec(plan.case("noise", "net", "finetuned", "idsds"))
 
 
 def store_here(images: int) -> None:
@@ -86,8 +86,9 @@ def store_here(images: int) -> None:
     patches = rng.normal(size=(size, 17)).astype(np.float32)
     began = time.process_time()
     written = 0
-    for base in [*sorted(bases), spec["drops"]]:
-        drops = base == spec["drops"]
+    patch_drops = spec["responses"]["drops"]["store"]
+    for base in [*sorted(bases), patch_drops]:
+        drops = base == patch_drops
         arrays = {"logit": ArraySpec(("variant",), (17,), chunk_by_image=False)}
         if not drops:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}

@@ -1,6 +1,67 @@
-"""For all tests: none of them fails because the machine is busy."""
+"""For all tests: a thread a worker, a test that is named runs, and none fails because the machine is busy."""
 
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+# Before anything imports torch or NumPy, here and in the processes that tests start: a worker of pytest-xdist has one
+# core, and jobs have one thread by default.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("heatproof", deadline=None)
 settings.load_profile("heatproof")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run a test that is asked for by its name also where it is slow."""
+    if config.option.markexpr == "not slow" and any("::" in argument for argument in config.args):
+        config.option.markexpr = ""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run the tests of a single file in this process: starting workers would take longer, and a debugger works."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    return 0 if len(files) == 1 and Path(*files).is_file() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with what runs Snakemake: it takes longest, and other workers meanwhile take over the rest."""
+    items.sort(key=lambda item: item.get_closest_marker("workflow") is None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Take back what a job's `threads` has set."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder with weights. Copy it before you change it."""
+    from toy_project import Project
+
+    folder = tmp_path_factory.mktemp("trained")
+    return Project(folder).train()
+
+
+@pytest.fixture
+def project(trained, tmp_path):
+    """Return a function that makes a project with these weights, and with a changed config."""
+    from toy_project import Project
+
+    made = []
+
+    def make(**change):
+        folder = tmp_path / f"project-{len(made)}"
+        made.append(folder)
+        shutil.copytree(trained.folder, folder)
+        return Project(folder, **change)
+
+    return make

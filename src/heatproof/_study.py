@@ -14,6 +14,7 @@ from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.correlation import spearman_rows
 from heatproof.metrics.curve import area
 from heatproof.registry import look_up
+from heatproof.responses.curves import Curves
 
 if TYPE_CHECKING:
     import torch
@@ -157,14 +158,15 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
     entry = METRICS[name]
     found = study.score(name, options, maps)
     everything = np.ones(len(study.ids), dtype=bool)
-    sequences = entry.perturbations(entry.fill_in(options)) if entry.sequences is not None else {}
+    read = entry.responses(entry.reads.complete(entry.fill_in(options))).values()
+    sequences = [response.sequence for response in read if isinstance(response, Curves)]
     made = []
     for place, curve in enumerate(curves_of(found).values()):
         steps = curve.shape[1]
         if "performance" in found:
             axis = found["performance"].values
         elif sequences:
-            sequence = list(sequences.values())[place]
+            sequence = sequences[place]
             if sequence.thresholds is not None:
                 axis = 1 - np.array(sequence.thresholds)
             else:

@@ -1,102 +1,188 @@
-"""Results that Snakemake has no memory of: copied from elsewhere, or left when ``.snakemake`` was lost.
+"""What the results folder holds already, before a run starts: current, stale, or damaged.
 
-Without its memory Snakemake goes by file times alone, and those say nothing after a copy: it would make everything
-again, or take the results of another config for its own. The manifests know better. What belongs to this config and
-code gets times in the order of the stages; what does not is dated back, so that Snakemake makes it again. Nothing that
-took work is removed or changed.
+Snakemake goes by file times, and times say nothing of the config and code that a file is of. The manifests do. At each
+start every manifest is compared with the job graph: what is current gets times in the order of the jobs, what is stale
+is dated back, so that Snakemake makes it again. So a copied folder, a folder without ``.snakemake``, or one in which
+another config ran in between is known for what it is. Nothing that took work is removed or changed.
 """
 
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from heatproof.manifest import read_sealed
-from heatproof.plan.entries import Record
-from heatproof.plan.whole import Plan
-from heatproof.provenance import digest, file_digest
-from heatproof.store import write_text
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.provenance import file_digest
 
-LONG_AGO = 1_000_000_000.0
+LONG_AGO = 1_000_000_000
 
 
-def adopt(plan: Plan, memory: str | Path = ".snakemake") -> None:
-    """Set the times of results without memory, once for a folder and again when config or code change."""
-    metadata, marker = Path(memory) / "metadata", Path(memory) / "heatproof.adopted"
-    remembers = metadata.is_dir() and any(metadata.iterdir())
-    if remembers and not marker.exists():
-        return
-    records = list(plan.records())
-    state = digest([[record.manifest, record.spec_key, record.images] for record in records])
-    if marker.exists() and remembers and marker.read_text(encoding="utf-8") == state:
-        return
-    if any(Path(record.manifest).exists() for record in records):
-        # No earlier than the user's own files, which may have come a moment ago.
-        sources = [os.stat(s).st_mtime for record in records for s in record.sources if os.path.exists(s)]
-        now = max([time.time() - 60, *sources])
-        for record in records:
-            if belongs(record):
-                set_times(record, now + record.rank)
-            elif record.rank == 0 and not record.sources:
-                # Made from no file that it could be older than: without its manifest it is made again, where what
-                # follows from it is.
-                Path(record.manifest).unlink(missing_ok=True)
-            else:
-                date_back(record)
-        write_text(marker, state)
+def adopt(graph: Graph, memory: str | Path = ".snakemake") -> None:
+    """Set the times of results by what their manifests say.
 
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    memory
+        Snakemake's folder. Where it remembers no job, results that are not whole count as stale; else jobs that read
+        them say so.
 
-def notice_replaced(plan: Plan) -> None:
-    """Date back what was made from a checkpoint that is another now, whatever the dates of both.
-
-    Snakemake goes by the time in a file, and a copy or an archive may bring an old one.
+    Raises
+    ------
+    HeatproofError
+        If results are of another version of heatproof; nothing is touched then.
     """
-    if not any(plan.checkpoint_file(model) for model in plan.models):
+    metadata = Path(memory) / "metadata"
+    remembers = metadata.is_dir() and any(metadata.iterdir())
+    results = Results(graph, trust_times=remembers)
+    if not results.refuse_older():
         return
-    for record in plan.weight_records():
-        if record.sources and os.path.exists(record.manifest):
-            made = os.stat(record.manifest).st_mtime
-            # The system's own time of a change spares the reading of what was not touched since.
-            touched = any(os.stat(source).st_ctime >= made for source in record.sources if os.path.exists(source))
-            if touched and not read_the_same(record):
-                date_back(record)
+    for job, rank in graph.ranks():
+        # No earlier than all that is stale: an archive may have brought the times of 1970.
+        newest = max(_newest(job.inputs), LONG_AGO * 10**9)
+        for product in job.products:
+            if results.is_current(job, product):
+                if _oldest(product.files) < newest:
+                    _set_times(product.files, newest)
+            elif results.is_stale(job, product) or not remembers:
+                mark_stale(job, product, rank)
+        # Snakemake counts it among the outputs, and it says nothing of them.
+        if 0 < _oldest([job.benchmark]) < newest:
+            _set_times([job.benchmark], newest)
 
 
-def belongs(record: Record) -> bool:
-    """Tell whether what a job left is whole, and of this config and code."""
-    made = read_sealed(record.manifest)
-    if made is None or made.get("spec_key") != record.spec_key:
-        return False
-    if record.images is not None and made["images"][1] < record.images:
-        return False
-    if not set(record.kept) <= set(made.get("kept", ())) or not read_the_same(record):
-        return False
-    folder = Path(record.manifest).parent
-    sizes_fit = all(
-        (folder / facts["file"]).is_file() and (folder / facts["file"]).stat().st_size == facts["bytes"]
-        for facts in made.get("files", ())
-    )
-    return sizes_fit and all(os.path.exists(output) for output in record.outputs)
+class Results:
+    """The manifests of a results folder, each read once.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    trust_times
+        Read a file of the user's own only where the system's own time of a change is later than its manifest.
+    """
+
+    def __init__(self, graph: Graph, trust_times: bool = False) -> None:
+        self.graph, self.trust_times = graph, trust_times
+        self._made: dict[str, dict[str, Any] | None] = {}
+        self._digests: dict[str, str] | None = None
+
+    def manifest(self, path: str) -> dict[str, Any] | None:
+        """Return a manifest; None where it is missing or damaged."""
+        if path not in self._made:
+            self._made[path] = read_sealed(path)
+        return self._made[path]
+
+    def refuse_older(self) -> bool:
+        """Read every manifest before anything is touched, and return whether there is one.
+
+        Raises
+        ------
+        HeatproofError
+            If one is of another version of heatproof.
+        """
+        found = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
+        return any(found)
+
+    def is_stale(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is of another config, code, input or number of images than the graph's."""
+        made = self.manifest(product.manifest)
+        if made is None:
+            return False
+        if made.get("spec_key") != product.key or (product.images or 0) > made.get("images", [0, 0])[1]:
+            return True
+        return not set(product.kept) <= set(made.get("kept", ())) or not self.read_the_same(job, product.manifest)
+
+    def is_current(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is whole, and of this config, code and inputs."""
+        return self.holds(product) and not self.is_stale(job, product)
+
+    def holds(self, product: Product) -> bool:
+        """Tell whether all files of a product are there, in the sizes that its manifest says."""
+        made = self.manifest(product.manifest)
+        if made is None:
+            return False
+        folder = Path(product.manifest).parent
+        sizes_fit = all(_size(folder / facts["file"]) == facts["bytes"] for facts in made.get("files", ()))
+        return sizes_fit and all(os.path.exists(file) for file in product.files)
+
+    def read_the_same(self, job: Job, manifest: str) -> bool:
+        """Tell whether what a job read has the bytes still that it had then."""
+        made = self.manifest(manifest) or {}
+        then = made.get("input_sha256", {})
+        for path, digest in then.items():
+            now = self._listed(path)
+            if now is not None and now != digest:
+                return False
+        for path, key in made.get("read", {}).items():
+            upstream = self.manifest(path)
+            if upstream is not None and upstream["key"] != key:
+                return False
+        return all(self._is_read(source, then, os.stat(manifest).st_mtime_ns) for source in job.sources)
+
+    def _is_read(self, source: str, then: dict[str, str], made_at: int) -> bool:
+        try:
+            touched = os.stat(source).st_ctime_ns >= made_at
+        except OSError:
+            return False
+        known = then.get(Path(source).as_posix())
+        return known is not None and ((self.trust_times and not touched) or known == file_digest(source))
+
+    def _listed(self, path: str) -> str | None:
+        """Return what the manifest of a file says that its bytes are; None for what no job of the graph makes."""
+        if self._digests is None:
+            self._digests = {}
+            for job in self.graph.jobs():
+                for product in job.products:
+                    folder = os.path.dirname(product.manifest)
+                    for facts in (self.manifest(product.manifest) or {}).get("files", ()):
+                        self._digests[os.path.normpath(os.path.join(folder, facts["file"]))] = facts["sha256"]
+        return self._digests.get(os.path.normpath(path))
 
 
-def read_the_same(record: Record) -> bool:
-    """Tell whether the user's own files behind a job have the bytes that it read."""
-    then = (read_sealed(record.manifest) or {}).get("input_sha256", {})
-    return all(
-        os.path.isfile(source) and then.get(Path(source).as_posix()) == file_digest(source) for source in record.sources
-    )
+def mark_stale(job: Job, product: Product, rank: int) -> None:
+    """Make a job's files older than all that they could be made from, so that Snakemake makes them again.
+
+    Where they are made from no file, there is nothing that they could be older than: their manifest, which took no
+    work, is removed instead.
+    """
+    if not job.inputs:
+        Path(product.manifest).unlink(missing_ok=True)
+        return
+    oldest = min([LONG_AGO * 10**9, *(os.stat(source).st_mtime_ns for source in job.sources if os.path.exists(source))])
+    _set_times(product.files, oldest - max(rank, 1) * 10**9)
 
 
-def date_back(record: Record) -> None:
-    """Make a job's files older than all that they could be made from, so that Snakemake makes them again."""
-    oldest = [LONG_AGO, *(os.stat(source).st_mtime for source in record.sources if os.path.exists(source))]
-    # What is made from no other result, and so of rank 0, is older than the file as well.
-    set_times(record, min(oldest) - max(record.rank, 1))
+def _set_times(files: Iterable[str], when: int) -> None:
+    for file in files:
+        if os.path.exists(file):
+            os.utime(file, ns=(when, when))
 
 
-def set_times(record: Record, when: float) -> None:
-    """Date the files that a job left."""
-    for output in record.outputs:
-        if os.path.exists(output):
-            os.utime(output, (when, when))
+def _times(files: Iterable[str]) -> list[int]:
+    found = []
+    for file in files:
+        try:
+            found.append(os.stat(file).st_mtime_ns)
+        except OSError:
+            continue
+    return found
+
+
+def _newest(files: Iterable[str]) -> int:
+    return max(_times(files), default=0)
+
+
+def _oldest(files: Iterable[str]) -> int:
+    return min(_times(files), default=0)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1

@@ -3,81 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
 
-from heatproof.argument import of_argument
-from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.errors import HeatproofError
+from heatproof.job import guarded
 
 log = logging.getLogger(__name__)
-
-# Stage to module; a stage is a function of that module, imported only when it runs.
-STAGES = {
-    "prepare": "heatproof.data.prepare",
-    "fetch": "heatproof.models.fetch",
-    "pretrain": "heatproof.training.stages",
-    "finetune": "heatproof.training.stages",
-    "keep_epoch": "heatproof.training.kept",
-    "drops": "heatproof.perturbation.drops",
-    "attribute": "heatproof.attribution.make",
-    "curves": "heatproof.stages.curves",
-    "subsets": "heatproof.stages.subsets",
-    "parts": "heatproof.stages.parts",
-    "channels": "heatproof.stages.channels",
-    "score": "heatproof.metrics.score",
-    "all_scores": "heatproof.report.scores",
-    "tables": "heatproof.report.tables",
-    "claims": "heatproof.claims.card",
-    "believed": "heatproof.report.believed",
-    "similarity": "heatproof.report.similarity",
-    "checks": "heatproof.report.checks",
-    "montage": "heatproof.report.montage",
-    "overview": "heatproof.report.overview",
-    "plot": "heatproof.report.plots",
-    "pages": "heatproof.report.pages",
-    "gallery": "heatproof.report.gallery",
-    "report_page": "heatproof.report.index",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, or 1 with one sentence on what is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("heatproof").setLevel(logging.INFO)
-    try:
-        options.run(options)
-        # Here, and not when Python ends, a reader that has gone can be told from an error.
-        sys.stdout.flush()
-    except HeatproofError as error:
-        return _say(str(error))
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return _say(f"Interrupted: run the same command again; {KEPT}.", 130)
-    except Exception as error:
-        fault = fault_of(error)
-        if fault is None:
-            raise
-        return _say(fault)
-    return 0
-
-
-def _say(sentence: str, status: int = 1) -> int:
-    # Where the disk is full, or nobody listens any more, the exit status still tells.
-    with suppress(OSError):
-        print(f"heatproof: {sentence}", file=sys.stderr, flush=True)
-    return status
+    return guarded(lambda: options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,6 +32,10 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check a config before work starts")
     check.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
     check.set_defaults(run=_check)
+
+    keep = commands.add_parser("accept", help="keep results of other code whose values today's code makes the same")
+    keep.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
+    keep.set_defaults(run=_accept)
 
     costs = commands.add_parser("estimate", help="what a config costs, from a few images on this device")
     costs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
@@ -126,57 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
     show.add_argument("-o", "--output", default="maps.png")
     show.set_defaults(run=_maps_show)
-
-    run = commands.add_parser("run", help="run one stage; the workflow calls this")
-    run.add_argument("stage", choices=sorted(STAGES))
-    run.add_argument("spec", help="JSON: what the stage reads of the config, and its paths; packed if long")
-    run.add_argument(
-        "--machine",
-        default=os.environ.get("HEATPROOF_MACHINE", '{"batch_size": 64, "threads": 1, "device": "auto"}'),
-        help="JSON: batch_size, threads and device; left out, what HEATPROOF_MACHINE says",
-    )
-    run.set_defaults(run=_run)
     return parser
-
-
-def _run(options: argparse.Namespace) -> None:
-    import importlib
-
-    import psutil
-
-    _end_with_controller()
-    signal.signal(signal.SIGTERM, _end_in_order)
-    stage = getattr(importlib.import_module(STAGES[options.stage]), options.stage)
-    started = psutil.Process().create_time()
-    log.info("%s: started in %.2f s", options.stage, time.time() - started)
-    stage(of_argument(options.spec), json.loads(options.machine))
-    log.info("%s: done in %.2f s", options.stage, time.time() - started)
-
-
-def _end_in_order(number: int, frame: object) -> NoReturn:
-    """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
-    name = signal.Signals(number).name
-    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {KEPT}.")
-    raise SystemExit(128 + number)
-
-
-def _end_with_controller() -> None:
-    """End when the Snakemake that started this job is gone, so that a killed run leaves no writers behind."""
-    controller = os.environ.get("HEATPROOF_CONTROLLER")
-    if not controller:
-        return
-
-    def watch(pid: int) -> None:
-        while True:
-            time.sleep(0.5)
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                os._exit(143)
-            except PermissionError:
-                return
-
-    threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -189,6 +83,19 @@ def _check(options: argparse.Namespace) -> None:
     from heatproof.check import check_config
 
     print(check_config(*options.configs))
+
+
+def _accept(options: argparse.Namespace) -> None:
+    from heatproof.accept import report
+    from heatproof.config import read_config
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.whole import make_plan
+    from heatproof.workflow import hold_folder
+
+    held = hold_folder(".snakemake")
+    plan = make_plan(read_config(*options.configs))
+    print(report(Graph(plan), plan.machine()))
+    held.close()
 
 
 def _estimate(options: argparse.Namespace) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.catalogue import METRICS
-from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.registry import Metric
-from heatproof.registry import look_up
+from heatproof.registry import look_up, nearest
+from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
 
 if TYPE_CHECKING:
     import torch
@@ -21,13 +21,38 @@ if TYPE_CHECKING:
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain")
 
 
-def evaluate(metric: str, model: Any, images: torch.Tensor, targets: Any, maps: Any, **options: Any) -> xarray.Dataset:
-    """Score attribution maps with one metric.
+@overload
+def evaluate(
+    metric: str, model: Any, images: torch.Tensor, targets: Any, maps: Any, **options: Any
+) -> xarray.Dataset: ...
+
+
+@overload
+def evaluate(
+    metric: Sequence[str] | Mapping[str, Mapping[str, Any]],
+    model: Any,
+    images: torch.Tensor,
+    targets: Any,
+    maps: Any,
+    **options: Any,
+) -> dict[str, xarray.Dataset]: ...
+
+
+def evaluate(
+    metric: str | Sequence[str] | Mapping[str, Mapping[str, Any]],
+    model: Any,
+    images: torch.Tensor,
+    targets: Any,
+    maps: Any,
+    **options: Any,
+) -> xarray.Dataset | dict[str, xarray.Dataset]:
+    """Score attribution maps with one metric, or with several that share the model's passes.
 
     Parameters
     ----------
     metric
-        A name of `heatproof list metrics`, for example ``"mas_insertion"``.
+        A name of `heatproof list metrics`, for example ``"mas_insertion"``; a list of names; or a mapping of names to
+        options of their own, in which a name can be any where ``metric`` among its options says which one it is.
     model
         A classifier in eval mode: images (B, C, H, W) to logits (B, K).
     images
@@ -50,11 +75,15 @@ def evaluate(metric: str, model: Any, images: torch.Tensor, targets: Any, maps: 
         ``part_deletion`` is told the parts: ``masks`` (N, K, H, W) bool, true where each is visible, and ``removed``
         (N, K, C, H, W), the images without each part, normalised as the images are; or ``drops`` (N, K) instead of it.
 
+        Of several metrics, each gets the options that it has; an option that none of them has is refused.
+
     Returns
     -------
     xarray.Dataset
         ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; the metric's curves over (image, step)
-        under their names; the metric, its direction, range, source and all options as attributes.
+        under their names; the metric, its direction, range, source and all options as attributes. For several
+        metrics, a dict of such datasets by name. What several of them read is asked once: SIC and AIC, or insertion,
+        deletion and their difference, cost the passes of one.
 
     Raises
     ------
@@ -70,40 +99,112 @@ def evaluate(metric: str, model: Any, images: torch.Tensor, targets: Any, maps: 
     >>> scores = heatproof.evaluate("rise_deletion", model, images, labels, torch.rand(5, 8, 8), steps=8)
     >>> scores["score"].shape, scores["deletion"].dims
     ((5,), ('image', 'step'))
+    >>> both = heatproof.evaluate(["sic", "aic"], model, images, labels, torch.rand(5, 8, 8))
+    >>> list(both)
+    ['sic', 'aic']
     """
-    entry = look_up(METRICS, metric, "metric")
-    given = {key: options.pop(key) for key in COMMON if key in options}
-    chosen = _options(entry, options)
-    images, labels, values, ids = _inputs(images, targets, maps, given.get("image_ids"))
-    batch_size = given.get("batch_size", 64)
+    common = {key: options.pop(key) for key in COMMON if key in options}
+    asked = _asked({metric: {}} if isinstance(metric, str) else metric, options)
+    images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
+    batch_size = common.get("batch_size", 64)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise HeatproofError(f"batch_size is {batch_size!r}: it has to be a whole number, at least 1.")
-    ranking = given.get("ranking")
-    case = _Case(
-        model=model,
-        images=images,
-        labels=labels,
-        maps=values,
-        ids=ids,
-        seed=int(given.get("seed", 0)),
+    ranking, explain = common.get("ranking"), common.get("explain")
+    session = Session(
+        open_network=lambda: model,
+        device=common.get("device") or _device_of(model, images),
         batch_size=batch_size,
-        device=given.get("device") or _device_of(model, images),
-        ranking=None if ranking is None else np.asarray(ranking),
-        explain=given.get("explain"),
+        seed=int(common.get("seed", 0)),
+        explain=None if explain is None else lambda along, method, batch: explain,
+        given={"ranking": None if ranking is None else np.asarray(ranking)},
     )
-    inputs = _READERS[entry.reads](entry, chosen, case)
-    score, valid, curves = entry.score(inputs, chosen)
-    return _dataset(entry, chosen | {"seed": case.seed, "batch_size": batch_size}, ids, score, valid, curves)
+    asking = _Asking(session, Batch(images, labels, ids), Along(values[:, None], (Method("map"),)))
+    found = {name: asking.score(one, asked) for name, one in asked.items()}
+    return found[metric] if isinstance(metric, str) else found
 
 
-def _options(entry: Metric, options: dict[str, Any]) -> dict[str, Any]:
-    if entry.reads != "patches":
-        return entry.fill_in(options)
-    known = {**entry.options, "grid": 4, "baseline": "zeros", "baseline_options": None, "output": "logit"}
-    unknown = [key for key in options if key not in known]
-    if unknown:
-        entry.fill_in({unknown[0]: None})
-    return {**known, **options}
+@dataclass(frozen=True, eq=False)
+class _Metric:
+    """A metric with all of its options, and what it reads."""
+
+    entry: Metric
+    options: dict[str, Any]
+    responses: dict[str, Response]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What only the caller can give of the responses."""
+        return {key: self.options[key] for key in self.entry.reads.in_memory}
+
+
+def _asked(metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, _Metric]:
+    """Return the metrics, by name, with the options that each of them has."""
+    named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    if not named:
+        raise HeatproofError("There is no metric to score with: give one or more.")
+    entries = {name: look_up(METRICS, own.get("metric", name), "metric") for name, own in named.items()}
+    known = {key for entry in entries.values() for key in entry.options}
+    for key in common:
+        if key not in known:
+            # Of one metric, in its words.
+            next(iter(entries.values())).fill_in({key: None} if len(entries) == 1 else {})
+            raise HeatproofError(f"None of the metrics has an option {key!r}: {nearest(key, known)}")
+    found = {}
+    for name, entry in entries.items():
+        own = {key: value for key, value in named[name].items() if key != "metric"}
+        shared = {key: value for key, value in common.items() if key in entry.options}
+        options = entry.reads.complete(entry.fill_in({**shared, **own}))
+        found[name] = _Metric(entry, options, entry.responses(options))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Asking:
+    """A model, images and maps, and what was asked already."""
+
+    session: Session
+    batch: Batch
+    along: Along
+    answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def score(self, one: _Metric, asked: Mapping[str, _Metric]) -> xarray.Dataset:
+        """Return the scores of a metric; a response that another one needs in finer steps serves it too."""
+        session = replace(self.session, given={**self.session.given, **one.given})
+        served = serving(response for other in asked.values() for response in other.responses.values())
+        size = self.along.maps.shape[2], self.along.maps.shape[3]
+        images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
+        inputs: dict[str, Any] = {"maps": self.along.maps[:, 0], "image_ids": self.batch.ids}
+        for argument, wanted in one.responses.items():
+            response, points = served[wanted]
+            lacking = response.lacks(session)
+            if lacking:
+                raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
+            arrays = self._ask(response, session, one.given)
+            reading = Reading(argument, response, points, one.options.get("output", "logit"))
+            inputs |= reading.inputs(arrays, images)
+        score, valid, curves = one.entry.score(inputs, one.options)
+        options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
+        return _dataset(one.entry, options, list(self.batch.ids), score, valid, curves)
+
+    def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+        """Return the arrays of a response, as a store would give them back."""
+        key = (response, *(id(value) for value in given.values()))
+        if key not in self.answers:
+            batch = replace(self.batch, intact=self._intact()) if response.needs_intact else self.batch
+            read = [request() for request in response.requests(session, batch, self.along)]
+            self.answers[key] = response.cast(response.pack(session, batch, read))
+        return self.answers[key]
+
+    def _intact(self) -> Mapping[str, np.ndarray]:
+        """Return what the model says of the images as they are."""
+        if ("intact",) not in self.answers:
+            from heatproof.perturbation.batching import intact_responses
+
+            of, how = self.batch, self.session
+            self.answers["intact",] = intact_responses(
+                how.network, of.images, of.labels, of.ids, how.batch_size, how.device
+            )
+        return self.answers["intact",]
 
 
 def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, Any, list[str]]:
@@ -140,184 +241,6 @@ def _device_of(model: Any, images: torch.Tensor) -> Any:
     parameters = getattr(model, "parameters", None)
     first = next(parameters(), None) if callable(parameters) else None
     return images.device if first is None else first.device
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What is scored, checked."""
-
-    model: Any
-    images: torch.Tensor
-    labels: torch.Tensor
-    maps: np.ndarray
-    ids: list[str]
-    seed: int
-    batch_size: int
-    device: Any
-    ranking: np.ndarray | None
-    explain: Any
-
-    def intact(self) -> tuple[dict[str, np.ndarray], torch.Tensor]:
-        """Return the responses to the intact images, and the label and the predicted class of each (N, 2)."""
-        import torch
-
-        from heatproof.perturbation.responses import intact_responses
-
-        read = intact_responses(self.model, self.images, self.labels, self.ids, self.batch_size, self.device)
-        return read, torch.stack([self.labels.cpu(), torch.from_numpy(read["predicted"])], dim=1)
-
-
-def _patches(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    from heatproof.perturbation.responses import patch_responses
-
-    read = patch_responses(
-        case.model,
-        case.images,
-        case.labels,
-        case.ids,
-        options["grid"],
-        options["baseline"],
-        case.seed,
-        case.batch_size,
-        baseline_options=options["baseline_options"],
-        truncate=options.get("truncate", False),
-        device=case.device,
-    )
-    return {"maps": case.maps, "drops": _drops(read, options["output"]), "grid": options["grid"]}
-
-
-def _drops(read: dict[str, np.ndarray], output: str) -> np.ndarray:
-    if output not in ("logit", "probability"):
-        raise HeatproofError(f"output is {output!r}: take 'logit' or 'probability'.")
-    values = read["logit" if output == "logit" else "log_probability"].astype(np.float64)
-    values = values if output == "logit" else np.exp(values)
-    return values[:, :1] - values[:, 1:]
-
-
-def _curves(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    from heatproof.perturbation.curves import response_curves
-
-    perturbations = entry.perturbations(options)
-    intact, classes = case.intact()
-    read = response_curves(
-        case.model,
-        case.images,
-        case.maps,
-        classes,
-        case.ids,
-        perturbations,
-        seed=case.seed,
-        batch_size=case.batch_size,
-        device=case.device,
-        intact=intact,
-        ranking=case.ranking,
-        explain=case.explain,
-    )
-    pixels = case.maps.shape[1] * case.maps.shape[2]
-    return {name: ResponseCurve(arrays, classes.numpy(), pixels) for name, arrays in read.items()}
-
-
-def _pictures(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    from heatproof.perturbation.pic import THRESHOLDS, pic_responses
-
-    channels = case.images.shape[1]
-    _, classes = case.intact()
-    read = pic_responses(
-        case.model,
-        case.images,
-        case.maps,
-        classes,
-        case.ids,
-        mean=[0.0] * channels if options["mean"] is None else options["mean"],
-        std=[1.0] * channels if options["std"] is None else options["std"],
-        thresholds=THRESHOLDS if options["thresholds"] is None else options["thresholds"],
-        seed=case.seed,
-        batch_size=case.batch_size,
-        device=case.device,
-        ranking=case.ranking,
-        random_mask=options["random_mask"],
-        masks=options["masks"],
-    )
-    return {"pictures": {**read, "classes": classes.numpy()}}
-
-
-def _subsets(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    from heatproof.perturbation.subsets import subset_responses
-    from heatproof.subsets import subset_masks
-
-    masks = subset_masks(
-        case.ids, case.maps.shape[1], case.maps.shape[2], options["sizes"], options["samples"], case.seed
-    )
-    read = subset_responses(
-        case.model,
-        case.images,
-        case.labels,
-        case.ids,
-        masks,
-        options["baseline"],
-        case.seed,
-        case.batch_size,
-        baseline_options=options["baseline_options"],
-        device=case.device,
-    )
-    return {"maps": case.maps, "drops": _drops(read, options["output"]), "masks": masks, "image_ids": case.ids}
-
-
-def _parts(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    masks, drops = options["masks"], options["drops"]
-    if masks is None or (drops is None) == (options["removed"] is None):
-        raise HeatproofError(
-            f"The metric {entry.name!r} needs `masks` (images, parts, height, width), and either `removed`, the images "
-            "without each part (images, parts, channels, height, width), or `drops` (images, parts)."
-        )
-    if drops is None:
-        import torch
-
-        from heatproof.perturbation.parts import part_responses
-
-        removed = torch.as_tensor(options["removed"])
-        read = part_responses(
-            case.model, case.images, removed, case.labels, case.ids, case.batch_size, device=case.device
-        )
-        drops = _drops(read, options["output"])
-    return {"maps": case.maps, "drops": _array(drops), "masks": _array(masks), "image_ids": case.ids}
-
-
-def _array(values: Any) -> np.ndarray:
-    """Return a tensor, wherever it is, or anything else as an array."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-
-
-def _explanations(entry: Metric, options: dict[str, Any], case: _Case) -> dict[str, Any]:
-    import torch
-
-    from heatproof.perturbation.sensitivity import max_sensitivity
-
-    if case.explain is None:
-        raise HeatproofError(f"The metric {entry.name!r} needs `explain`, which makes maps of changed images.")
-    changes, _ = max_sensitivity(
-        case.explain,
-        case.images,
-        case.labels,
-        case.ids,
-        case.seed,
-        options["radius"],
-        options["samples"],
-        options["norm"],
-        batch_size=case.batch_size,
-        intact=torch.from_numpy(case.maps),
-    )
-    return {"changes": changes}
-
-
-_READERS = {
-    "patches": _patches,
-    "curves": _curves,
-    "pictures": _pictures,
-    "subsets": _subsets,
-    "parts": _parts,
-    "explanations": _explanations,
-}
 
 
 def _dataset(

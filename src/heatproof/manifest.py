@@ -19,20 +19,35 @@ from heatproof.store import read_json, write_json
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
+# Raised whenever results of before cannot be read any more; stands in every manifest.
+FORMAT = 2
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a digest of itself, aside and moved into place."""
     # As it will be read: tuples become lists, and keys text.
-    plain = json.loads(json.dumps(value))
+    plain = {**json.loads(json.dumps(value)), "format": FORMAT}
     write_json(path, {**plain, SEAL: digest(plain)})
 
 
 def read_sealed(path: str | Path) -> dict[str, Any] | None:
-    """Return what `write_sealed` wrote, without the digest; None where it is missing or damaged."""
+    """Return what `write_sealed` wrote, without the digest; None where it is missing or damaged.
+
+    Raises
+    ------
+    HeatproofError
+        If another version of heatproof wrote it, whose results this one does not read.
+    """
     value = read_json(path)
-    return value if value is not None and value.pop(SEAL, None) == digest(value) else None
+    if value is None or value.pop(SEAL, None) != digest(value):
+        return None
+    if value.pop("format", 1) != FORMAT:
+        raise HeatproofError(
+            f"{path} was made by another version of heatproof, whose results this one does not read: move the results "
+            "folder away, or go on with the version that made it."
+        )
+    return value
 
 
 def require_manifest(path: str | Path) -> dict[str, Any]:

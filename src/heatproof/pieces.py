@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +81,12 @@ class Piece:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        with written_aside(self._journal / f"{start}.npz") as aside, open(aside, "wb") as file:
-            np.savez(file, seconds=seconds, passes=passes, **converted)  # type: ignore[arg-type]
+        self._keep(start, converted, seconds, passes)
         self._take(converted, seconds, passes)
+
+    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        with written_aside(self._journal / f"{start}.npz") as aside, open(aside, "wb") as file:
+            np.savez(file, seconds=seconds, passes=passes, **arrays)  # type: ignore[arg-type]
 
     def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         self.values.append(arrays)
@@ -156,6 +161,78 @@ class Piece:
         shutil.rmtree(self._journal.parent, ignore_errors=True)
 
 
+@dataclass
+class ComparedPiece(Piece):
+    """A shard that is there and whole: what is computed now is held against it, and nothing of it is changed.
+
+    Where all values are the same, its manifest and its store get the key of today's code.
+    """
+
+    verdicts: list[tuple[str, str | None]] = field(default_factory=list)
+    stored: dict[str, Any] = field(default_factory=dict)
+
+    def resume(self) -> None:
+        """Begin with the first image that was asked for; one whose manifest is of today's code has nothing to do."""
+        self.stored = manifest.require_manifest(self.manifest)
+        self.done = self.wanted[1] if self.stored["spec_key"] == self.spec_key else self.wanted[0]
+
+    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        pass
+
+    def publish(self, device: str) -> None:
+        """Hold the computed images against the stored ones."""
+        gap = self.stored["gap"]
+        self._conclude(f"it was left out because {gap}, and is made now" if gap and self.changed else self._differing())
+
+    def publish_gap(self, reason: str, device: str) -> None:
+        """Hold the reason against the stored one."""
+        gap = self.stored["gap"]
+        self._conclude(
+            None if gap == reason else f"it is left out now because {reason}, and was {gap or 'made'} before"
+        )
+
+    def forget_journal(self) -> None:
+        """Leave the journal of an interrupted job alone."""
+
+    def _differing(self) -> str | None:
+        start = self.wanted[0]
+        for name in self.layout.arrays if self.changed else ():
+            now = np.concatenate([part[name] for part in self.values])
+            then = read(self.store, name, start, start + len(now))
+            other = (now != then).reshape(len(now), -1).any(1)
+            if other.any():
+                first = self.layout.image_ids[start + int(np.flatnonzero(other)[0])]
+                return f"{name} of {int(other.sum())} of {len(now)} images differs, {first!r} the first of them"
+        return None
+
+    def _conclude(self, difference: str | None) -> None:
+        self.verdicts.append((self.manifest, difference))
+        if difference is None:
+            ensure_metadata(self.store, self.layout)
+            told = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
+            manifest.write_sealed(self.manifest, {**told, "spec_key": self.spec_key, "key": self.key})
+
+
+_comparing: ContextVar[list[tuple[str, str | None]] | None] = ContextVar("comparing", default=None)
+
+
+@contextmanager
+def comparing() -> Iterator[list[tuple[str, str | None]]]:
+    """Let `open_piece` compare with what is stored instead of adding to it.
+
+    Yields
+    ------
+    list
+        Filled with each manifest and what differs, in words; None where nothing does.
+    """
+    verdicts: list[tuple[str, str | None]] = []
+    token = _comparing.set(verdicts)
+    try:
+        yield verdicts
+    finally:
+        _comparing.reset(token)
+
+
 def open_piece(
     spec: Mapping[str, Any],
     base: str,
@@ -167,6 +244,7 @@ def open_piece(
     inputs: Sequence[str] = (),
     coordinates: Mapping[str, Sequence[str]] | None = None,
     upstream: Sequence[str] = (),
+    read_from: Mapping[str, str] | None = None,
 ) -> Piece:
     """Open a piece and take what an earlier job left of it.
 
@@ -189,7 +267,9 @@ def open_piece(
     coordinates
         Names along other dimensions.
     upstream
-        Keys of pieces that were read, as their manifests say them: a part of the key too.
+        What else decides the values, such as the version of an encoder: a part of the key too.
+    read_from
+        Path to key of the manifests of pieces that were read: a part of the key, and kept in the manifest.
 
     Raises
     ------
@@ -201,7 +281,9 @@ def open_piece(
             f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    whole, digests = manifest.whole_key(key, inputs, spec["shard_size"], list(split.ids), *upstream)
+    read_from = dict(read_from or {})
+    more = (spec["shard_size"], list(split.ids), *read_from.values(), *upstream)
+    whole, digests = manifest.whole_key(key, inputs, *more)
     provenance = {"made_by": dict(made_by), "input_sha256": digests, "versions": library_versions()}
     layout = Layout(
         image_ids=split.ids,
@@ -211,6 +293,11 @@ def open_piece(
         attributes={"key": whole, **provenance},
         coordinates=coordinates or {},
     )
-    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, key, whole, provenance)
+    # Of this shard alone, and so not among the attributes of the store.
+    facts = {**provenance, "read": read_from} if read_from else provenance
+    verdicts = _comparing.get()
+    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, key, whole, facts)
+    if verdicts is not None:
+        piece = ComparedPiece(**{f.name: getattr(piece, f.name) for f in fields(Piece)}, verdicts=verdicts)
     piece.resume()
     return piece

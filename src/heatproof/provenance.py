@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = "heatproof"
 ROOT = Path(__file__).parent
@@ -47,21 +47,34 @@ def code_digest(modules: Iterable[str]) -> str:
     A module of a user's own (``package.module``) counts with its own source and with the modules of this package that
     it imports, without what else it imports.
 
+    Each file is read once in a process: an edit counts from the next process on.
+
     Parameters
     ----------
     modules
         Dotted names.
     """
+    return _digest_of(import_closure(modules))
+
+
+def import_closure(modules: Iterable[str]) -> frozenset[str]:
+    """Return the modules themselves and every module of this package that they import, directly or through others."""
     names: set[str] = set()
     pending = list(modules)
     while pending:
         name = pending.pop()
         if name not in names:
             names.add(name)
-            pending.extend(_imports(name))
-    return digest({name: _normalised(name) for name in names})
+            pending.extend(read_source(name).imports)
+    return frozenset(names)
 
 
+@cache
+def _digest_of(modules: frozenset[str]) -> str:
+    return digest({name: read_source(name).text for name in modules})
+
+
+@cache
 def source_path(module: str) -> Path | None:
     """Return the file of a module of ours, or of a user's module that can be found; else None."""
     if module == PACKAGE or module.startswith(PACKAGE + "."):
@@ -79,53 +92,59 @@ def source_path(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
+class Source(NamedTuple):
+    """What counts of a module's source.
+
+    Attributes
+    ----------
+    text
+        The code without comments, docstrings and type-checking blocks; empty for a module that cannot be found.
+    imports
+        The modules of this package that it imports, wherever in the file.
+    """
+
+    text: str
+    imports: tuple[str, ...]
+
+
 @cache
-def _tree(module: str) -> ast.Module | None:
+def read_source(module: str) -> Source:
+    """Return what counts of a module's source, of which the file is parsed once."""
     path = source_path(module)
-    return None if path is None else ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _normalised(module: str) -> str:
-    tree = _tree(module)
-    if tree is None:
-        return ""
+    if path is None:
+        return Source("", ())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    candidates: set[str] = set()
+    _strip(tree, candidates)
+    imports = sorted(name for name in candidates if name.startswith(PACKAGE + ".") and source_path(name))
     # unparse, not dump: its text is the same under every Python that runs us.
-    return ast.unparse(_Bare().visit(ast.parse(ast.unparse(tree))))
+    return Source(ast.unparse(tree), tuple(imports))
 
 
-@cache
-def _imports(module: str) -> tuple[str, ...]:
-    tree = _tree(module)
-    if tree is None:
-        return ()
-    found: set[str] = set()
-    for node in ast.walk(_Bare().visit(ast.parse(ast.unparse(tree)))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return tuple(sorted(name for name in found if name.startswith(PACKAGE + ".") and source_path(name)))
+def _strip(node: ast.AST, imports: set[str]) -> None:
+    """Take docstrings and type-checking blocks out of a node, and add to `imports` the names that it imports."""
+    if isinstance(node, ast.Import):
+        imports.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        imports.add(node.module)
+        imports.update(f"{node.module}.{alias.name}" for alias in node.names)
+    # Statements stand in these lists alone; expressions, which are most of a tree, are not walked.
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        children = getattr(node, name, None)
+        if isinstance(children, list):
+            children[:] = [kept for child in children for kept in _kept(child)]
+            for child in children:
+                _strip(child, imports)
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+        first = node.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:] or [ast.Pass()]
 
 
-class _Bare(ast.NodeTransformer):
-    """Take docstrings and type-checking blocks out."""
-
-    def visit(self, node: ast.AST) -> Any:
-        node = super().visit(node)
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
-            first = body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = body[1:] or [ast.Pass()]
-        return node
-
-    def visit_If(self, node: ast.If) -> Any:
-        self.generic_visit(node)
+def _kept(node: ast.AST) -> list[Any]:
+    """Return what is left of a statement: of a type-checking block, the other branch."""
+    if isinstance(node, ast.If):
         name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)
-        return node.orelse if name == "TYPE_CHECKING" else node
+        if name == "TYPE_CHECKING":
+            return [kept for child in node.orelse for kept in _kept(child)]
+    return [node]

@@ -302,7 +302,7 @@ def _choices(
     entry = METRICS[name]
     plain = {key: value for key, value in options.items() if key not in ("baseline", "baseline_options")}
     filled = {**entry.options, **plain}
-    if entry.reads != "patches" and ("baseline" not in filled or filled.get("imputation") == "road"):
+    if "baseline" not in filled or filled.get("imputation") == "road":
         raise HeatproofError(
             f"The metric {name!r} fills with no baseline, so none can be changed: leave it out of the comparison."
         )
@@ -310,8 +310,11 @@ def _choices(
         baseline: {**plain, "baseline": baseline, **({"baseline_options": dict(given)} if given else {})}
         for baseline, given in baselines.items()
     }
-    if entry.sequences is not None:
-        own = entry.perturbations(entry.fill_in(plain))
-        if all(entry.perturbations(entry.fill_in(chosen)) != own for chosen in under.values()):
-            yield "default", plain
+
+    def responses(chosen: Mapping[str, Any]) -> Mapping[str, Any]:
+        return entry.responses(entry.reads.complete(entry.fill_in(chosen)))
+
+    # A kind without options of its own leaves it to the metric what fills.
+    if entry.reads.options is None and all(responses(chosen) != responses(plain) for chosen in under.values()):
+        yield "default", plain
     yield from under.items()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from heatproof.adopt import adopt, notice_replaced
+from heatproof.adopt import adopt
 from heatproof.check import check_checkpoints, check_layers
 from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import Plan, make_plan
-from heatproof.store import write_text
+from heatproof.provenance import digest
+from heatproof.store import write_json, write_text
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -37,8 +40,12 @@ LITTLE = 16
 _held: list[IO[str]] = []
 
 
-def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = ()) -> Plan:
-    """Return the plan of a config; the main process also looks at libraries, checkpoints, networks and results.
+# What jobs are told, by key; written when they start and removed when the run ends.
+SPECS = ".jobs"
+
+
+def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = ()) -> Graph:
+    """Return the job graph of a config; the main process also looks at libraries, checkpoints and networks.
 
     With conda among the software deployment methods, jobs have libraries of their own.
     """
@@ -48,20 +55,65 @@ def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Ite
             plan.require_libraries()
         check_checkpoints(plan)
         check_layers(plan)
-        adopt(plan)
-        notice_replaced(plan)
-    return plan
+    return Graph(plan)
 
 
-def stage(name: str) -> str:
-    """Return the shell command of a stage, with the placeholders that Snakemake fills.
+def begin(graph: Graph, folder: str, dry_run: bool) -> None:
+    """Look at the results before a run of the main process, and take the folder for it.
 
-    Snakemake compares the command as written here. The place of Python and how jobs run reach it by environment
-    variables, so that neither reruns anything.
+    A dry run beside another run leaves the results as they are.
+
+    Raises
+    ------
+    HeatproofError
+        If another run is going on, the folder cannot be written, or its results are of another version.
     """
-    run = f'"$HEATPROOF_PYTHON" -m heatproof run {name} {{params.spec:q}} > {{log:q}} 2>&1'
-    # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
-    return f'{run} || {{{{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {{log:q}}; exit $code; }}}}'
+    try:
+        held = hold_folder(".snakemake")
+    except HeatproofError:
+        if dry_run:
+            return
+        raise
+    adopt(graph)
+    if dry_run:
+        held.close()
+        return
+    _held.append(held)
+    check_writable(folder)
+    _forget_specs(folder)
+    atexit.register(_forget_specs, folder)
+
+
+def spec_file(job: Job, folder: str, write: bool = True) -> str:
+    """Return the path of the small file that tells a job what to do, named by its content.
+
+    Parameters
+    ----------
+    job
+        The job.
+    folder
+        The results folder, which compute nodes share.
+    write
+        Write the file, unless it is there.
+    """
+    told = {"run": job.run, "spec": job.spec}
+    path = Path(folder) / SPECS / f"{job.stage}-{digest(told)}.json"
+    if write and not path.exists():
+        write_json(path, told)
+    return str(path)
+
+
+def _forget_specs(folder: str) -> None:
+    """Remove what jobs were told."""
+    shutil.rmtree(Path(folder) / SPECS, ignore_errors=True)
+
+
+# The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
+RUN = (
+    '"$HEATPROOF_PYTHON" -m heatproof.job {params.spec:q} > {log:q} 2>&1 '
+    '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {log:q}; exit $code; }}'
+)
+"""The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
 
 
 def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:
@@ -107,8 +159,8 @@ def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:
     return max(threads, -(-cores * threads // here)) if cores > here else threads
 
 
-def hold_folder(folder: str) -> None:
-    """Refuse to run beside another run on the same folder; a run that was killed holds nothing.
+def hold_folder(folder: str) -> IO[str]:
+    """Refuse to run beside another run on the same folder; hold the file that is returned for as long as this one runs.
 
     Raises
     ------
@@ -129,7 +181,7 @@ def hold_folder(folder: str) -> None:
         ) from None
     except OSError:
         pass  # a file system without locks
-    _held.append(file)
+    return file
 
 
 def check_writable(folder: str) -> None:
@@ -157,3 +209,34 @@ def why_it_failed(folder: str) -> str | None:
     if free < LITTLE:
         return f"The disk of {folder} has {free} MB left: make room and run the same command again; {KEPT}."
     return None
+
+
+# What a file of the report is, by the name of its caption.
+SHOWN = {
+    "idsds_table": ("Scores", "every method on every model"),
+    "idsds_plot": ("Scores", "every method on every model"),
+    "scores": ("Scores", "every metric, every method, every model"),
+    "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
+    "belief": ("Ranking", "how far the ranking can be believed"),
+    "accuracy": ("Models", "accuracy before and after finetuning"),
+    "applicability": ("Models", "which explainer applies to which model"),
+    "claims": ("Claims", "which published claims held here"),
+    "similarity": ("Networks", "networks before and after finetuning"),
+    "overview": ("Metrics", "all metrics in one picture"),
+    "checks": ("Protocol checks", "under which conventions the order flips"),
+    "montage": ("Maps", "maps of every method, best first"),
+    "maps": ("Maps", "the first images under every method"),
+    "index": ("Report", "everything in one page that opens from disk"),
+}
+KINDS = {".csv": "table", ".html": "page", ".png": "figure", ".svg": "figure"}
+
+
+def shown_in(report: Callable[..., Any], name: str, *files: str) -> list[Any]:
+    """Return outputs of a rule that stand in Snakemake's report, under the caption of a name."""
+    category, what = SHOWN[name]
+    labels = [{"what": what, "kind": KINDS[Path(file).suffix]} for file in files]
+    caption = f"../report/{name}.rst"
+    return [
+        report(file, caption=caption, category=category, labels=label)
+        for file, label in zip(files, labels, strict=True)
+    ]

@@ -19,4 +19,6 @@ def networks_of(name):
     return ["small_vit"] if name in TRANSFORMERS else INTRINSIC.get(name, ARCHITECTURES)
 
 
+# So many passes that they take a second on the smallest network.
+LONG = {"agi", "guided_ig", "is_cam", "ss_cam"}
 PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

@@ -8,9 +8,10 @@ import captum.attr
 import pytest
 import torch
 import torchcam.methods
+from applicable import LONG
 from torch.nn.functional import interpolate
 
-from heatproof.attribution._parts import draw_uniform_images
+from heatproof.attribution._draws import draw_uniform_images
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.noise import _add_noise
 from heatproof.randomness import derive_seed
@@ -83,7 +84,7 @@ def test_captum_with_the_uniform_baseline(explain_digits):
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", TORCHCAM)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
 def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
     few = FEW_SAMPLES.get(name)

@@ -149,7 +149,10 @@ def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
     )
 
 
-@pytest.mark.parametrize("architecture", [*NETWORKS, "small_vit"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["cifar_vgg11_bn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cifar_resnet20", "small_vit"))],
+)
 def test_left_integrated_gradients_sum_to_the_change_up_to_saturation(architecture, explain_digits):
     explained = explain_digits(architecture, count=6)
     rows = torch.arange(6)

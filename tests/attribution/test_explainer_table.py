@@ -16,6 +16,29 @@ NEED_RELU_MODULES = ["guided_backprop", "deconvolution", "guided_grad_cam"]
 GAPS = {("small_vit", name): "no ReLU modules" for name in NEED_RELU_MODULES}
 GAPS |= {("small_vit", name): "convergence delta" for name in ("deep_lift", "deep_shap")}
 GAPS |= {("small_vit", "lrp"): "no rule covers"}
+# Tables name them, and rank the methods of each among themselves.
+FAMILIES = {
+    "adaptive": ["guided_ig", "agi"],
+    "attention": ["raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "transition_attention"],
+    "backprop": ["guided_backprop", "deconvolution", "guided_grad_cam"],
+    "bottleneck": ["iba"],
+    "cam": [
+        *["grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp"],
+        *["score_cam", "ss_cam", "is_cam", "hires_cam"],
+    ],
+    "deep": ["deep_lift", "deep_shap"],
+    "expected": ["expected_gradients", "gradient_shap"],
+    "extremal": ["extremal_perturbation"],
+    "gradient": ["saliency", "input_x_gradient"],
+    "intrinsic": ["bagnet", "bcos"],
+    "noise": ["noise_input_x_gradient", "noise_integrated_gradients"],
+    "path": ["integrated_gradients", "integrated_gradients_uniform", "left_integrated_gradients"],
+    "perturbation": ["rise", "rise_uniform", "rise_grid"],
+    "reference": ["random", "edges", "randoms", "gaussians", "entropies", "edge_detectors", "frequencies"],
+    "relevance": ["lrp"],
+    "superpixels": ["occlusion", "feature_ablation", "lime", "kernel_shap"],
+    "transformer_relevance": ["chefer_lrp"],
+}
 
 
 def few_options(entry):
@@ -31,6 +54,11 @@ def test_table_is_read_without_torch():
 def test_names_of_maps_belong_to_one_explainer():
     names = [name for entry in EXPLAINERS.values() for name in entry.maps]
     assert len(names) == len(set(names))
+
+
+def test_families():
+    listed = {name: family for family, names in FAMILIES.items() for name in names}
+    assert {name: entry.family for name, entry in EXPLAINERS.items()} == listed
 
 
 @pytest.mark.parametrize(("name", "architecture"), PAIRS)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from heatproof.attribution._parts import draw_uniform_images
+from heatproof.attribution._draws import draw_uniform_images
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.gradient import multiply_by_gradient
 from heatproof.attribution.noise import _add_noise
@@ -19,7 +19,10 @@ def difference_of_outputs(explained, baselines):
     return (explained.output(explained.images) - explained.output(baselines))[rows, explained.targets]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each != "cifar_vgg11_bn")) for each in ARCHITECTURES],
+)
 @pytest.mark.parametrize("name", ["integrated_gradients", "integrated_gradients_uniform"])
 def test_integrated_gradients_sum_to_the_difference_of_the_outputs(name, architecture, explain_digits):
     explained = explain_digits(architecture, count=6)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from applicable import LONG
 
 from heatproof.attribution.catalogue import EXPLAINERS
 
@@ -54,7 +55,10 @@ def test_every_explainer_of_models_is_on_the_page():
     assert sorted(name for name, *_ in stated()) == sorted(n for n, entry in EXPLAINERS.items() if entry.uses_model)
 
 
-@pytest.mark.parametrize(("name", "plain", "gradient", "channels", "batch", "at_most"), stated())
+@pytest.mark.parametrize(
+    ("name", "plain", "gradient", "channels", "batch", "at_most"),
+    [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] in LONG)) for row in stated()],
+)
 def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channels, batch, at_most, explain_digits):
     module = EXPLAINERS[name].function.__module__
     known = "attention" in module or "transformer" in module

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.attribution._parts import draw_uniform_images
+from heatproof.attribution._draws import draw_uniform_images
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.perturbation import _masks
 

@@ -1,16 +1,18 @@
-"""Results without Snakemake's memory: what belongs to the config gets times in order, what does not is made again."""
+"""Results at each start: what is of the config gets times in the order of jobs, what is not is made again."""
 
 import dataclasses
 import os
 import time
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
-from heatproof.adopt import LONG_AGO, adopt, belongs, notice_replaced
+from heatproof.adopt import LONG_AGO, Results, adopt
+from heatproof.errors import HeatproofError
 from heatproof.manifest import describe_file, read_sealed, write_manifest, write_sealed
-from heatproof.plan.entries import Record
-from heatproof.provenance import file_digest
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.provenance import digest, file_digest
+from heatproof.store import read_json, write_json
 
 NAMES = ("weights", "maps", "scores")
 
@@ -21,30 +23,51 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def make(name, rank, spec_key="k", images=None, key=None):
-    """Leave what a job would leave, dated upside down, and return its record."""
-    output, manifest = f"results/{name}.bin", f"results/{name}.json"
+class Jobs(Graph):
+    """A graph of jobs that are listed."""
+
+    def __init__(self, *jobs):
+        super().__init__(None)
+        self.listed = jobs
+
+    def jobs(self):
+        return iter(self.listed)
+
+
+def job_of(manifest, *files, inputs=(), images=None, sources=()):
+    product = Product(manifest, "k", (*files, manifest), (*files, manifest)[0], images)
+    return Job("stage", "module:function", {}, {}, (*inputs, *sources), (product,), sources)
+
+
+def make(name, *upstream, spec_key="k", images=None, content=None, sources=()):
+    """Leave what a job would leave, older than what it reads, and return the job."""
+    data, manifest = f"results/{name}.bin", f"results/{name}.json"
     os.makedirs("results", exist_ok=True)
-    with open(output, "w") as file:
-        file.write(name)
+    with open(data, "w") as file:
+        file.write(content or name)
+    inputs = [job.products[0].data for job in upstream]
     facts = {} if images is None else {"images": [0, images]}
-    write_manifest(manifest, spec_key=spec_key, key=key or spec_key, files=[describe_file(output, manifest)], **facts)
-    for path in (output, manifest):
-        os.utime(path, (5000 - rank, 5000 - rank))
-    return Record(rank, manifest, "k", [output, manifest], images)
+    facts["input_sha256"] = {path: file_digest(path) for path in [*inputs, *sources]}
+    files = [describe_file(data, manifest)]
+    write_manifest(manifest, spec_key=spec_key, key=digest([spec_key, facts["input_sha256"]]), files=files, **facts)
+    date(5000 - 10 * len(os.listdir("results")), data, manifest)
+    return job_of(manifest, data, inputs=inputs, images=images, sources=sources)
 
 
 def make_dataset(spec_key="k"):
+    os.makedirs("results", exist_ok=True)
     write_sealed("results/dataset.json", {"spec_key": spec_key, "splits": {}})
-    return Record(0, "results/dataset.json", "k", ["results/dataset.json"])
+    date(5000, "results/dataset.json")
+    return job_of("results/dataset.json")
 
 
-def plan_of(*records):
-    return SimpleNamespace(records=lambda: iter(records))
+def date(when, *paths):
+    for path in paths:
+        os.utime(path, (when, when))
 
 
-def times(*records):
-    return [os.stat(output).st_mtime for record in records for output in record.outputs]
+def times(*jobs):
+    return [os.stat(file).st_mtime for job in jobs for file in job.outputs]
 
 
 def remember():
@@ -53,113 +76,228 @@ def remember():
         pass
 
 
-def chain():
-    return [make_dataset(), *(make(name, rank + 1) for rank, name in enumerate(NAMES))]
+def chain(**of_maps):
+    dataset = make_dataset()
+    weights = make("weights", dataset)
+    maps = make("maps", weights, **of_maps)
+    return [dataset, weights, maps, make("scores", maps)]
 
 
-def test_copied_results_get_times_in_the_order_of_the_stages(folder):
-    records = chain()
-    adopt(plan_of(*records))
-    first = [times(record)[0] for record in records]
+def is_current(job, *others, trust_times=False):
+    return Results(Jobs(*others, job), trust_times).is_current(job, *job.products)
+
+
+def is_stale(job, *others):
+    return Results(Jobs(*others, job)).is_stale(job, *job.products)
+
+
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_copied_results_get_times_in_the_order_of_the_jobs(folder, with_memory):
+    jobs = chain()
+    if with_memory:
+        remember()
+    first = [times(job)[0] for job in jobs]
+    assert first == sorted(first, reverse=True), "upside down before"
+    adopt(Jobs(*jobs))
+    first = [times(job)[0] for job in jobs]
     assert first == sorted(first)
-    assert len(set(first)) == len(records)
-    assert all(len(set(times(record))) == 1 for record in records), "the files of one job are of one time"
-    assert all(time.time() - 120 < when < time.time() for when in first), "new, but not newer than now"
+    assert all(len(set(times(job))) == 1 for job in jobs), "the files of one job are of one time"
+    assert all(LONG_AGO <= when < time.time() for when in first), "not newer than now"
 
 
-def test_where_snakemake_remembers_nothing_is_touched(folder):
-    records = chain()
-    remember()
-    before = times(*records)
-    adopt(plan_of(*records))
-    assert times(*records) == before
-    assert not os.path.exists(".snakemake/heatproof.adopted")
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_times_that_are_in_order_are_left_alone(folder, with_memory):
+    jobs = chain()
+    if with_memory:
+        remember()
+    for place, job in enumerate(jobs):
+        date(1_500_000_000 + place, *job.outputs)
+    before = times(*jobs)
+    adopt(Jobs(*jobs))
+    assert times(*jobs) == before
 
 
-def test_an_empty_folder_is_left_alone(folder):
-    adopt(plan_of(Record(1, "results/a.json", "k", ["results/a.bin"])))
-    assert os.listdir(".") == []
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_an_empty_folder_is_left_alone(folder, with_memory):
+    if with_memory:
+        remember()
+    before = os.listdir(".")
+    adopt(Jobs(job_of("results/a.json", "results/a.bin")))
+    assert os.listdir(".") == before
 
 
-def test_stale_results_are_dated_back_and_kept(folder):
-    records = [make_dataset(), make("weights", 1), make("maps", 3, spec_key="old"), make("scores", 4)]
-    adopt(plan_of(*records))
-    assert set(times(records[2])) == {LONG_AGO - 3}
-    assert min(times(records[0], records[1], records[3])) > LONG_AGO
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_stale_results_are_dated_back_and_kept(folder, with_memory):
+    """At each start, whether Snakemake remembers or not: another config may have run in between."""
+    jobs = chain(spec_key="old")
+    if with_memory:
+        remember()
+    adopt(Jobs(*jobs))
+    assert set(times(jobs[2])) == {LONG_AGO - 2}
+    assert min(times(jobs[0], jobs[1], jobs[3])) >= LONG_AGO
     with open("results/maps.bin") as file:
         assert file.read() == "maps"
 
 
+def test_what_is_stale_is_older_than_all_that_it_is_made_from(folder):
+    """Also where a copy has brought times from before all that is stale."""
+    jobs = chain(spec_key="old")
+    adopt(Jobs(*jobs))
+    assert max(times(jobs[2])) < min(times(jobs[0], jobs[1]))
+
+
 def test_later_stages_of_what_is_stale_are_older_still(folder):
     """So that none of them looks newer than what it would be made from."""
-    records = [make(name, rank + 1, spec_key="old") for rank, name in enumerate(NAMES)]
-    adopt(plan_of(*records))
-    first = [times(record)[0] for record in records]
+    jobs = [make_dataset()]
+    for name in NAMES:
+        jobs.append(make(name, jobs[-1], spec_key="old"))
+    adopt(Jobs(*jobs))
+    first = [times(job)[0] for job in jobs]
     assert first == sorted(first, reverse=True)
+    assert len(set(first)) == len(jobs)
 
 
 def test_a_stale_list_of_images_is_removed(folder):
-    records = [make_dataset(spec_key="old"), make("weights", 1)]
-    adopt(plan_of(*records))
+    """It is made from no file that it could be older than."""
+    dataset = make_dataset(spec_key="old")
+    adopt(Jobs(dataset, make("weights", dataset)))
     assert not os.path.exists("results/dataset.json")
+    assert os.path.exists("results/weights.json")
 
 
-def shorter_file(record):
-    with open(record.outputs[0], "w") as file:
+def shorter_file(job):
+    with open(job.products[0].data, "w") as file:
         file.write("m")
 
 
 BROKEN = {
-    "no manifest": lambda record: os.remove(record.manifest),
-    "damaged manifest": lambda record: os.truncate(record.manifest, 20),
-    "lost file": lambda record: os.remove(record.outputs[0]),
+    "no manifest": lambda job: os.remove(job.products[0].manifest),
+    "damaged manifest": lambda job: os.truncate(job.products[0].manifest, 20),
+    "lost file": lambda job: os.remove(job.products[0].data),
     "file of another size": shorter_file,
 }
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_is_not_whole_does_not_belong(folder, how):
-    record = make("maps", 3)
-    assert belongs(record)
-    BROKEN[how](record)
-    assert not belongs(record)
-    upstream = make("weights", 1)
-    adopt(plan_of(upstream, record))
-    assert {os.stat(path).st_mtime for path in record.outputs if os.path.exists(path)} == {LONG_AGO - 3}
+def test_what_is_not_whole_is_not_current(folder, how):
+    dataset, weights, maps, _ = chain()
+    assert is_current(maps, dataset, weights)
+    BROKEN[how](maps)
+    assert not is_current(maps, dataset, weights)
+    adopt(Jobs(dataset, weights, maps))
+    assert {os.stat(path).st_mtime for path in maps.outputs if os.path.exists(path)} == {LONG_AGO - 2}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_where_snakemake_remembers_the_reader_names_what_is_damaged(folder, how):
+    """Nothing is made again behind the back of whoever has to hear that a file was damaged or lost."""
+    dataset, weights, maps, _ = chain()
+    remember()
+    for place, job in enumerate((dataset, weights, maps)):
+        date(1_500_000_000 + place, *job.outputs)
+    BROKEN[how](maps)
+    left = [path for path in maps.outputs if os.path.exists(path)]
+    before = [os.stat(path).st_mtime for path in left]
+    adopt(Jobs(dataset, weights, maps))
+    assert [os.stat(path).st_mtime for path in left] == before
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [(10, 10, True), (16, 10, True), (10, 16, False)])
 def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
-    record = make("maps", 3, images=has)
-    assert belongs(Record(3, record.manifest, "k", record.outputs, wanted)) == fits
+    maps = make("maps", images=has)
+    assert is_current(job_of(maps.products[0].manifest, "results/maps.bin", images=wanted)) == fits
+    assert is_stale(job_of(maps.products[0].manifest, "results/maps.bin", images=wanted)) != fits
+
+
+@pytest.mark.parametrize(("has", "wanted", "fits"), [([1, 3], [3], True), ([1, 3], [], True), ([3], [2, 3], False)])
+def test_a_finetuning_must_have_kept_what_is_asked_for(folder, has, wanted, fits):
+    weights = make("weights")
+    (product,) = weights.products
+    made = read_sealed(product.manifest)
+    write_sealed(product.manifest, {**made, "kept": has})
+    asked = dataclasses.replace(weights, products=(dataclasses.replace(product, kept=tuple(wanted)),))
+    assert is_current(asked) == fits
 
 
 def test_a_job_with_other_outputs_than_its_manifest_lists(folder):
-    record = make("maps", 3)
-    assert not belongs(Record(3, record.manifest, "k", [*record.outputs, "results/more.bin"]))
+    maps = make("maps")
+    assert not is_current(job_of(maps.products[0].manifest, "results/maps.bin", "results/more.bin"))
 
 
-def test_it_looks_again_only_when_config_or_code_change(folder):
-    records = chain()
-    adopt(plan_of(*records))
+def test_it_looks_again_at_each_start(folder):
+    jobs = chain()
+    adopt(Jobs(*jobs))
     remember()
-    for record in records:
-        for output in record.outputs:
-            os.utime(output, (7000, 7000))
-    adopt(plan_of(*records))
-    assert set(times(*records)) == {7000}
-    changed = [Record(r.rank, r.manifest, "new" if r.rank == 3 else "k", r.outputs) for r in records]
-    adopt(plan_of(*changed))
+    date(7000, *(file for job in jobs for file in job.outputs))
+    adopt(Jobs(*jobs))
+    assert min(times(*jobs)) > 7000
+    changed = [*jobs[:3], dataclasses.replace(jobs[3], products=(dataclasses.replace(jobs[3].products[0], key="new"),))]
+    adopt(Jobs(*changed))
     assert set(times(changed[3])) == {LONG_AGO - 3}
     assert min(times(*changed[:3])) > 7000
 
 
-def test_it_looks_again_while_snakemake_has_no_memory(folder):
-    records = chain()
-    adopt(plan_of(*records))
-    os.utime("results/maps.bin", (7000, 7000))
-    adopt(plan_of(*records))
-    assert os.stat("results/maps.bin").st_mtime > 7000
+# ---- what was read ---------------------------------------------------------------------------------------------------
+
+
+def test_other_bytes_upstream_make_what_was_read_from_them_stale(folder):
+    dataset, weights, maps, scores = chain()
+    remember()
+    assert not is_stale(maps, dataset, weights)
+    weights = make("weights", dataset, content="trained again")
+    assert is_stale(maps, dataset, weights)
+    adopt(Jobs(dataset, weights, maps, scores))
+    assert set(times(maps)) == {LONG_AGO - 2}
+    assert min(times(weights)) >= LONG_AGO
+
+
+def test_the_same_bytes_made_again_make_nothing_stale(folder):
+    dataset, _, maps, _ = chain()
+    assert not is_stale(maps, dataset, make("weights", dataset, spec_key="other"))
+
+
+def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
+    """As scores read the shards of maps: by their manifests."""
+    weights = make("weights")
+    maps = make("maps", weights)
+    made = read_sealed("results/maps.json")
+    write_sealed(
+        "results/maps.json", {**made, "read": {"results/weights.json": read_sealed("results/weights.json")["key"]}}
+    )
+    assert not is_stale(maps, weights)
+    make("weights", spec_key="new")
+    assert is_stale(maps, weights)
+
+
+def test_what_is_gone_upstream_makes_nothing_stale(folder):
+    """It is made again first, and then its bytes are compared."""
+    dataset, weights, maps, _ = chain()
+    for path in weights.outputs:
+        os.remove(path)
+    assert not is_stale(maps, dataset, weights)
+
+
+# ---- older results ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, with_memory):
+    jobs = chain(spec_key="old")
+    if with_memory:
+        remember()
+    # The last one, after what would be dated back. Manifests of before had no format.
+    path = jobs[-1].products[0].manifest
+    older = {key: value for key, value in read_json(path).items() if key not in ("seal", "format")}
+    write_json(path, {**older, "seal": digest(older)})
+    date(4000, path)
+    files = [file for job in jobs for file in job.outputs]
+    before = [(os.stat(file).st_mtime_ns, Path(file).read_bytes()) for file in files]
+    with pytest.raises(HeatproofError) as raised:
+        adopt(Jobs(*jobs))
+    assert str(raised.value).startswith(f"{path} was made by another version of heatproof")
+    assert "\n" not in str(raised.value)
+    assert [(os.stat(file).st_mtime_ns, Path(file).read_bytes()) for file in files] == before
+    assert sorted(os.listdir("results")) == sorted(os.path.basename(file) for file in files)
 
 
 # ---- checkpoints of one's own ----------------------------------------------------------------------------------------
@@ -169,67 +307,75 @@ def fetched(mtime=4000):
     """Leave fetched weights and their checkpoint."""
     with open("mine.pt", "w") as file:
         file.write("weights")
-    os.utime("mine.pt", (mtime, mtime))
-    record = make("weights", 1)
-    made = read_sealed(record.manifest)
-    write_sealed(record.manifest, {**made, "input_sha256": {"mine.pt": file_digest("mine.pt")}})
-    return dataclasses.replace(record, sources=("mine.pt",))
+    date(mtime, "mine.pt")
+    return make("weights", sources=("mine.pt",))
 
 
 def replace_checkpoint(mtime):
     with open("mine.pt", "w") as file:
         file.write("WEIGHTS")
-    os.utime("mine.pt", (mtime, mtime))
-
-
-def with_checkpoint(*records):
-    def every():
-        return iter(records)
-
-    return SimpleNamespace(records=every, weight_records=every, models=["m"], checkpoint_file=lambda model: ["mine.pt"])
+    date(mtime, "mine.pt")
 
 
 def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
-    record, maps = fetched(), make("maps", 3)
-    assert belongs(record)
+    weights = fetched()
+    maps = make("maps", weights)
+    assert is_current(weights)
     replace_checkpoint(4000)
-    assert not belongs(record)
-    adopt(plan_of(record, maps))
-    assert max(times(record)) < os.stat("mine.pt").st_mtime
-    assert min(times(maps)) > LONG_AGO
+    assert not is_current(weights)
+    adopt(Jobs(weights, maps))
+    assert max(times(weights)) < os.stat("mine.pt").st_mtime
+    assert min(times(maps)) >= LONG_AGO
 
 
 @pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_sealed("results/weights.json", {})])
 def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, lose):
-    record = fetched()
+    weights = fetched()
     lose()
-    assert not belongs(record)
+    assert not is_current(weights)
 
 
 @pytest.mark.parametrize("mtime", [1, 4000, 2_000_000_000])
 def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of_it(folder, mtime):
-    record, maps = fetched(), make("maps", 3)
+    weights = fetched()
+    maps = make("maps", weights)
     remember()
+    date(1_500_000_000, *maps.outputs)
     before = times(maps)
     replace_checkpoint(mtime)
-    notice_replaced(with_checkpoint(record, maps))
-    assert max(times(record)) < mtime
+    adopt(Jobs(weights, maps))
+    assert max(times(weights)) < mtime
     assert times(maps) == before
 
 
 def test_the_same_checkpoint_dates_nothing_back(folder):
-    record = fetched()
-    before = times(record)
+    weights = fetched()
     os.utime("mine.pt")
-    notice_replaced(with_checkpoint(record))
-    assert times(record) == before
+    later = time.time() + 60
+    date(later, *weights.outputs)
+    remember()
+    adopt(Jobs(weights))
+    assert times(weights) == pytest.approx([later] * 2)
 
 
 def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch):
-    record = fetched()
+    weights = fetched()
+    remember()
     later = time.time() + 60
-    for output in record.outputs:
-        os.utime(output, (later, later))
+    date(later, *weights.outputs)
     monkeypatch.setattr("heatproof.adopt.file_digest", lambda path: pytest.fail(f"{path} was read"))
-    notice_replaced(with_checkpoint(record))
-    assert times(record) == pytest.approx([later] * 2)
+    adopt(Jobs(weights))
+    assert times(weights) == pytest.approx([later] * 2)
+
+
+def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):
+    """Snakemake counts it among the outputs, and would start the job again."""
+    first = make("weights")
+    job = make("maps", first)
+    os.makedirs(os.path.dirname(job.benchmark))
+    with open(job.benchmark, "w") as file:
+        file.write("s\n1\n")
+    date(10, job.benchmark)
+    remember()
+    adopt(Jobs(first, job))
+    assert os.stat(job.benchmark).st_mtime >= max(os.stat(path).st_mtime for path in job.inputs)

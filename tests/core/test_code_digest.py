@@ -1,5 +1,6 @@
 """Which edits of which files a digest of code notices. Each digest is taken in a process of its own, on a copy."""
 
+import ast
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import heatproof
+from heatproof import provenance
 
 HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.provenance import code_digest\n"
 STAGES = {
@@ -38,7 +40,7 @@ def copy_to(folder: Path) -> Path:
         "from typing import TYPE_CHECKING\n"
         "from userland import other\n"
         "if TYPE_CHECKING:\n    from heatproof.data import digits\n"
-        "def explain(explained):\n    from heatproof.attribution._parts import parts\n    return {'mine': 1}\n"
+        "def explain(explained):\n    from heatproof.attribution._draws import draw_per_image\n    return {'mine': 1}\n"
     )
     return folder
 
@@ -133,9 +135,89 @@ def test_the_other_branch_of_type_checking_counts(project):
     assert digests(project)["user"] != before["user"]
 
 
-def test_a_module_that_is_not_there_has_no_code():
-    from heatproof.provenance import code_digest, source_path
+class Reference(ast.NodeTransformer):
+    """What the text of a digest leaves out, said node by node."""
 
-    assert source_path("no_such_package.module") is None
-    assert source_path("heatproof.no_such_module") is None
-    assert code_digest(["heatproof.errors"]) != code_digest(["heatproof.errors", "no_such_package"])
+    def visit(self, node):
+        node = super().visit(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+                node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        return (
+            node.orelse if "TYPE_CHECKING" in (getattr(node.test, "id", ""), getattr(node.test, "attr", "")) else node
+        )
+
+
+def all_modules():
+    root = Path(heatproof.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        names = ("heatproof", *path.relative_to(root).with_suffix("").parts)
+        yield ".".join(names[:-1] if names[-1] == "__init__" else names), path
+
+
+def test_the_text_is_that_of_the_tree_without_what_does_not_count():
+    for module, path in all_modules():
+        tree = ast.parse(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))))
+        assert provenance.read_source(module).text == ast.unparse(Reference().visit(tree)), module
+
+
+ODD = """
+if typing.TYPE_CHECKING:
+    import heatproof.grids
+elif TYPE_CHECKING:
+    import heatproof.store
+else:
+    import heatproof.errors
+def only_said():
+    "A docstring."
+class Empty:
+    if TYPE_CHECKING:
+        import heatproof.grids
+match 1:
+    case 1:
+        try:
+            import heatproof.randomness
+        except ImportError:
+            def inner():
+                "A docstring."
+                return lambda: "no docstring"
+        finally:
+            from heatproof import pieces, no_such_name
+"""
+
+
+def test_blocks_within_blocks():
+    tree, imports = ast.parse(ODD), set()
+    provenance._strip(tree, imports)
+    assert ast.unparse(tree) == ast.unparse(Reference().visit(ast.parse(ODD)))
+    assert {name for name in imports if provenance.source_path(name)} == {
+        "heatproof",
+        "heatproof.errors",
+        "heatproof.randomness",
+        "heatproof.pieces",
+    }
+
+
+def test_each_file_is_parsed_once(monkeypatch):
+    parsed = []
+    parse = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *given, **named: parsed.append(text) or parse(text, *given, **named))
+    for known in (provenance.read_source, provenance._digest_of):
+        known.cache_clear()
+    first = [provenance.code_digest(modules) for modules in STAGES.values()]
+    assert len(parsed) == len(set(parsed)) > 20
+    assert [provenance.code_digest(modules) for modules in STAGES.values()] == first
+    assert len(parsed) == len(set(parsed))
+
+
+def test_a_module_that_is_not_there_has_no_code():
+    assert provenance.source_path("no_such_package.module") is None
+    assert provenance.source_path("heatproof.no_such_module") is None
+    assert provenance.code_digest(["heatproof.errors"]) != provenance.code_digest(
+        ["heatproof.errors", "no_such_package"]
+    )

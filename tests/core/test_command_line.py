@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from jobs import job_process, spec_file
 
-from heatproof.cli import STAGES, main
+from heatproof import job
+from heatproof.cli import main
+from heatproof.plan import whole
+from heatproof.plan.graph import STAGES
 
 DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}, "key": "k"}
 SLOW = """
@@ -21,21 +25,36 @@ def load(*, seed):
 """
 
 
+PREPARE = STAGES["prepare"].run
+
+
+def test_every_stage_of_the_graph_stands_in_the_plan():
+    assert {kind.make.__module__ for kind in STAGES.values()} == {module.__name__ for module in whole.BUILDERS}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_is_a_function_of_its_module(stage):
-    assert callable(getattr(importlib.import_module(STAGES[stage]), stage))
+    module, _, name = STAGES[stage].run.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_a_stage_runs(tmp_path, capsys):
     path = tmp_path / "digits.json"
-    assert main(["run", "prepare", json.dumps({**DATASET, "manifest": str(path)})]) == 0
+    assert job.main([spec_file(tmp_path, PREPARE, {**DATASET, "manifest": str(path)})]) == 0
     assert json.loads(path.read_text())["name"] == "digits"
     assert capsys.readouterr().out == ""
 
 
+def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
+    assert job.main([str(tmp_path / "gone.json")]) == 1
+    said = capsys.readouterr().err
+    assert "gone.json, which says what the job does, is missing: run your snakemake command again." in said
+    assert "Traceback" not in said
+
+
 def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
     spec = {**DATASET, "kind": "no_such_module:load", "manifest": str(tmp_path / "x.json")}
-    assert main(["run", "prepare", json.dumps(spec)]) == 1
+    assert job.main([spec_file(tmp_path, PREPARE, spec)]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
     lines = [line for line in printed.err.splitlines() if line.startswith("heatproof: ")]
@@ -72,10 +91,8 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 def run_slowly(tmp_path, seconds, controller):
     (tmp_path / "slow.py").write_text(SLOW.format(seconds))
     spec = {**DATASET, "kind": "slow:load", "manifest": str(tmp_path / "digits.json")}
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "HEATPROOF_CONTROLLER": str(controller), "PYTHONPATH": path}
-    command = [sys.executable, "-m", "heatproof", "run", "prepare", json.dumps(spec)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    started = job_process(tmp_path, PREPARE, spec, importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
+    return subprocess.run(**started, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_job_ends_when_its_snakemake_is_gone(tmp_path):

@@ -4,12 +4,12 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from jobs import job_process
 
 from heatproof import cli, store, workflow
 from heatproof.errors import HeatproofError, fault_of
@@ -202,7 +202,7 @@ def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nkill -{int(number)} $$\n")
     python.chmod(0o755)
-    command = workflow.stage("score").replace("{params.spec:q}", "x").replace("{log:q}", "log").replace("{{", "{")
+    command = workflow.RUN.replace("{params.spec:q}", "x").replace("{log:q}", "log").replace("{{", "{")
     environment = {**os.environ, "HEATPROOF_PYTHON": str(python), "HEATPROOF_KILLED": f"heatproof: {workflow.KILLED}"}
     shell = ["bash", "-c", "set -euo pipefail; " + command.replace("}}", "}")]
     done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True)
@@ -215,10 +215,9 @@ def test_sigterm_ends_a_job_with_a_word(tmp_path):
     (tmp_path / "slow.py").write_text(
         "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
     )
-    spec = '{"kind": "slow:dataset", "seed": 0, "options": {}, "name": "x"}'
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "heatproof", "run", "prepare", spec]
-    job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    spec = {"kind": "slow:dataset", "seed": 0, "options": {}, "name": "x"}
+    started = job_process(tmp_path, "heatproof.data.prepare:prepare", spec, importable=tmp_path)
+    job = subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"
     job.terminate()
     said = job.communicate(timeout=60)[1]

@@ -17,6 +17,7 @@ from heatproof.estimate.account import (
 )
 from heatproof.estimate.estimate import estimate, plan_of
 from heatproof.estimate.measure import Bench, Timed
+from heatproof.plan.graph import Graph
 from heatproof.plan.whole import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,10 +51,10 @@ def counts(jobs):
 def test_jobs_are_those_of_the_plan(way):
     plan = make_plan(merge(default_config(), {"shard_size": 40, "attribution_jobs": way}))
     found = counts(jobs_of(plan, measured(plan, True), True))
-    records = list(plan.records())
+    manifests = [product.manifest for job in Graph(plan).jobs() for product in job.products]
 
     def made(folder):
-        return [record.manifest for record in records if record.manifest.startswith(f"results/{folder}/")]
+        return [manifest for manifest in manifests if manifest.startswith(f"results/{folder}/")]
 
     assert found["drops"] == len(made("drops"))
     assert found["score"] == len(made("scores")) == len(plan.all_cases())
@@ -144,7 +145,7 @@ def test_the_papers_configs_have_their_cases():
     own = {name: make_plan_of(name) for name in ("paper_cifar100", "paper_meta_rank")}
     assert len(own["paper_cifar100"].pairs()) == 8
     meta = own["paper_meta_rank"]
-    cases = [case for case in meta.all_cases() if case[3] in ("deletion_morf", "deletion_lerf")]
+    cases = [case for case in meta.all_cases() if case.metric in ("deletion_morf", "deletion_lerf")]
     assert len(cases) == 26
 
 

@@ -2,9 +2,12 @@
 
 import os
 
+import pytest
+
 from heatproof.cli import main
 
 
+@pytest.mark.slow
 def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     config = tmp_path / "tiny.yaml"
     config.write_text(

@@ -1,6 +1,6 @@
-"""The toy project of the stages' tests, and its plugin, are those of tests/pipeline."""
+"""The toy project of the stages' tests, and its plugin, are those of tests."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "pipeline"), str(Path(__file__).parents[1] / "workflow")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "workflow")]

@@ -20,9 +20,10 @@ import psutil
 import yaml
 from injections import KINDS, Outcome, flip_a_bit
 from snakemake_project import Project, clone
-from toy_workflow import Job, Run, config
+from toy_workflow import Run, config
 
 from heatproof.plan import paths
+from heatproof.plan.graph import Graph
 from heatproof.plan.whole import make_plan
 
 HERE = Path(__file__).parent
@@ -30,12 +31,11 @@ HERE = Path(__file__).parent
 WATCH = """import sys
 
 sys.path.append({here!r})
-if sys.argv[1:2] == ["run"]:
-    from ledger import watch
+from ledger import watch
 
-    watch({ledger!r})
+watch({ledger!r})
 """
-PLUGIN = Path(__file__).parents[1] / "pipeline"
+PLUGIN = Path(__file__).parents[1]
 NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "another page", "gone", "to a file")
 
 # ---- downloads -------------------------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     with server([first, send(given)]) as address:
         network = {"architecture": "toy_plugin:network", "cam_layer": "features", "checkpoint": address}
         network["sha256"] = hashlib.sha256(given).hexdigest()
-        spec = make_plan(config(models=[{"net": network}])).pretrain_spec("toy", "net")
-        run = Run(folder, [Job("fetch", spec, [], [spec["output"], spec["history"], spec["manifest"]])])
+        job = Graph(make_plan(config(models=[{"net": network}]))).job("fetch", {"dataset": "toy", "model": "net"})
+        run = Run(folder, [job])
         ended = run.run()
         left = [path for path in run.results.rglob("*") if path.is_file()]
         outcome.noticed = ended.status == 1 and address in ended.sentence and "run again" in ended.sentence
@@ -107,7 +107,7 @@ def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
             outcome.wrong = f"status {ended.status}: {ended.said[-600:]} {left}"
             return outcome
         ended = run.run()
-    output = folder / spec["output"]
+    output = folder / job.spec["output"]
     outcome.unnoticed = int(not output.exists() or output.read_bytes() != given)
     if ended.status or outcome.unnoticed:
         outcome.wrong = f"status {ended.status}: {ended.said[-600:]}"
@@ -143,8 +143,8 @@ def project(whole: Run, folder: Path, draw: random.Random) -> ToyProject:
     shutil.copy(folder / "micro.yaml", folder / "config/config.yaml")
     # Jobs write into the ledger too.
     watched = WATCH.format(here=str(HERE), ledger=str(folder / "ledger"))
-    main = folder / "src/heatproof/__main__.py"
-    main.write_text(main.read_text().replace("import sys\n", watched, 1))
+    job = folder / "src/heatproof/job.py"
+    job.write_text(job.read_text().replace("import sys\n", watched, 1))
     run = whole.copy(folder)
     gone = draw.choice([("maps", "scores"), ("drops", "scores"), ("scores",)])
     for job in run.jobs:

@@ -18,10 +18,10 @@ from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "pipeline"), str(HERE.parent / "workflow")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent), str(HERE.parent / "workflow")]
 
 LATE = (
-    "heatproof.stages.explaining",
+    "heatproof.responses.explaining",
     "heatproof.perturbation.curves",
     "captum.attr",
     "jinja2",
@@ -38,15 +38,13 @@ from toy_workflow import Run, make_run  # noqa: E402
 
 def undisturbed(folder: Path) -> Run:
     """Return a whole run. What stages import is imported here, so that forks start in no time."""
-    from heatproof.cli import STAGES
-
-    for module in (*STAGES.values(), *LATE):
-        import_module(module)
     run = make_run(folder)
+    for module in (*(job.run.partition(":")[0] for job in run.jobs), *LATE):
+        import_module(module)
     ended = run.run()
     assert ended.status == 0, ended.said
     run.list_files()
-    assert {run.jobs[1].outputs[-1], run.jobs[2].outputs[-1]} < set(run.files)
+    assert {job.products[0].manifest for job in run.jobs[1:3]} < set(run.files)
     assert not run.again()
     run.begun.unlink()
     return run

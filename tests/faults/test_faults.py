@@ -6,8 +6,8 @@ from pathlib import Path
 
 from others import LIGHT, schedule
 
-RUNS = 10
 SCRIPT = Path(__file__).with_name("run.py")
+RUNS = 10
 
 
 def test_nothing_is_lost_and_nothing_goes_unnoticed():

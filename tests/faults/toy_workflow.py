@@ -9,15 +9,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from jobs import spec_file
 from ledger import watch
-from toy_project import BASE, WHERE
+from toy_project import BASE
 
 from heatproof.config import merge
 from heatproof.manifest import damages
-from heatproof.plan import figures, page, paths
+from heatproof.plan import paths
+from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import make_plan
 from heatproof.store import read_json
 
@@ -30,17 +32,8 @@ CHANGE = {
     "finetuning": {"epochs": 2},
 }
 MACHINE = {"batch_size": 2, "threads": 1, "device": "cpu"}
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as Snakemake sees it: what it reads and what it leaves."""
-
-    stage: str
-    spec: dict
-    inputs: list[str]
-    outputs: list[str]
-    added_to: bool = False
+# What a job of these leaves is kept when it fails: the next one goes on from it.
+ADDED_TO = ("pretrain", "finetune", "attribute", "attribute_reference", "drops", "curves", "subsets")
 
 
 def config(**change) -> dict:
@@ -48,54 +41,19 @@ def config(**change) -> dict:
 
 
 def jobs_of(plan) -> list[Job]:
-    """Return the jobs of a plan, upstream first."""
-    dataset, model, weights = WHERE
-    where = {"dataset": dataset, "model": model, "weights": weights}
-    first = paths.DATASET.format(dataset=dataset)
-    found = [Job("prepare", plan.dataset_spec(dataset), [], [first])]
+    """Return the jobs that lead to the tables and their pages, upstream first."""
+    graph = Graph(plan)
+    pages = [*paths.TABLES.values(), paths.SCORES_TABLE, *paths.TABLE_PAGES.values(), paths.PAGE]
+    return [_without_claims(job) for job in graph.needed(pages) if job.stage != "claims"]
 
-    def weights_files(name: str) -> list[str]:
-        return [pattern.format(dataset=dataset, model=model, weights=name) for pattern in paths.WEIGHTS_FILES]
 
-    start, final = weights_files("pretrained"), weights_files(weights)
-    found.append(Job("pretrain", plan.pretrain_spec(dataset, model), [first], start, True))
-    found.append(Job("finetune", plan.finetune_spec(*WHERE), [first, start[0]], final, True))
-    network = [first, final[0]]
-    for shard in plan.shards(plan.images):
-        for whose, names in ((WHERE[1:], plan.model_explainers), ((None, None), plan.reference_explainers)):
-            outputs = [f for name in names for f in paths.map_files(plan.maps_of(*WHERE, name), shard)]
-            spec = plan.attribute_spec(dataset, *whose, names, shard)
-            found.append(Job("attribute", spec, network if whose[0] else [first], outputs, True))
-        for grid, baseline in plan.combinations:
-            base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
-            spec = plan.drops_spec(*WHERE, grid, baseline, shard)
-            found.append(Job("drops", spec, network, paths.drop_files(base, shard), True))
-        for response in plan.model_responses:
-            base = paths.SUBSETS.format(**where, response=response)
-            spec = plan.subsets_spec(*WHERE, response, shard)
-            found.append(Job("subsets", spec, network, paths.subset_files(base, shard), True))
-        for response in plan.method_responses:
-            names = list(plan.explainers)
-            bases = [paths.CURVES.format(**where, explainer=name, response=response) for name in names]
-            outputs = [f for base in bases for f in paths.curve_files(base, shard)]
-            inputs = [*network, *plan.curve_inputs(WHERE, None, shard)]
-            found.append(Job("curves", plan.curves_spec(*WHERE, names, response, shard), inputs, outputs, True))
-    for case in plan.all_cases():
-        out = [pattern.format(**where, metric=case[3]) for pattern in (paths.SCORES, paths.SCORES_MANIFEST)]
-        found.append(Job("score", plan.score_spec(*case), plan.score_inputs(*case), out))
-    scores = plan.score_files(plan.all_cases())
-    tables = [*plan.tables(), paths.TABLES_MANIFEST]
-    found.append(Job("tables", plan.table_spec(), [*plan.score_files(), *plan.table_drop_files()], tables))
-    all_scores = [paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST]
-    found.append(Job("all_scores", plan.scores_table_spec(), scores, all_scores))
-    pages = [figures.SCORES_PAGE, figures.RANK_PAGE, figures.ACCURACY_PAGE, figures.PAGES_MANIFEST]
-    found.append(Job("pages", figures.pages_spec(plan), plan.tables(), pages))
-    # The index page without the claims card, which the toy's few methods are too few for.
-    spec = figures.page_spec(plan)
-    spec["tables"].pop("claims", None)
-    inputs = [path for path in figures.page_inputs(plan) if "claims" not in path]
-    found.append(Job("report_page", spec, inputs, [page.PAGE, page.PAGE_MANIFEST]))
-    return found
+def _without_claims(job: Job) -> Job:
+    """Return the index page without the claims card, which the toy's few methods are too few for."""
+    if job.stage != "report_page":
+        return job
+    tables = {name: path for name, path in job.spec["tables"].items() if name != "claims"}
+    inputs = tuple(path for path in job.inputs if "claims" not in path)
+    return replace(job, spec={**job.spec, "tables": tables}, inputs=inputs)
 
 
 @dataclass
@@ -152,6 +110,8 @@ class Run:
     def start(self, prepare: Callable[[], None] = lambda: None) -> int:
         """Start all jobs that are due in a process of their own, and return its id."""
         self.log.write_text("")
+        # Before anything is wrong with the disk or the process.
+        self.specs = {job.outputs[0]: spec_file(self.folder, job.run, job.spec) for job in self.jobs}
         process = os.fork()
         if process:
             return process
@@ -162,6 +122,7 @@ class Run:
             os.dup2(out, 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             os.chdir(self.folder)
+            os.environ["HEATPROOF_MACHINE"] = json.dumps(MACHINE)
             watch(self.ledger)
             prepare()
             status = self._work()
@@ -176,7 +137,7 @@ class Run:
             os._exit(status)
 
     def _work(self) -> int:
-        from heatproof.cli import main
+        from heatproof.job import main
 
         for sentence in damages(self.tables):
             print(f"heatproof: {sentence}", file=sys.stderr)
@@ -184,10 +145,10 @@ class Run:
             if not self.due(job):
                 continue
             self._note("+", job)
-            status = main(["run", job.stage, json.dumps(job.spec), "--machine", json.dumps(MACHINE)])
+            status = main([self.specs[job.outputs[0]]])
             if status:
                 # Snakemake removes what a failed job left, unless it is added to.
-                for path in [] if job.added_to else job.outputs:
+                for path in [] if job.stage in ADDED_TO else job.outputs:
                     Path(path).unlink(missing_ok=True)
                 return status
             self._note("-", job)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.dual import soundness
+from heatproof.responses.curves import ResponseCurve
 
 THEIRS = {"noise": 0.0, "start": 0.04, "counted": "next_step"}
 
@@ -23,7 +23,13 @@ def prefixes(golden):
 
 @pytest.mark.parametrize(
     "prefix",
-    ["notie__input_x_gradient_abs", "notie__saliency_abs", "notie__random01", "notie__input_x_gradient_abs__predscore"],
+    [
+        "notie__input_x_gradient_abs__predscore",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("notie__input_x_gradient_abs", "notie__saliency_abs", "notie__random01")
+        ),
+    ],
 )
 def test_soundness(golden, inputs, prefix):
     stored = golden("soundness")

@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.correlation import spearman_rows
 from heatproof.metrics.patches import patch_sums
 from heatproof.metrics.single_deletion import single_deletion_scores
-from heatproof.perturbation.responses import patch_responses
+from heatproof.perturbation.patches import patch_responses
 
 AUTHORS_BLUR = {"sigma": 41 * 2**0.5}
 TAGS = {

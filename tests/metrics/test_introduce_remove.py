@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "introduce_remove.py"
 
 

@@ -8,6 +8,7 @@ import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.registry import metric
+from heatproof.responses.curves import Curves
 
 FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
 
@@ -15,9 +16,8 @@ FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
 @pytest.mark.parametrize(
     ("name", "facts", "said"),
     [
-        ("mine", {"reads": "curve"}, "reads 'curve': did you mean 'curves'"),
-        ("mine", {"reads": "curves"}, "needs `sequences`"),
-        ("mine", {"reads": "subsets"}, "needs `settings`"),
+        ("mine", {"reads": "curves"}, "reads 'curves': give a subclass of heatproof.responses.base.Response"),
+        ("mine", {"reads": Curves}, "reads Curves, and so needs `sequences`"),
         ("ids", {}, "There is a metric 'ids' in heatproof.metrics.incremental: enter yours under another name."),
     ],
 )

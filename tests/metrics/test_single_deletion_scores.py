@@ -65,7 +65,8 @@ def test_both_names_share_one_function_and_state_its_facts():
     assert METRICS["idsds"].function is METRICS["sds"].function is single_deletion_scores
     for entry in (METRICS["idsds"], METRICS["sds"]):
         assert entry.inputs == ("maps", "drops", "grid")
-        assert entry.options == {"truncate": False}
+        drops = {"grid": None, "baseline": None, "baseline_options": None, "output": "logit"}
+        assert entry.options == {**drops, "truncate": False}
         assert entry.higher_is_better
         assert entry.range == (-1, 1)
         assert entry.summary.startswith("Spearman correlation")

@@ -1,11 +1,14 @@
 """Batches that are halved when memory runs out, and what is remembered of it."""
 
+import traceback
+import weakref
+
 import pytest
 import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, kept_beside
-from heatproof.perturbation.whole import WholeBatches
+from heatproof.perturbation.batching import FilledBatches
 from heatproof.store import read_json, write_json
 
 
@@ -27,7 +30,7 @@ def test_a_network_answers_in_halves(caplog):
     caplog.set_level("INFO", logger="heatproof")
     images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
     greedy = Greedy(2)
-    whole = WholeBatches(greedy, 8)
+    whole = FilledBatches(greedy, 8)
     torch.testing.assert_close(whole(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
     assert greedy.seen == [8, 4, 2, 2, 2, 2]
     assert len([r for r in caplog.records if "going on with" in r.message]) == 2
@@ -39,7 +42,7 @@ def test_a_network_answers_in_halves(caplog):
 
 def test_one_image_that_does_not_fit_is_said():
     with pytest.raises(HeatproofError, match="one image in a batch"):
-        WholeBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
+        FilledBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 
 def test_a_later_job_begins_with_what_fitted(tmp_path):
@@ -47,18 +50,18 @@ def test_a_later_job_begins_with_what_fitted(tmp_path):
     kept.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
-    WholeBatches(first, 8, WithinMemory("net", kept, "cuda"))(images)
-    WholeBatches(second, 8, WithinMemory("net", kept, "cuda"))(images)
+    FilledBatches(first, 8, WithinMemory("net", kept, "cuda"))(images)
+    FilledBatches(second, 8, WithinMemory("net", kept, "cuda"))(images)
     assert first.seen[:3] == [8, 4, 2]
     assert second.seen == [2, 2, 2, 2]
     third = Greedy(8)
-    WholeBatches(third, 8, WithinMemory("net", kept, "cpu"))(images)
+    FilledBatches(third, 8, WithinMemory("net", kept, "cpu"))(images)
     assert third.seen == [8], "another device, another memory"
 
 
 def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
     kept = kept_beside(tmp_path / "rise")
-    WholeBatches(Greedy(1), 4, WithinMemory("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
+    FilledBatches(Greedy(1), 4, WithinMemory("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
     assert not kept.exists()
 
 
@@ -86,3 +89,35 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
         return size
 
     assert within(run, 4) == 1
+
+
+def test_a_try_is_a_context_that_hides_memory_that_ran_out():
+    sizes, failed = [], []
+
+    def run(size):
+        # Nothing holds on to the tensors of the pass that failed while the next one runs.
+        assert all(tensor() is None for tensor in failed)
+        sizes.append(size)
+        tensor = torch.zeros(size)
+        failed.append(weakref.ref(tensor))
+        if size > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return size
+
+    within = WithinMemory("net")
+    for attempt in within.attempts(8):
+        with attempt as size:
+            made = run(size)
+    assert (made, sizes) == (2, [8, 4, 2])
+    assert [attempt.size for attempt in within.attempts(8)] == [2], "what fitted is kept"
+
+
+def test_another_error_is_not_traced_through_the_tries():
+    def run():
+        for attempt in WithinMemory("net").attempts(8):
+            with attempt:
+                raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        run()
+    assert {frame.f_code.co_filename for frame, _ in traceback.walk_tb(caught.value.__traceback__)} == {__file__}

@@ -23,10 +23,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # Of every family the smallest, at a size that takes a moment.
 BUILT = [
     ("torchvision_model", "resnet18", 64),
-    ("torchvision_model", "vgg11_bn", 64),
+    pytest.param("torchvision_model", "vgg11_bn", 64, marks=pytest.mark.slow),
     ("torchvision_model", "densenet121", 64),
     ("torchvision_model", "efficientnet_b0", 64),
-    ("torchvision_model", "vit_b_32", 64),
+    pytest.param("torchvision_model", "vit_b_32", 64, marks=pytest.mark.slow),
     ("timm_model", "resnet18", 64),
     ("timm_model", "densenet121", 64),
     ("timm_model", "tf_efficientnet_lite0", 64),

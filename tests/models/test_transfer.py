@@ -6,11 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heatproof.adopt import belongs
+from heatproof.adopt import Results
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
+from heatproof.plan.graph import Graph
 from heatproof.plan.whole import make_plan
 from heatproof.training import stages
 from heatproof.training.loop import Trained
@@ -69,11 +70,12 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     for expected in (1, 1):
         stages.pretrain(spec, machine)
         assert len(runs) == expected
-    records = [record for record in plan.records() if record.rank < 2 and "weights" not in record.manifest]
-    start = next(record for record in records if "checkpoints" in record.manifest)
-    assert belongs(start)
+    graph = Graph(plan)
+    start = graph.job("fetch_start", {"model": "m"})
+    assert "checkpoints" in start.products[0].manifest
+    assert Results(graph).is_current(start, *start.products)
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
-    assert not belongs(start), "another file lies under the path"
+    assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
     fetch(plan.start_spec("m"), {})
     stages.pretrain(spec, machine)
     assert len(runs) == 2
@@ -132,7 +134,11 @@ def test_the_plan_of_a_transferred_model():
     plan = plan_of("mine.safetensors", sha256="0" * 8)
     assert (plan.fetched(), plan.trained(), plan.transferred()) == ([], ["m"], ["m"])
     spec = plan.pretrain_spec("digits", "m")
-    assert spec["start"] == plan.start_file("m")[0] == plan.start_spec("m")["output"]
+    graph = Graph(plan)
+    start = graph.job("fetch_start", {"model": "m"}).products[0]
+    assert spec["start"] == start.data == plan.start_spec("m")["output"]
+    # The manifest too: where nothing can be older than it, it is what is taken away.
+    assert {start.data, start.manifest} <= set(graph.job("pretrain", {"dataset": "digits", "model": "m"}).inputs)
     assert "checkpoint" not in spec
     other = plan_of("mine.safetensors", sha256="1" * 8)
     assert other.pretrain_spec("digits", "m")["key"] != spec["key"]

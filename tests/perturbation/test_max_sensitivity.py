@@ -58,7 +58,7 @@ def test_gradient_of_a_linear_model_scores_zero(images):
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, float("inf")])
 def test_image_itself_as_the_map_moves_as_the_image_does(norm, images):
-    score, valid = max_sensitivity(itself, images, TARGETS, IDS, 7, RADIUS, 4, norm)
+    score, valid = max_sensitivity(itself, images, TARGETS, IDS, 7, radius=RADIUS, samples=4, norm=norm)
     for row, image_id in enumerate(IDS):
         moved = changes(image_id).sum(1).flatten(1).numpy()
         size = np.linalg.norm(images[row].sum(0).flatten().numpy(), norm)
@@ -76,7 +76,7 @@ def test_changes_fill_the_ball_of_the_radius(images):
         seen.append(given)
         return itself(given, targets)
 
-    max_sensitivity(watch, images, TARGETS, IDS, 7, RADIUS, 40, batch_size=200)
+    max_sensitivity(watch, images, TARGETS, IDS, 7, radius=RADIUS, samples=40, batch_size=200)
     moved = torch.cat(seen[1:]) - images.repeat_interleave(40, dim=0)
     assert moved.abs().max() <= RADIUS + 1e-6
     assert moved.min() < -0.99 * RADIUS
@@ -85,7 +85,9 @@ def test_changes_fill_the_ball_of_the_radius(images):
 
 @pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
 def test_score_is_that_of_one_copy_after_the_other(batch_size, images, network):
-    score, _ = max_sensitivity(saliency(network), images, TARGETS, IDS, 7, RADIUS, 4, batch_size=batch_size)
+    score, _ = max_sensitivity(
+        saliency(network), images, TARGETS, IDS, 7, radius=RADIUS, samples=4, batch_size=batch_size
+    )
     for row, image_id in enumerate(IDS):
         target = TARGETS[row : row + 1]
         intact = saliency(network)(images[row : row + 1], target)
@@ -104,7 +106,7 @@ def test_batches_are_no_larger_than_asked_or_than_the_images(batch_size, sizes, 
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        max_sensitivity(watch, images, TARGETS, IDS, 7, RADIUS, 4, batch_size=batch_size)
+        max_sensitivity(watch, images, TARGETS, IDS, 7, radius=RADIUS, samples=4, batch_size=batch_size)
     assert seen == sizes
 
 
@@ -129,7 +131,7 @@ def test_more_samples_can_only_raise_the_score(images, network):
 
 
 def test_no_radius_is_no_change(images, network):
-    np.testing.assert_array_equal(max_sensitivity(saliency(network), images, TARGETS, IDS, 7, 0.0)[0], 0)
+    np.testing.assert_array_equal(max_sensitivity(saliency(network), images, TARGETS, IDS, 7, radius=0.0)[0], 0)
 
 
 def test_explainer_that_draws_by_id_keeps_its_draw(images):

@@ -106,7 +106,10 @@ def threads():
 
 
 @pytest.mark.parametrize("kind", ["blob", "scattered"])
-@pytest.mark.parametrize(("size", "steps", "values"), [(32, 7, 10_000), (33, 5, None), (64, 5, 40_000), (224, 7, None)])
+@pytest.mark.parametrize(
+    ("size", "steps", "values"),
+    [(32, 7, 10_000), (33, 5, None), (64, 5, 40_000), pytest.param(224, 7, None, marks=pytest.mark.slow)],
+)
 def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", values or road.VALUES_ON_CPU)
     monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)

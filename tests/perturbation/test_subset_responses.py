@@ -7,7 +7,7 @@ from torch import nn
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.responses import patch_responses
+from heatproof.perturbation.patches import patch_responses
 from heatproof.perturbation.subsets import subset_responses
 from heatproof.subsets import subset_masks
 
@@ -50,7 +50,7 @@ def drops_of(read):
 
 @pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
 def test_responses_are_those_of_one_image_after_the_other(baseline, images, masks):
-    read = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, baseline, 0, 6)
+    read = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, baseline, 0, batch_size=6)
     baselines = baseline_images(baseline, images, IDS, 0)
     for row in range(4):
         variants = [images[row]]
@@ -65,19 +65,19 @@ def test_responses_are_those_of_one_image_after_the_other(baseline, images, mask
 @pytest.mark.parametrize("batch_size", [1, 3, 22, 64, 1000])
 def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images, masks):
     network = Spy().eval()
-    read = subset_responses(network, images, TARGETS, IDS, masks, "random", 0, batch_size)
+    read = subset_responses(network, images, TARGETS, IDS, masks, "random", 0, batch_size=batch_size)
     assert sum(network.batches) == 4 * 22
     assert max(network.batches) <= batch_size
     assert sum(size < batch_size for size in network.batches) <= 1
-    expected = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, 7)
+    expected = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, batch_size=7)
     for name, values in expected.items():
         assert values.shape == (4, 22)
         np.testing.assert_allclose(read[name], values, atol=1e-5)
 
 
 def test_other_images_do_not_matter(images, masks):
-    together = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, 8)
-    alone = subset_responses(Spy().eval(), images[2:3], TARGETS[2:3], IDS[2:3], masks[2:3], "random", 0, 8)
+    together = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, batch_size=8)
+    alone = subset_responses(Spy().eval(), images[2:3], TARGETS[2:3], IDS[2:3], masks[2:3], "random", 0, batch_size=8)
     np.testing.assert_allclose(alone["logit"], together["logit"][2:3], atol=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_masks_are_drawn_once_for_each_image(batch_size, images, masks):
             asked.append(row)
             return super().__getitem__(row)
 
-    subset_responses(Spy().eval(), images, TARGETS, IDS, Counted(masks), "zeros", 0, batch_size)
+    subset_responses(Spy().eval(), images, TARGETS, IDS, Counted(masks), "zeros", 0, batch_size=batch_size)
     assert asked == [0, 1, 2, 3]
 
 

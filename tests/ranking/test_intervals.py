@@ -43,6 +43,7 @@ def simulation():
     return module
 
 
+@pytest.mark.slow
 def test_true_kappa_is_what_very_many_cases_give(simulation):
     quality = np.linspace(0, 2, 4)
     scores = quality + np.random.default_rng(0).normal(size=(40_000, 4))
@@ -51,6 +52,7 @@ def test_true_kappa_is_what_very_many_cases_give(simulation):
     np.testing.assert_allclose(simulation.true_kappa(quality), odds.mean(axis=1), atol=0.03)
 
 
+@pytest.mark.slow
 def test_planted_order_is_recovered_and_intervals_cover(simulation):
     """With 250 repetitions of 10 methods a share of 0.95 is known to about 0.01; the benchmark runs 1,000."""
     held, held_mean, _, order = simulation.over_cases(26, 10, 2, 250, resamples=200)
@@ -61,6 +63,7 @@ def test_planted_order_is_recovered_and_intervals_cover(simulation):
     assert simulation.over_cases(26, 10, 2, 250, kind="percentile", resamples=200)[0] < held
 
 
+@pytest.mark.slow
 def test_cases_alone_miss_what_images_have_in_common(simulation):
     cases, both = (simulation.over_images(12, 5, 1, 20, 40, over=over, resamples=40) for over in ("cases", "both"))
     assert cases[0] < 0.85 < both[0]

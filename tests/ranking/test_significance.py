@@ -51,6 +51,7 @@ def test_holm_by_hand():
     np.testing.assert_allclose(table["p_holm"].to_numpy()[order], np.minimum(np.maximum.accumulate(raised), 1))
 
 
+@pytest.mark.slow
 def test_no_difference_is_seldom_called_one():
     wrong = [pairwise_wilcoxon(planted(20, 0.0, "abc", seed))["significant"].any() for seed in range(25)]
     assert np.mean(wrong) <= 0.16

@@ -17,12 +17,12 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.pieces import open_piece
-from heatproof.plan import figures
+from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CURVES, DROPS, MAPS, REFERENCE_MAPS, SCORES, SCORES_TABLE
 from heatproof.plan.whole import make_plan
 from heatproof.report.browse import how_many, low_is_good, mean_curve, title
 from heatproof.report.index import CLAIM_COLUMNS, report_page
-from heatproof.report.leaderboard import told
+from heatproof.report.numbers import told
 from heatproof.sequences import Perturbation
 from heatproof.store import ArraySpec
 
@@ -267,14 +267,15 @@ def test_numbers_are_told(value, shown):
 
 
 def test_plan_names_other_metrics_only_where_asked_for():
-    quick, full = (make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True))
-    assert SCORES_TABLE not in figures.page_inputs(quick)
-    assert figures.page_spec(quick)["curves"] is None
-    assert SCORES_TABLE in figures.page_inputs(full)
-    asked = figures.page_spec(full)
+    plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
+    quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
+    assert SCORES_TABLE not in quick.inputs
+    assert quick.spec["curves"] is None
+    assert SCORES_TABLE in page.inputs
+    full, asked = plans[1], page.spec
     assert len(asked["curves"]["responses"]) == sum(r.kind == "curves" for r in full.method_responses.values())
     assert set(asked["directions"]) == set(full.metric_names())
-    # One argument of a command.
+    # A small file.
     assert len(json.dumps(asked)) < 100_000
 
 
@@ -320,6 +321,7 @@ def names(page):
     return page.locator("#scores-table tbody th[scope=row]").all_inner_texts()
 
 
+@pytest.mark.slow
 def test_browser_sorts_with_the_keyboard_and_says_so(opened):
     assert names(opened)[:3] == ["smooth", EVIL, "random"]
     head = opened.locator("#scores-table thead th", has_text="score").first
@@ -331,6 +333,7 @@ def test_browser_sorts_with_the_keyboard_and_says_so(opened):
         assert names(opened)[-1] == "cam"
 
 
+@pytest.mark.slow
 def test_browser_filters_by_any_name(opened):
     opened.locator("#scores-method").select_option(EVIL)
     assert names(opened) == [EVIL]
@@ -344,6 +347,7 @@ def test_browser_filters_by_any_name(opened):
     assert names(opened) == [EVIL]
 
 
+@pytest.mark.slow
 def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-shown li").count() == 6
     assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
@@ -359,6 +363,7 @@ def test_browser_opens_a_map_with_its_drops(opened):
     assert not opened.locator("#maps-large").is_visible()
 
 
+@pytest.mark.slow
 def test_browser_draws_curves(opened):
     assert opened.locator("#curves-plot path").count() == 4
     rows = opened.locator("#curves-list tbody tr")
@@ -373,6 +378,7 @@ def test_browser_draws_curves(opened):
     assert opened.locator("#curves-plot path:not(.other)").count() == coloured + 1
 
 
+@pytest.mark.slow
 def test_browser_has_names_for_all_that_can_be_used(opened):
     for table in opened.locator("main table").all():
         assert table.locator("caption").count() == 1

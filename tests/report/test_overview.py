@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.manifest import publish_tables
-from heatproof.plan.overview import FILES, OVERVIEW_MANIFEST
+from heatproof.plan.paths import OVERVIEW, OVERVIEW_MANIFEST
 from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
 from heatproof.store import write_table
 
@@ -66,11 +66,11 @@ def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}, {})
-    captions = pd.read_csv(FILES["captions"])
+    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}, {})
+    captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTIONS
     assert "nothing to conclude" in captions["conclusion"][1]
-    assert all((tmp_path / path).stat().st_size > 0 for path in FILES.values())
+    assert all((tmp_path / path).stat().st_size > 0 for path in OVERVIEW.values())
 
 
 def test_the_files_of_a_real_table(tmp_path, monkeypatch):
@@ -79,12 +79,12 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    spec = {"scores": "results/scores.csv", "kinds": KINDS, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}
+    spec = {"scores": "results/scores.csv", "kinds": KINDS, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}
     overview(spec, {})
-    before = {path: (tmp_path / path).read_bytes() for path in FILES.values()}
+    before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
     overview(spec, {})
-    assert {path: (tmp_path / path).read_bytes() for path in FILES.values()} == before
-    assert len(pd.read_csv(FILES["dual"])) == 12
+    assert {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()} == before
+    assert len(pd.read_csv(OVERVIEW["dual"])) == 12
 
 
 def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **FILES, "manifest": OVERVIEW_MANIFEST}, {})
-    places = pd.read_csv(FILES["places"], dtype=str, keep_default_na=False)
+    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}, {})
+    places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)
     assert len(places) == 11

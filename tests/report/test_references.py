@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from heatproof.report.references import CASE, above_reference
+from heatproof.report.results import CASE, above_reference
 
 
 def table_of(rows):

@@ -9,7 +9,7 @@ from test_loop import SCHEDULE, examples
 from torch import nn
 
 from heatproof.training.journal import Journal
-from heatproof.training.loop import fit
+from heatproof.training.loop import Session, fit
 
 
 class Killed(Exception):
@@ -37,7 +37,7 @@ def train(journal=None, epochs_until_kill=None, **change):
         return images + 0.1 * torch.randn(images.shape, generator=generator)
 
     schedule = replace(SCHEDULE, shift=1, **change)
-    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, keep=[1, 5], journal=journal)
+    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, Session([1, 5], journal))
     return made, batches
 
 

@@ -15,7 +15,7 @@ from snakemake_project import MICRO, TABLE, Project, clone
 from heatproof.manifest import whole
 from heatproof.store import read_json
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
 KILLS = 10
 SEED = 0
@@ -34,7 +34,7 @@ def start(project: Project) -> subprocess.Popen:
 def workers(controller: int) -> list[psutil.Process]:
     try:
         children = psutil.Process(controller).children(recursive=True)
-        return [child for child in children if "heatproof" in child.cmdline()]
+        return [child for child in children if "heatproof.job" in child.cmdline()]
     except psutil.Error:
         return []
 
@@ -55,10 +55,18 @@ def kill(running: subprocess.Popen, what: str) -> str:
 
 
 def assert_all_manifests_hold(project: Project) -> None:
-    for path in (project.folder / "results").rglob("*.json"):
+    # What a killed job was writing aside is no manifest yet.
+    for path in (project.folder / "results").rglob("[!.]*.json"):
         made = read_json(path)
         if made and "files" in made:
             assert whole(path, made["key"]), f"{path} says what its files are not"
+
+
+def lose(project: Project, folder: str) -> None:
+    """Take away a folder of results and all tables, so that there is work to do."""
+    shutil.rmtree(project.folder / "results" / folder)
+    for path in [*(project.folder / "results").glob("*.csv"), project.folder / "results/tables.json"]:
+        path.unlink()
 
 
 def test_killed_at_random_moments(finished, tmp_path):
@@ -77,9 +85,7 @@ def test_killed_at_random_moments(finished, tmp_path):
         else:
             # It came to its end between two kills: take something away, so that the next has work to lose.
             assert running.returncode == 0
-            shutil.rmtree(project.folder / "results" / draw.choice(["maps", "drops", "scores"]))
-            for path in [*(project.folder / "results").glob("*.csv"), project.folder / "results/tables.json"]:
-                path.unlink()
+            lose(project, draw.choice(["maps", "drops", "scores"]))
     assert set(hits) == {"worker", "snakemake"}
     project.run()
     assert project.tables() == finished.tables()

@@ -1,47 +1,42 @@
 # Attribution maps: a job makes one shard, of all explainers together or of one apart from the others (config).
 if plan.model_explainers:
 
-    rule attribute:
+    use rule drops as attribute with:
         input:
-            paths.DATASET,
-            paths.WEIGHTS,
+            reads("attribute"),
         output:
-            map_outputs(paths.MAPS, plan.model_explainers),
+            of_explainers(paths.MAPS, paths.map_files, plan.model_explainers),
         log:
             f"results/logs/attribute/{{dataset}}/{{model}}/{{weights}}/{WHOSE}.{{shard}}.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
+        benchmark:
+            measured("attribute", *NETWORK, *WHO, "shard")
         resources:
             gpu=1,
-            mem_mb=lambda w, attempt: 8000 * attempt,
-            runtime=lambda w, attempt: 240 * attempt,
+            mem_mb=grows(8000),
+            runtime=grows(240),
         params:
-            spec=lambda w: attribute_spec(w, plan.model_explainers),
+            spec=told("attribute"),
         message:
             "Attribution maps of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
-        shell:
-            stage("attribute")
 
 
 if plan.reference_explainers:
 
-    rule attribute_reference:
+    use rule drops as attribute_reference with:
         input:
-            paths.DATASET,
+            reads("attribute_reference"),
         output:
-            map_outputs(paths.REFERENCE_MAPS, plan.reference_explainers),
+            of_explainers(
+                paths.REFERENCE_MAPS, paths.map_files, plan.reference_explainers
+            ),
         log:
             f"results/logs/attribute/{{dataset}}/reference/{WHOSE}.{{shard}}.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
+        benchmark:
+            measured("attribute_reference", "dataset", *WHO, "shard")
         resources:
-            mem_mb=lambda w, attempt: 4000 * attempt,
-            runtime=lambda w, attempt: 60 * attempt,
+            mem_mb=grows(4000),
+            runtime=grows(60),
         params:
-            spec=lambda w: attribute_spec(w, plan.reference_explainers),
+            spec=told("attribute_reference"),
         message:
             "Reference maps of {wildcards.dataset}, which know no model"
-        shell:
-            stage("attribute")

@@ -1,62 +1,37 @@
-# The claims card: what published claims come to on this run's scores, from what is cached alone.
-
-
-rule claims:
+# What the scores come to: the papers' claims on this run, and how far the ranking can be believed.
+use rule score as claims with:
     input:
-        claims.claims_inputs(plan),
+        reads("claims"),
     output:
-        report(
-            claims.CLAIMS,
-            caption="../report/claims.rst",
-            category="Claims",
-            labels={"what": "which published claims held here", "kind": "table"},
-        ),
-        claims.CLAIMS_MANIFEST,
+        shown("claims", paths.CLAIMS),
+        paths.CLAIMS_MANIFEST,
     log:
         "results/logs/claims.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("claims")
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grows(4000),
+        runtime=grows(60),
     params:
-        # A function, as Snakemake would take the patterns in a plain text for its own.
-        spec=lambda w: spec(claims.claims_spec(plan)),
+        spec=told("claims"),
     message:
         "Claims card"
-    shell:
-        stage("claims")
 
 
-rule believed:
+use rule score as believed with:
     input:
-        plan.score_files(plan.all_cases()),
+        reads("believed"),
     output:
-        [
-            report(
-                file,
-                caption="../report/belief.rst",
-                category="Ranking",
-                labels={
-                    "what": "how far the ranking can be believed",
-                    "kind": "table",
-                },
-            )
-            for file in belief.BELIEF_FILES
-        ],
-        belief.BELIEF_MANIFEST,
+        shown("belief", *paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values()),
+        paths.RELIABILITY_MANIFEST,
     log:
         "results/logs/believed.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("believed")
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grows(4000),
+        runtime=grows(60),
     params:
-        spec=lambda w: spec(belief.belief_spec(plan)),
+        spec=told("believed"),
     message:
         "Consistency, stability, reliability, significance"
-    shell:
-        stage("believed")

@@ -1,20 +1,23 @@
-# Everything that is not a rule. The plan (heatproof.plan) owns names, paths and what each job is told.
+# Everything that is not a rule. The job graph (heatproof.plan.graph) owns names, paths and what each job is told.
 import os
 import sys
+from functools import partial
 
-from heatproof.plan import belief, checks, claims, figures, page, paths
-from heatproof.plan import overview as pictures
-from heatproof.plan import similarity as alike
-from heatproof.argument import to_argument
+from snakemake.io import report as in_report
+from snakemake.settings.types import RerunTrigger
+
 from heatproof.errors import HeatproofError
 from heatproof.manifest import damages
+from heatproof.plan import paths, reports
+from heatproof.plan.graph import BENCHMARKS
 from heatproof.workflow import (
+    RUN,
+    begin,
     check_before_start,
-    check_writable,
-    hold_folder,
     job_environment,
     job_threads,
-    stage,
+    shown_in,
+    spec_file,
     why_it_failed,
 )
 
@@ -22,27 +25,58 @@ NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
-    plan = check_before_start(
-        config,
-        is_main=workflow.is_main_process,
-        deployment=workflow.deployment_settings.deployment_method,
-    )
-    if workflow.is_main_process and not workflow.dryrun:
-        hold_folder(".snakemake")
-        check_writable(paths.RESULTS)
+    deployment = workflow.deployment_settings.deployment_method
+    graph = check_before_start(config, workflow.is_main_process, deployment)
+    plan = graph.plan
+    if workflow.is_main_process:
+        begin(graph, paths.RESULTS, workflow.dryrun)
         # Snakemake takes a table that is there for whole, and no job may read it.
-        for sentence in damages([*plan.tables(), paths.SCORES_TABLE]):
+        for sentence in damages([*paths.TABLES.values(), paths.SCORES_TABLE]):
             print(f"heatproof: {sentence}", file=sys.stderr)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
-# What jobs need beside their specs, and what reruns none of them: see heatproof.workflow.stage.
-os.environ.update(
-    job_environment(
-        plan, workflow.basedir, workflow.deployment_settings.deployment_method
-    )
-)
+# What jobs need beside their specs, and what reruns none of them.
+os.environ.update(job_environment(plan, workflow.basedir, deployment))
 THREADS = job_threads(plan, workflow.resource_settings.cores, workflow.local_exec)
+
+# One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
+APART = plan.config["attribution_jobs"] == "apart"
+WHOSE = "{explainer}" if APART else "all"
+shown = partial(shown_in, in_report)
+WHO = ["explainer"] if APART else []
+NETWORK = ["dataset", "model", "weights"]
+
+
+def go_by_times_alone():
+    # Manifests tell what is stale, and file times tell Snakemake (heatproof.adopt), not what it remembers of jobs.
+    workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
+    workflow.dag.max_checksum_file_size = -1
+
+
+def reads(stage):
+    def inputs(wildcards):
+        go_by_times_alone()
+        return graph.job(stage, dict(wildcards)).inputs
+
+    return inputs
+
+
+def measured(stage, *wildcards):
+    # Where Snakemake writes time and memory of a job: Job.benchmark, by which adopt knows the file.
+    parts = [f"{{{name}}}" for name in wildcards] or [stage]
+    return os.path.join(BENCHMARKS, stage, *parts) + ".tsv"
+
+
+def told(stage):
+    return lambda w: spec_file(
+        graph.job(stage, dict(w)), paths.RESULTS, write=not workflow.dryrun
+    )
+
+
+def grows(amount):
+    # More of it when a job is tried again.
+    return lambda w, attempt: amount * attempt
 
 
 def updates(files):
@@ -50,8 +84,25 @@ def updates(files):
     return [update(file) for file in files]
 
 
-def spec(value):
-    return to_argument(value)
+def of_explainers(pattern, files, explainers):
+    # With a wildcard for the explainer where jobs are apart, else every explainer by name.
+    return [
+        file
+        for name in ([explainers] if APART else explainers)
+        for file in updates(files(paths.at(pattern, explainer=name), "{shard}"))
+    ]
+
+
+def training_gpus(w):
+    return plan.training_devices(w.model, w.get("weights", paths.PRETRAINED))
+
+
+def training_threads(w):
+    return max(THREADS, training_gpus(w))
+
+
+def training_memory(w, attempt):
+    return 8000 * attempt * training_gpus(w)
 
 
 def say_where():
@@ -60,50 +111,10 @@ def say_where():
             f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv, accuracy.csv and applicability.csv.",
             file=sys.stderr,
         )
-    if os.path.exists(page.PAGE):
-        print(f"The page to look at is {page.PAGE}.", file=sys.stderr)
+    if os.path.exists(paths.PAGE):
+        print(f"The page to look at is {paths.PAGE}.", file=sys.stderr)
 
 
 def say_why():
-    reason = why_it_failed(paths.RESULTS)
-    if reason:
+    if reason := why_it_failed(paths.RESULTS):
         print(f"heatproof: {reason}", file=sys.stderr)
-
-
-# One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
-APART = plan.config["attribution_jobs"] == "apart"
-WHOSE = "{explainer}" if APART else "all"
-
-
-def map_outputs(pattern, explainers):
-    if APART:
-        return updates(
-            paths.map_files(paths.at(pattern, explainer=explainers), "{shard}")
-        )
-    return [
-        f
-        for name in explainers
-        for f in updates(paths.map_files(paths.at(pattern, explainer=name), "{shard}"))
-    ]
-
-
-def curve_outputs(explainers):
-    # With a wildcard for the explainer where jobs are apart, else every explainer by name.
-    pattern = paths.at(paths.CURVES, response=list(plan.method_responses))
-    return [
-        f
-        for name in ([explainers] if APART else explainers)
-        for f in updates(
-            paths.curve_files(paths.at(pattern, explainer=name), "{shard}")
-        )
-    ]
-
-
-def attribute_spec(wildcards, explainers):
-    w = {"model": None, "weights": None, **dict(wildcards)}
-    chosen = [w["explainer"]] if APART else explainers
-    return spec(
-        plan.attribute_spec(
-            w["dataset"], w["model"], w["weights"], chosen, int(w["shard"])
-        )
-    )

@@ -1,49 +1,34 @@
 # Responses of the networks to perturbed images, for all metrics but those of the patch drops; no score is made here.
-CURVES = list(plan.explainers) if plan.method_responses else []
+if plan.method_responses and plan.explainers:
 
-if CURVES:
-
-    rule curves:
+    use rule drops as curves with:
         input:
-            paths.DATASET,
-            paths.WEIGHTS,
-            lambda w: plan.curve_inputs(
-                (w.dataset, w.model, w.weights), w.get("explainer"), w.shard
-            ),
+            reads("curves"),
         output:
-            curve_outputs(CURVES),
+            of_explainers(
+                paths.at(paths.CURVES, response=list(plan.method_responses)),
+                paths.curve_files,
+                list(plan.explainers),
+            ),
         log:
             f"results/logs/curves/{{dataset}}/{{model}}/{{weights}}/{{response}}/{WHOSE}.{{shard}}.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
+        benchmark:
+            measured("curves", *NETWORK, *WHO, "response", "shard")
         resources:
             gpu=1,
-            mem_mb=lambda w, attempt: 8000 * attempt,
-            runtime=lambda w, attempt: 480 * attempt,
+            mem_mb=grows(8000),
+            runtime=grows(480),
         params:
-            spec=lambda w: spec(
-                plan.curves_spec(
-                    w.dataset,
-                    w.model,
-                    w.weights,
-                    [w.explainer] if APART else CURVES,
-                    w.response,
-                    int(w.shard),
-                )
-            ),
+            spec=told("curves"),
         message:
             "Responses to {wildcards.response} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
-        shell:
-            stage("curves")
 
 
 if plan.model_responses:
 
-    rule subsets:
+    use rule drops as subsets with:
         input:
-            paths.DATASET,
-            paths.WEIGHTS,
+            reads("subsets"),
         output:
             updates(
                 paths.subset_files(
@@ -53,47 +38,34 @@ if plan.model_responses:
             ),
         log:
             "results/logs/subsets/{dataset}/{model}/{weights}/{response}.{shard}.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
+        benchmark:
+            measured("subsets", *NETWORK, "response", "shard")
         resources:
             gpu=1,
-            mem_mb=lambda w, attempt: 6000 * attempt,
-            runtime=lambda w, attempt: 240 * attempt,
+            mem_mb=grows(6000),
+            runtime=grows(240),
         params:
-            spec=lambda w: spec(
-                plan.subsets_spec(
-                    w.dataset, w.model, w.weights, w.response, int(w.shard)
-                )
-            ),
+            spec=told("subsets"),
         message:
             "Random subsets for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
-        shell:
-            stage("subsets")
 
 
 if plan.reads_parts:
 
-    rule parts:
+    use rule drops as parts with:
         input:
-            paths.DATASET,
-            paths.WEIGHTS,
+            reads("parts"),
         output:
             updates(paths.part_files(paths.PARTS, "{shard}")),
         log:
             "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
+        benchmark:
+            measured("parts", *NETWORK, "shard")
         resources:
             gpu=1,
-            mem_mb=lambda w, attempt: 6000 * attempt,
-            runtime=lambda w, attempt: 120 * attempt,
+            mem_mb=grows(6000),
+            runtime=grows(120),
         params:
-            spec=lambda w: spec(
-                plan.parts_spec(w.dataset, w.model, w.weights, int(w.shard))
-            ),
+            spec=told("parts"),
         message:
             "Images without a part for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
-        shell:
-            stage("parts")

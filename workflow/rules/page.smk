@@ -1,30 +1,18 @@
 # The index page: tables, maps, curves and where each number is from, in one file.
-rule report_page:
+use rule score as report_page with:
     input:
-        figures.page_inputs(plan),
+        reads("report_page"),
     output:
-        report(
-            page.PAGE,
-            caption="../report/index.rst",
-            category="Report",
-            labels={
-                "what": "everything in one page that opens from disk",
-                "kind": "page",
-            },
-        ),
-        page.PAGE_MANIFEST,
+        shown("index", paths.PAGE),
+        paths.PAGE_MANIFEST,
     log:
         "results/logs/report_page.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("report_page")
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grows(4000),
+        runtime=grows(30),
     params:
-        # A function, as Snakemake would take the patterns in a plain text for its own.
-        spec=lambda w: spec(figures.page_spec(plan)),
+        spec=told("report_page"),
     message:
         "The index page"
-    shell:
-        stage("report_page")

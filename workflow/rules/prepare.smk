@@ -4,37 +4,36 @@ rule prepare:
         paths.DATASET,
     log:
         "results/logs/prepare/{dataset}.log",
+    benchmark:
+        measured("prepare", "dataset")
     conda:
         ENVIRONMENT
     params:
-        spec=lambda w: spec(plan.dataset_spec(w.dataset)),
+        spec=told("prepare"),
     message:
         "Looking at the dataset {wildcards.dataset}"
     shell:
-        stage("prepare")
+        RUN
 
 
-rule fetch_start:
+use rule prepare as fetch_start with:
     input:
-        checkpoint=lambda w: plan.checkpoint_file(w.model),
+        reads("fetch_start"),
     output:
         [paths.at(pattern, model=plan.transferred()) for pattern in paths.START_FILES],
     log:
         "results/logs/fetch_start/{model}.log",
-    conda:
-        ENVIRONMENT
+    benchmark:
+        measured("fetch_start", "model")
     params:
-        spec=lambda w: spec(plan.start_spec(w.model)),
+        spec=told("fetch_start"),
     message:
         "Fetching the weights that {wildcards.model} starts with"
-    shell:
-        stage("fetch")
 
 
-rule fetch:
+use rule prepare as fetch with:
     input:
-        paths.DATASET,
-        checkpoint=lambda w: plan.checkpoint_file(w.model),
+        reads("fetch"),
     output:
         [
             paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched())
@@ -42,11 +41,9 @@ rule fetch:
         ],
     log:
         "results/logs/fetch/{dataset}/{model}.log",
-    conda:
-        ENVIRONMENT
+    benchmark:
+        measured("fetch", "dataset", "model")
     params:
-        spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
+        spec=told("fetch"),
     message:
         "Fetching the weights of {wildcards.model} for {wildcards.dataset}"
-    shell:
-        stage("fetch")

@@ -1,97 +1,52 @@
 # Figures and pages, from tables and cached maps.
-
-
-rule plot:
+use rule score as plot with:
     input:
-        paths.IDSDS_TABLE,
+        reads("plot"),
     output:
-        report(
-            figures.PLOT_SVG,
-            caption="../report/idsds_plot.rst",
-            category="Scores",
-            labels={"what": "every method on every model", "kind": "figure"},
-        ),
-        figures.PLOT_PNG,
-        figures.PLOT_MANIFEST,
+        shown("idsds_plot", paths.PLOT["svg"]),
+        paths.PLOT["png"],
+        paths.PLOT_MANIFEST,
     log:
         "results/logs/plot.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
-    resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+    benchmark:
+        measured("plot")
     params:
-        spec=lambda w: spec(figures.plot_spec(plan)),
+        spec=told("plot"),
     message:
         "Figure of the scores"
-    shell:
-        stage("plot")
 
 
-rule pages:
+use rule score as pages with:
     input:
-        plan.tables(),
+        reads("pages"),
     output:
-        report(
-            figures.SCORES_PAGE,
-            caption="../report/idsds_table.rst",
-            category="Scores",
-            labels={"what": "every method on every model", "kind": "page"},
-        ),
-        report(
-            figures.RANK_PAGE,
-            caption="../report/meta_rank.rst",
-            category="Ranking",
-            labels={"what": "Meta-Rank over all test cases", "kind": "page"},
-        ),
-        report(
-            figures.ACCURACY_PAGE,
-            caption="../report/accuracy.rst",
-            category="Models",
-            labels={"what": "accuracy before and after finetuning", "kind": "page"},
-        ),
-        figures.PAGES_MANIFEST,
+        shown("idsds_table", paths.TABLE_PAGES["idsds_table"]),
+        shown("meta_rank", paths.TABLE_PAGES["meta_rank"]),
+        shown("accuracy", paths.TABLE_PAGES["accuracy"]),
+        paths.PAGES_MANIFEST,
     log:
         "results/logs/pages.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
-    resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+    benchmark:
+        measured("pages")
     params:
-        spec=lambda w: spec(figures.pages_spec(plan)),
+        spec=told("pages"),
     message:
         "Pages of the tables"
-    shell:
-        stage("pages")
 
 
-if figures.gallery_images(plan):
+if reports.shown_images(plan):
 
-    rule gallery:
+    use rule score as gallery with:
         input:
-            figures.gallery_inputs(plan),
+            reads("gallery"),
         output:
-            report(
-                figures.GALLERY,
-                caption="../report/maps.rst",
-                category="Maps",
-                labels={"what": "the first images under every method", "kind": "page"},
-            ),
-            figures.GALLERY_MANIFEST,
+            shown("maps", paths.GALLERY),
+            paths.GALLERY_MANIFEST,
         log:
             "results/logs/gallery.log",
-        conda:
-            ENVIRONMENT
-        threads: THREADS
-        resources:
-            mem_mb=lambda w, attempt: 2000 * attempt,
-            runtime=lambda w, attempt: 30 * attempt,
+        benchmark:
+            measured("gallery")
         params:
-            spec=lambda w: spec(figures.gallery_spec(plan)),
+            spec=told("gallery"),
         message:
             "Page of maps"
-        shell:
-            stage("gallery")

@@ -1,98 +1,61 @@
 # Scores from maps and drops alone, and the tables; no network runs from here on.
 rule score:
     input:
-        lambda w: plan.score_inputs(w.dataset, w.model, w.weights, w.metric),
+        reads("score"),
     output:
         paths.SCORES,
         paths.SCORES_MANIFEST,
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
+    benchmark:
+        measured("score", *NETWORK, "metric")
     conda:
         ENVIRONMENT
     threads: THREADS
     resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grows(2000),
+        runtime=grows(30),
     params:
-        spec=lambda w: spec(plan.score_spec(w.dataset, w.model, w.weights, w.metric)),
+        spec=told("score"),
     message:
         "{wildcards.metric} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
     shell:
-        stage("score")
+        RUN
 
 
-rule tables:
+use rule score as tables with:
     input:
-        plan.score_files(),
-        plan.table_drop_files(),
+        reads("tables"),
     output:
-        report(
-            paths.IDSDS_TABLE,
-            caption="../report/idsds_table.rst",
-            category="Scores",
-            labels={"what": "every method on every model", "kind": "table"},
-        ),
-        report(
-            paths.META_RANK,
-            caption="../report/meta_rank.rst",
-            category="Ranking",
-            labels={"what": "Meta-Rank over all test cases", "kind": "table"},
-        ),
-        report(
-            paths.ACCURACY,
-            caption="../report/accuracy.rst",
-            category="Models",
-            labels={"what": "accuracy before and after finetuning", "kind": "table"},
-        ),
-        report(
-            paths.APPLICABILITY,
-            caption="../report/applicability.rst",
-            category="Models",
-            labels={"what": "which explainer applies to which model", "kind": "table"},
-        ),
+        shown("idsds_table", paths.IDSDS_TABLE),
+        shown("meta_rank", paths.META_RANK),
+        shown("accuracy", paths.ACCURACY),
+        shown("applicability", paths.APPLICABILITY),
         paths.TABLES_MANIFEST,
     log:
         "results/logs/tables.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
-    resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+    benchmark:
+        measured("tables")
     params:
-        spec=spec(plan.table_spec()),
+        spec=told("tables"),
     message:
         "Tables: scores, Meta-Rank, accuracy, applicability"
-    shell:
-        stage("tables")
 
 
-rule all_scores:
+use rule score as all_scores with:
     input:
-        plan.score_files(plan.all_cases()),
+        reads("all_scores"),
     output:
-        report(
-            paths.SCORES_TABLE,
-            caption="../report/scores.rst",
-            category="Scores",
-            labels={
-                "what": "every metric, every method, every model",
-                "kind": "table",
-            },
-        ),
+        shown("scores", paths.SCORES_TABLE),
         paths.SCORES_TABLE_MANIFEST,
     log:
         "results/logs/scores.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("all_scores")
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grows(4000),
+        runtime=grows(60),
     params:
-        # A function, as Snakemake would take the pattern in a plain text for its own.
-        spec=lambda w: spec(plan.scores_table_spec()),
+        spec=told("all_scores"),
     message:
         "Table of all metrics"
-    shell:
-        stage("all_scores")

@@ -1,55 +1,37 @@
 # Is a finetuned network still the one that was to be explained? What channels answer to, and the comparison.
-rule channels:
+use rule drops as channels with:
     input:
-        paths.DATASET,
-        paths.WEIGHTS,
+        reads("channels"),
     output:
         updates(paths.channel_files(paths.CHANNELS, "{shard}")),
     log:
         "results/logs/channels/{dataset}/{model}/{weights}.{shard}.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("channels", *NETWORK, "shard")
     resources:
         gpu=1,
-        mem_mb=lambda w, attempt: 6000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grows(6000),
+        runtime=grows(60),
     params:
-        spec=lambda w: spec(
-            alike.channels_spec(plan, w.dataset, w.model, w.weights, int(w.shard))
-        ),
+        spec=told("channels"),
     message:
         "Channels of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
-    shell:
-        stage("channels")
 
 
-rule similarity:
+use rule score as similarity with:
     input:
-        alike.similarity_inputs(plan),
+        reads("similarity"),
     output:
-        [
-            report(
-                file,
-                caption="../report/similarity.rst",
-                category="Networks",
-                labels={"what": "networks before and after finetuning"},
-            )
-            for file in alike.SIMILARITY_FILES
-        ],
-        alike.SIMILARITY_MANIFEST,
+        shown("similarity", *paths.SIMILARITY.values()),
+        paths.SIMILARITY_MANIFEST,
     log:
         "results/logs/similarity.log",
-    conda:
-        ENVIRONMENT
-    threads: THREADS
+    benchmark:
+        measured("similarity")
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grows(4000),
+        runtime=grows(60),
     params:
-        # A function, as Snakemake would take the patterns in a plain text for its own.
-        spec=lambda w: spec(alike.similarity_spec(plan)),
+        spec=told("similarity"),
     message:
         "Networks before and after finetuning"
-    shell:
-        stage("similarity")

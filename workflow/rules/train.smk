@@ -1,8 +1,7 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
 rule pretrain:
     input:
-        paths.DATASET,
-        start=lambda w: plan.start_file(w.model),
+        reads("pretrain"),
     output:
         updates(
             paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())
@@ -10,28 +9,27 @@ rule pretrain:
         ),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
+    benchmark:
+        measured("pretrain", "dataset", "model")
     conda:
         ENVIRONMENT
-    threads: lambda w: max(THREADS, plan.training_devices(w.model, paths.PRETRAINED))
+    threads: training_threads
     resources:
-        gpu=lambda w: plan.training_devices(w.model, paths.PRETRAINED),
+        gpu=training_gpus,
         nodes=1,
-        mem_mb=lambda w, attempt: 8000
-        * attempt
-        * plan.training_devices(w.model, paths.PRETRAINED),
-        runtime=lambda w, attempt: 240 * attempt,
+        mem_mb=training_memory,
+        runtime=grows(240),
     params:
-        spec=lambda w: spec(plan.pretrain_spec(w.dataset, w.model)),
+        spec=told("pretrain"),
     message:
         "Training {wildcards.model} on {wildcards.dataset}"
     shell:
-        stage("pretrain")
+        RUN
 
 
-rule finetune:
+use rule pretrain as finetune with:
     input:
-        paths.DATASET,
-        paths.at(paths.WEIGHTS, weights=paths.PRETRAINED),
+        reads("finetune"),
     output:
         updates(
             paths.at(pattern, weights=plan.finetuned())
@@ -39,36 +37,24 @@ rule finetune:
         ),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
-    conda:
-        ENVIRONMENT
-    threads: lambda w: max(THREADS, plan.training_devices(w.model, w.weights))
-    resources:
-        gpu=lambda w: plan.training_devices(w.model, w.weights),
-        nodes=1,
-        mem_mb=lambda w, attempt: 8000
-        * attempt
-        * plan.training_devices(w.model, w.weights),
-        runtime=lambda w, attempt: 240 * attempt,
+    benchmark:
+        measured("finetune", *NETWORK)
     params:
-        spec=lambda w: spec(plan.finetune_spec(w.dataset, w.model, w.weights)),
+        spec=told("finetune"),
     message:
         "Finetuning {wildcards.model} on {wildcards.dataset} ({wildcards.weights})"
-    shell:
-        stage("finetune")
 
 
-rule keep_epoch:
+use rule prepare as keep_epoch with:
     input:
-        lambda w: plan.kept_inputs(w.dataset, w.model, w.weights),
+        reads("keep_epoch"),
     output:
         [paths.at(pattern, weights=list(plan.kept)) for pattern in paths.WEIGHTS_FILES],
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
-    conda:
-        ENVIRONMENT
+    benchmark:
+        measured("keep_epoch", *NETWORK)
     params:
-        spec=lambda w: spec(plan.kept_spec(w.dataset, w.model, w.weights)),
+        spec=told("keep_epoch"),
     message:
         "Taking {wildcards.weights} out of the finetuning of {wildcards.model} on {wildcards.dataset}"
-    shell:
-        stage("keep_epoch")

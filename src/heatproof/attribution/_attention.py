@@ -164,3 +164,22 @@ def require_tokens(maps: list[torch.Tensor], images: torch.Tensor, transformer: 
             f"the network's attention is between tokens {shapes}, and {transformer.num_prefix_tokens} prefix tokens "
             f"with {rows}×{columns} patches make {tokens}: its tokens are no grid of patches"
         )
+
+
+def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of each block, first to last."""
+    import torch
+
+    relevance: torch.Tensor | None = None
+    for each in weighted:
+        if relevance is None:
+            relevance = torch.eye(each.shape[-1]).to(each).expand_as(each)
+        relevance = relevance + each @ relevance
+    assert relevance is not None
+    return relevance
+
+
+def weigh(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
+    for each, slope in zip(attention, gradients, strict=True):
+        yield (slope * each).clamp(min=0).mean(1)

@@ -1,4 +1,4 @@
-"""What explainers that hook modules need of a network: to be a module, never alone, and not in place."""
+"""What explainers that hook modules need of a network: its output, and that nothing is in place."""
 
 from __future__ import annotations
 
@@ -10,33 +10,20 @@ import torch
 from torch import nn
 
 
-class Together(nn.Module):
-    """A network in which a single image travels with a copy of itself, for the reason that `never_alone` gives."""
+def keep_output(network: nn.Module) -> tuple[nn.Module, list[torch.Tensor]]:
+    """Return `network` in a module, and a list that has its output of the last pass.
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.train(network.training)
+    A hook keeps it, so that the traceback of an error in the network does not pass through this module.
+    """
+    kept: list[torch.Tensor] = []
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return what the network says of these images alone."""
-        return self.network(images) if len(images) > 1 else self.network(torch.cat([images, images]))[:1]
+    def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        kept[:] = [output.detach()]
 
-
-class Listening(nn.Module):
-    """A network that keeps what it said last."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.said: torch.Tensor | None = None
-        self.train(network.training)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the network's outputs."""
-        output = self.network(images)
-        self.said = output.detach()
-        return output
+    watched = nn.Sequential(network)
+    watched.training = network.training
+    watched.register_forward_hook(keep)
+    return watched, kept
 
 
 @contextlib.contextmanager

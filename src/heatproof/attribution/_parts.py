@@ -1,14 +1,13 @@
-"""What the families share: cutting a batch into network passes, and drawing at random image by image."""
+"""What the families share: cutting a batch into network passes, in which no image is alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
-from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.randomness import torch_generator
+from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
     import torch
@@ -27,18 +26,33 @@ def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
         )
 
 
-def never_alone(network: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return `network` such that a single image travels with a copy of itself.
+def never_alone(network: torch.nn.Module) -> torch.nn.Module:
+    """Return `network` in a module in which a single image travels with a copy of itself.
 
     For one small image PyTorch picks other convolutions on the CPU than for two or more. Their rounding switches a
     ReLU in one image of thirty or so, whose gradient then jumps by far more than rounding.
+
+    The copy is added and taken off by hooks, so that the traceback of an error in the network does not pass through
+    this module.
     """
     import torch
 
-    def forward(images: torch.Tensor) -> torch.Tensor:
-        return network(images) if len(images) > 1 else network(torch.cat([images, images]))[:1]
+    alone = False
 
-    return forward
+    def add_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor | None:
+        nonlocal alone
+        (images,) = inputs
+        alone = len(images) < 2
+        return torch.cat([images, images]) if alone else None
+
+    def take_off(_: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
+        return output[:1] if alone else None
+
+    together = torch.nn.Sequential(network)
+    together.training = network.training
+    together.register_forward_pre_hook(add_copy)
+    together.register_forward_hook(take_off)
+    return together
 
 
 def accompany(part: Explained) -> Explained:
@@ -55,47 +69,6 @@ def accompany(part: Explained) -> Explained:
 def leaf(images: torch.Tensor) -> torch.Tensor:
     """Return the images as a tensor that asks for gradients, and leave the caller's as it is."""
     return images.detach().requires_grad_()
-
-
-def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
-    """Return one draw for each image, stacked along a new first axis, as the images in device and dtype."""
-    import torch
-
-    drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
-    return torch.stack(drawn).to(explained.images)
-
-
-def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
-    """Return one image (C, H, W) for each image, every value uniform in [low, high).
-
-    Raises
-    ------
-    HeatproofError
-        If `low` is not below `high`.
-    """
-    import torch
-
-    require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
-
-    def draw(generator: torch.Generator) -> torch.Tensor:
-        return torch.rand(explained.images.shape[1:], generator=generator) * (high - low) + low
-
-    return draw_per_image(explained, purpose, draw)
-
-
-def take_background(explained: Explained, count: int) -> torch.Tensor:
-    """Return `count` training images (count, C, H, W), the same for every batch, as the images in device and dtype.
-
-    Raises
-    ------
-    NotApplicable
-        If there are no training images.
-    HeatproofError
-        If there are fewer than `count`.
-    """
-    if explained.background is None:
-        raise NotApplicable("its baselines are training images, and there are none here")
-    return explained.background(count).to(explained.images)
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._parts import draw_per_image, leaf, never_alone, parts, require
+from heatproof.attribution._draws import draw_per_image
+from heatproof.attribution._parts import leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("guided_ig")
+@explainer("guided_ig", family="adaptive")
 def guided_ig(
     explained: Explained,
     *,
@@ -178,7 +179,7 @@ def move(
     return moved
 
 
-@explainer("agi")
+@explainer("agi", family="adaptive")
 def agi(
     explained: Explained,
     *,

@@ -8,11 +8,10 @@ hides it: that is switched off for the pass and set back after it, and changes l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._attention import attend, to_pixels
+from heatproof.attribution._attention import attend, propagate, to_pixels, weigh
 from heatproof.attribution._parts import parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("raw_attention", signed=False)
+@explainer("raw_attention", family="attention", signed=False)
 def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block, the mean of its heads.
 
@@ -44,7 +43,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", signed=False)
+@explainer("attention_rollout", family="attention", signed=False)
 def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention rollout: the product of all blocks' attention, half of each block passing tokens on unchanged.
 
@@ -67,7 +66,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_rollout": torch.cat(maps)}
 
 
-@explainer("attention_grad", signed=False)
+@explainer("attention_grad", family="attention", signed=False)
 def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block times its gradient, where that is positive, the mean of its heads.
 
@@ -93,7 +92,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_grad": torch.cat(maps)}
 
 
-@explainer("chefer_attention", signed=False)
+@explainer("chefer_attention", family="attention", signed=False)
 def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
@@ -119,7 +118,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"chefer_attention": torch.cat(maps)}
 
 
-@explainer("transition_attention", signed=False)
+@explainer("transition_attention", family="attention", signed=False)
 def transition_attention(
     explained: Explained,
     *,
@@ -213,22 +212,3 @@ def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
     for each in attention:
         rolled = (each + identity) / 2 @ rolled
     return rolled
-
-
-def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of each block, first to last."""
-    import torch
-
-    relevance: torch.Tensor | None = None
-    for each in weighted:
-        if relevance is None:
-            relevance = torch.eye(each.shape[-1]).to(each).expand_as(each)
-        relevance = relevance + each @ relevance
-    assert relevance is not None
-    return relevance
-
-
-def weigh(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
-    for each, slope in zip(attention, gradients, strict=True):
-        yield (slope * each).clamp(min=0).mean(1)

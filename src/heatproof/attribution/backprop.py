@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution._parts import accompany, leaf, parts, require
+from heatproof.attribution._parts import accompany, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SAME = 1e-6
 
 
-@explainer("guided_backprop")
+@explainer("guided_backprop", family="backprop")
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient in which every ReLU lets back positive values only, where it was active (captum `GuidedBackprop`).
 
@@ -39,7 +39,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     return {"guided_backprop": _through_relus(explained, GuidedBackprop, "guided backprop")}
 
 
-@explainer("deconvolution")
+@explainer("deconvolution", family="backprop")
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient in which every ReLU lets back positive values only, active or not (captum `Deconvolution`).
 
@@ -62,7 +62,7 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     return {"deconvolution": _through_relus(explained, Deconvolution, "deconvolution")}
 
 
-@explainer("guided_grad_cam", needs={"cam_layer"})
+@explainer("guided_grad_cam", family="backprop", needs={"cam_layer"})
 def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Guided backprop times Grad-CAM, enlarged bilinearly (captum `GuidedGradCam`).
 
@@ -112,10 +112,10 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
 def _through_relus(explained: Explained, captum_class: type, name: str) -> torch.Tensor:
     import torch
 
-    from heatproof.attribution._modules import Together, hookable
+    from heatproof.attribution._modules import hookable
 
     _require_relus(explained.network, name)
-    method: Any = captum_class(Together(explained.output))
+    method: Any = captum_class(never_alone(explained.output))
     with hookable(explained.output), torch.enable_grad():
         maps = [method.attribute(leaf(part.images), target=part.targets).detach().sum(1) for part in parts(explained)]
     found = torch.cat(maps)
@@ -125,9 +125,12 @@ def _through_relus(explained: Explained, captum_class: type, name: str) -> torch
 
 
 def _require_difference(explained: Explained, maps: torch.Tensor, name: str) -> None:
-    from heatproof.attribution.gradient import saliency
+    import torch
+    from captum.attr import Saliency
 
-    plain = saliency(explained)["saliency"]
+    method = Saliency(never_alone(explained.output))
+    gradients = [method.attribute(leaf(part.images), target=part.targets, abs=False) for part in parts(explained)]
+    plain = torch.cat([gradient.detach().sum(1) for gradient in gradients])
     scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
     explained.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
     if explained.figures is not None and explained.figures["difference_from_gradient"].value <= SAME:

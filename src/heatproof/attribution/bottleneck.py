@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from heatproof.attribution._parts import draw_per_image, never_alone, parts, require, take_background
+from heatproof.attribution._draws import draw_per_image, take_background
+from heatproof.attribution._parts import never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
@@ -22,7 +23,7 @@ START = 5.0
 EPSILON = 1e-3
 
 
-@explainer("iba", signed=False, needs={"cam_layer"})
+@explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"})
 def iba(
     explained: Explained,
     *,
@@ -85,7 +86,6 @@ def iba(
     import torch
     from torch.nn.functional import interpolate
 
-    from heatproof.attribution._modules import Together
     from heatproof.models.network import find_layer
 
     require(beta > 0, f"IBA needs a beta above 0, not {beta}.")
@@ -98,70 +98,75 @@ def iba(
     name = layer or facts.cam_layer
     if name is None:
         raise NotApplicable(facts.cam_reason)
-    tap = _Tap(Together(explained.network), find_layer(explained.network, name, "model"), name)
-    mean, deviation = _moments(tap, take_background(explained, baselines), explained.batch_size)
+    tap = _Tap(never_alone(explained.network), find_layer(explained.network, name, "model"), name)
+    moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
+    search = _Search(beta, steps, samples, learning_rate, smooth)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
     for few in parts(explained, max(1, explained.batch_size // samples)):
         features = torch.cat([tap.read(part.images) for part in parts(few)])
-        nats = _optimise(few, tap, features, mean, deviation, beta, steps, samples, learning_rate, smooth)
+        nats = _optimise(few, tap, features, moments, search)
         bits = nats.sum(1, keepdim=True) / math.log(2)
         maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
     return {"iba": torch.cat(maps)}
 
 
-def _optimise(
-    few: Explained,
-    tap: _Tap,
-    features: torch.Tensor,
-    mean: torch.Tensor,
-    deviation: torch.Tensor,
-    beta: float,
-    steps: int,
-    samples: int,
-    learning_rate: float,
-    smooth: float,
-) -> torch.Tensor:
+class _Moments(NamedTuple):
+    """Mean and standard deviation (C, h, w) of the layer's features over training images."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+
+class _Search(NamedTuple):
+    """How λ is found: the options of `iba` of these names."""
+
+    beta: float
+    steps: int
+    samples: int
+    learning_rate: float
+    smooth: float
+
+
+def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
     """Return the information (N, C, h, w) in nats of each element of the features."""
     import torch
     from torch.nn.functional import cross_entropy
 
     elements = features[0].numel()
     alpha = torch.full_like(features, START).requires_grad_()
-    optimiser = torch.optim.Adam([alpha], learning_rate, eps=EPSILON)
-    shape = (samples, *features.shape[1:])
-    rows = torch.arange(len(features), device=features.device).repeat_interleave(samples)
-    for step in range(steps):
+    optimiser = torch.optim.Adam([alpha], search.learning_rate, eps=EPSILON)
+    shape = (search.samples, *features.shape[1:])
+    rows = torch.arange(len(features), device=features.device).repeat_interleave(search.samples)
+    for step in range(search.steps):
         noise = draw_per_image(
             few, f"noise of iba, step {step}", lambda generator: torch.randn(shape, generator=generator)
         ).flatten(0, 1)
         with torch.enable_grad():
             # Times the number of elements, so that gradients are of the order of beta whatever the layer.
             (gradient,) = torch.autograd.grad(
-                beta * _information(alpha, features, mean, deviation, smooth).sum(), alpha
+                search.beta * _information(alpha, features, moments, search.smooth).sum(), alpha
             )
         for part in torch.arange(len(rows), device=rows.device).split(few.batch_size):
             which = rows[part]
             with torch.enable_grad():
-                passed, lost = _shares(alpha, smooth)
-                mixed = passed[which] * features[which] + lost[which] * (mean + deviation * noise[part])
+                passed, lost = _shares(alpha, search.smooth)
+                mixed = passed[which] * features[which] + lost[which] * (moments.mean + moments.deviation * noise[part])
                 logits = tap.replace(few.images[which], mixed)
-                loss = cross_entropy(logits, few.targets[which], reduction="sum") * (elements / samples)
+                loss = cross_entropy(logits, few.targets[which], reduction="sum") * (elements / search.samples)
                 (slope,) = torch.autograd.grad(loss, alpha, allow_unused=True)
             if slope is None:
                 raise NotApplicable(f"its logits do not depend on what the layer {tap.name!r} puts out")
             gradient = gradient + slope
         alpha.grad = gradient
         optimiser.step()
-    return _information(alpha.detach(), features, mean, deviation, smooth)
+    return _information(alpha.detach(), features, moments, search.smooth)
 
 
-def _information(
-    alpha: torch.Tensor, features: torch.Tensor, mean: torch.Tensor, deviation: torch.Tensor, smooth: float
-) -> torch.Tensor:
+def _information(alpha: torch.Tensor, features: torch.Tensor, moments: _Moments, smooth: float) -> torch.Tensor:
     """Return the Kullback-Leibler divergence in nats of N(λR + (1 − λ)μ, (1 − λ)²σ²) from N(μ, σ²), by element."""
     passed, lost = _shares(alpha, smooth)
-    signal = (passed * (features - mean) / deviation).square()
+    signal = (passed * (features - moments.mean) / moments.deviation).square()
     # Rounding alone can take it below zero where nothing passes.
     return ((signal + lost.square() - 1) / 2 - lost.log()).clamp(min=0)
 
@@ -173,15 +178,18 @@ def _shares(alpha: torch.Tensor, smooth: float) -> tuple[torch.Tensor, torch.Ten
 
 def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
     """Return values (N, C, h, w) under a Gaussian that reaches two sigmas, reflected at the borders."""
+    import torch
     from torchvision.transforms.functional import gaussian_blur
 
     width, height = (2 * min(round(2 * sigma), length - 1) + 1 for length in (values.shape[3], values.shape[2]))
     if sigma <= 0 or width == height == 1:
         return values
-    return never_alone(lambda several: gaussian_blur(several, [width, height], [sigma, sigma]))(values)
+    # A single image with a copy of itself, for the reason that `never_alone` gives.
+    both = values if len(values) > 1 else torch.cat([values, values])
+    return gaussian_blur(both, [width, height], [sigma, sigma])[: len(values)]
 
 
-def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
     """Return mean and standard deviation (C, h, w) of the layer's features over the images."""
     import torch
 
@@ -191,7 +199,7 @@ def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> tuple[torch.Te
         features = tap.read(some).cpu().double()
         total, squares = total + features.sum(0), squares + features.square().sum(0)
     variance = ((squares - total.square() / count) / (count - 1)).clamp(min=0)
-    return (total / count).to(images), variance.sqrt().clamp(min=LEAST_DEVIATION).to(images)
+    return _Moments((total / count).to(images), variance.sqrt().clamp(min=LEAST_DEVIATION).to(images))
 
 
 class _Tap:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._parts import accompany, leaf, parts, require
+from heatproof.attribution._parts import accompany, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("grad_cam", signed=False, needs={"cam_layer"})
+@explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
 def grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
@@ -41,7 +41,7 @@ def grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     return {"grad_cam": _extract(explained, GradCAM)}
 
 
-@explainer("grad_cam_pp", signed=False, needs={"cam_layer"})
+@explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
 def grad_cam_pp(explained: Explained) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
@@ -63,7 +63,7 @@ def grad_cam_pp(explained: Explained) -> dict[str, torch.Tensor]:
     return {"grad_cam_pp": _extract(explained, GradCAMpp)}
 
 
-@explainer("xgrad_cam", signed=False, needs={"cam_layer"})
+@explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
 def xgrad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
@@ -84,7 +84,7 @@ def xgrad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     return {"xgrad_cam": _extract(explained, XGradCAM)}
 
 
-@explainer("layer_cam", signed=False, needs={"cam_layer"})
+@explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
 def layer_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
@@ -105,7 +105,7 @@ def layer_cam(explained: Explained) -> dict[str, torch.Tensor]:
     return {"layer_cam": _extract(explained, LayerCAM)}
 
 
-@explainer("smooth_grad_cam_pp", signed=False, needs={"cam_layer"})
+@explainer("smooth_grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
 def smooth_grad_cam_pp(
     explained: Explained, *, samples: Count = 4, stdev: Annotated[float, Bounds(above=0)] = 0.3
 ) -> dict[str, torch.Tensor]:
@@ -147,7 +147,7 @@ def smooth_grad_cam_pp(
     return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, draw, num_samples=samples, std=stdev)}
 
 
-@explainer("score_cam", signed=False, needs={"cam_layer"})
+@explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
 def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by what the output gains where they are active (torchcam `ScoreCAM`).
 
@@ -169,7 +169,7 @@ def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
     return {"score_cam": _extract(explained, ScoreCAM, batch_size=max(2, explained.batch_size))}
 
 
-@explainer("ss_cam", signed=False, needs={"cam_layer"})
+@explainer("ss_cam", family="cam", signed=False, needs={"cam_layer"})
 def ss_cam(
     explained: Explained, *, samples: Count = 35, stdev: Annotated[float, Bounds(above=0)] = 2.0
 ) -> dict[str, torch.Tensor]:
@@ -213,7 +213,7 @@ def ss_cam(
     return {"ss_cam": _extract(explained, SSCAM, draw, **options)}
 
 
-@explainer("is_cam", signed=False, needs={"cam_layer"})
+@explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
 def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM's weights, the mean along a path from a small share of each channel on (torchcam `ISCAM`).
 
@@ -246,7 +246,7 @@ def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tens
     return {"is_cam": _extract(explained, ISCAM, batch_size=max(2, explained.batch_size), num_samples=samples)}
 
 
-@explainer("hires_cam", needs={"cam_layer"})
+@explainer("hires_cam", family="cam", needs={"cam_layer"})
 def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
 
@@ -309,8 +309,6 @@ def _extract(
     import torch
     from torch.nn.functional import interpolate
 
-    from heatproof.attribution._modules import Together
-
     class Watched(extractor_class):
         """Keeps the weights, which torchcam throws away."""
 
@@ -320,7 +318,7 @@ def _extract(
 
     layer, name = _find_cam_layer(explained)
     # Score-CAM runs the network itself, and its last pass can be one image.
-    output = Together(explained.output)
+    output = never_alone(explained.output)
     maps = []
     for part in parts(explained):
         count, part = len(part.image_ids), accompany(part)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._parts import leaf, parts, require, take_background
+from heatproof.attribution._draws import take_background
+from heatproof.attribution._parts import leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Count
 from heatproof.errors import NotApplicable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 
 
-@explainer("deep_lift")
+@explainer("deep_lift", family="deep")
 def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
     """DeepLift with the rescale rule, from the zero baseline (captum `DeepLift`).
 
@@ -47,7 +48,7 @@ def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
     return {"deep_lift": torch.cat(maps)}
 
 
-@explainer("deep_shap")
+@explainer("deep_shap", family="deep")
 def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.Tensor]:
     """Mean of DeepLift's maps over baselines from the training images (captum `DeepLiftShap`).
 
@@ -94,13 +95,13 @@ def _rescale(
     from captum.attr import DeepLift
     from captum.attr._core.deep_lift import SUPPORTED_NON_LINEAR
 
-    from heatproof.attribution._modules import Listening, copied_inputs, counted_calls, hookable
+    from heatproof.attribution._modules import copied_inputs, counted_calls, hookable, keep_output
 
     if explained.output is not explained.network:
         raise NotApplicable(
             "captum's rule for the softmax mixes the images of a batch: DeepLift attributes logits only"
         )
-    network = Listening(explained.output)
+    network, said = keep_output(explained.output)
     with (
         hookable(explained.output),
         copied_inputs(explained.output, tuple(SUPPORTED_NON_LINEAR)),
@@ -115,9 +116,8 @@ def _rescale(
         finally:
             _forget(explained.output, tuple(SUPPORTED_NON_LINEAR))
     _refuse_reused(calls)
-    assert network.said is not None
     # The outputs of the pass that was made anyway; captum's own delta runs the network twice more.
-    at_images, at_baselines = network.said.chunk(2)
+    at_images, at_baselines = said[0].chunk(2)
     change = at_images - at_baselines
     maps = values.detach().sum(1)
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.

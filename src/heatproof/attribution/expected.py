@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._parts import draw_per_image, leaf, never_alone, parts, require, take_background
+from heatproof.attribution._draws import draw_per_image, take_background
+from heatproof.attribution._parts import leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("expected_gradients")
+@explainer("expected_gradients", family="expected")
 def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
     """Integrated gradients averaged over training images as baselines, by random points on the paths.
 
@@ -48,7 +49,7 @@ def expected_gradients(explained: Explained, *, samples: Count = 100, baselines:
     return {"expected_gradients": _expect(explained, "expected_gradients", samples, baselines, 0.0)}
 
 
-@explainer("gradient_shap")
+@explainer("gradient_shap", family="expected")
 def gradient_shap(
     explained: Explained,
     *,

@@ -29,7 +29,7 @@ TIE = 1e-3
 LEAST_INFLUENCE = 1e-3
 
 
-@explainer("extremal_perturbation", signed=False)
+@explainer("extremal_perturbation", family="extremal", signed=False)
 def extremal_perturbation(
     explained: Explained,
     *,

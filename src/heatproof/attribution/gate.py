@@ -6,7 +6,7 @@ evaluation split, and the record beside the store is read by every job after the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,16 @@ from heatproof.manifest import read_sealed, write_sealed
 IMAGES = 4
 
 
-def open_gate(
-    path: str, key: str, try_it: Callable[[dict[str, Figure]], np.ndarray], passes: Callable[[], int]
+def read_gate(path: str, key: str) -> dict[str, Any] | None:
+    """Return the record that `write_gate` left for the store of this key, or None."""
+    made = read_sealed(path)
+    return made if made is not None and made.get("key") == key else None
+
+
+def write_gate(
+    path: str, key: str, images: int, figures: Mapping[str, Figure], gap: str | None, network_passes: int
 ) -> dict[str, Any]:
-    """Return the record of an explainer on a network, made now if none of this key is there.
+    """Write down what came of trying an explainer on a network, and return it.
 
     Parameters
     ----------
@@ -29,32 +35,24 @@ def open_gate(
         Where the record is kept.
     key
         Of the store that the maps go to.
-    try_it
-        Makes maps (N, M, H, W) of the first few images, and puts into the dict what the explainer notes of itself.
-    passes
-        The count of images that went through the network so far.
+    images
+        How many were explained.
+    figures
+        What the explainer noted of itself: ``completeness_error`` (integrated gradients) is the mean of the images;
+        ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and ``difference_from_gradient``
+        (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in [0, 1].
+    gap
+        Why the explainer does not apply, or None.
+    network_passes
+        Images that went through the network.
 
     Returns
     -------
     dict
-        ``figures``, name to ``value`` and ``limit`` (None for none): ``completeness_error`` (integrated gradients) is
-        the mean of the images; ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and
-        ``difference_from_gradient`` (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in
-        [0, 1]. ``gap``, the reason for one or None; ``images`` and ``network_passes``.
+        All but `path`; a figure as its ``value`` and ``limit``, None for none.
     """
-    made = read_sealed(path)
-    if made is not None and made.get("key") == key:
-        return made
-    figures: dict[str, Figure] = {}
-    before, gap, count = passes(), None, 0
-    try:
-        maps = try_it(figures)
-        count = len(maps)
-        hold(figures, maps)
-    except NotApplicable as reason:
-        gap = str(reason)
     told = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
-    record = {"key": key, "images": count, "figures": told, "gap": gap, "network_passes": passes() - before}
+    record = {"key": key, "images": images, "figures": told, "gap": gap, "network_passes": network_passes}
     write_sealed(path, record)
     return record
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("saliency")
+@explainer("saliency", family="gradient")
 def saliency(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient of the target output with respect to the image, with its sign (captum `Saliency`).
 
@@ -33,7 +33,7 @@ def saliency(explained: Explained) -> dict[str, torch.Tensor]:
     return {"saliency": torch.cat(maps)}
 
 
-@explainer("input_x_gradient")
+@explainer("input_x_gradient", family="gradient")
 def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
     """Image times gradient (captum `InputXGradient`).
 

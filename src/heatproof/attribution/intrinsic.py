@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("bagnet")
+@explainer("bagnet", family="intrinsic")
 def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over the pixels that it sees; the map sums to the logit.
 
@@ -62,7 +62,7 @@ def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
     return {"bagnet": torch.cat(maps)}
 
 
-@explainer("bcos")
+@explainer("bcos", family="intrinsic")
 def bcos(explained: Explained) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.gate import IMAGES, for_manifest, open_gate
+from heatproof.attribution.gate import IMAGES, for_manifest, hold, read_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.data.ahead import READING, read_ahead
 from heatproof.data.prepare import open_dataset
@@ -202,13 +202,12 @@ class _Context:
             background=self.background,
             figures=figures,
         )
-
-        def run(size: int) -> Mapping[str, torch.Tensor]:
-            if figures is not None:
-                figures.clear()
-            return self.function(replace(explained, batch_size=size), **self.entry["options"])
-
-        return stack_maps(self.within_memory(run, self.batch_size), self.entry, explained)
+        for attempt in self.within_memory.attempts(self.batch_size):
+            with attempt as size:
+                if figures is not None:
+                    figures.clear()
+                maps = self.function(replace(explained, batch_size=size), **self.entry["options"])
+        return stack_maps(maps, self.entry, explained)
 
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first few images, if the network has what the explainer needs."""
@@ -219,12 +218,18 @@ class _Context:
 def _pass_gate(piece: Piece, context: _Context) -> None:
     """Try the explainer on the first images of the split, once for all shards, and note what it says of itself."""
     few = min(IMAGES, len(context.dataset.splits["evaluation"]))
-    record = open_gate(
-        f"{piece.base}.gate.json",
-        piece.key,
-        lambda figures: context.tried(few, figures),
-        lambda: context.counter.images,
-    )
+    path = f"{piece.base}.gate.json"
+    record = read_gate(path, piece.key)
+    if record is None:
+        figures: dict[str, Figure] = {}
+        before, gap, count = context.counter.images, None, 0
+        try:
+            maps = context.tried(few, figures)
+            count = len(maps)
+            hold(figures, maps)
+        except NotApplicable as reason:
+            gap = str(reason)
+        record = write_gate(path, piece.key, count, figures, gap, context.counter.images - before)
     piece.provenance["gate"] = for_manifest(record)
     if record["gap"]:
         raise NotApplicable(record["gap"])

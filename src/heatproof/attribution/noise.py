@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._parts import draw_per_image, parts, require
-from heatproof.attribution.gradient import multiply_by_gradient
-from heatproof.attribution.path import integrate
+from heatproof.attribution._draws import draw_per_image
+from heatproof.attribution._parts import leaf, never_alone, parts, require
+from heatproof.attribution._quadrature import note_completeness, quadrature
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 @explainer(
     "noise_input_x_gradient",
+    family="noise",
     maps={
         "input_x_gradient_smoothgrad": True,
         "input_x_gradient_smoothgrad_sq": False,
@@ -63,11 +64,12 @@ def noise_input_x_gradient(
     HeatproofError
         If `samples` is below 1 or `stdev` below 0.
     """
-    return _moments(explained, "input_x_gradient", multiply_by_gradient, samples, stdev, relative)
+    return _moments(explained, "input_x_gradient", _multiply_by_gradient, samples, stdev, relative)
 
 
 @explainer(
     "noise_integrated_gradients",
+    family="noise",
     maps={
         "integrated_gradients_smoothgrad": True,
         "integrated_gradients_smoothgrad_sq": False,
@@ -110,9 +112,26 @@ def noise_integrated_gradients(
     HeatproofError
         If `samples` or `steps` is below 1, or `stdev` below 0.
     """
-    return _moments(
-        explained, "integrated_gradients", lambda part: integrate(part, 0.0, steps), samples, stdev, relative
-    )
+    return _moments(explained, "integrated_gradients", lambda part: _integrate(part, steps), samples, stdev, relative)
+
+
+# As in `gradient` and `path`, which are not imported, so that an edit of theirs does not start these maps again.
+def _multiply_by_gradient(part: Explained) -> torch.Tensor:
+    from captum.attr import InputXGradient
+
+    return InputXGradient(never_alone(part.output)).attribute(leaf(part.images), target=part.targets).detach()
+
+
+def _integrate(part: Explained, steps: int) -> torch.Tensor:
+    import torch
+    from captum.attr import IntegratedGradients
+
+    output = never_alone(part.output)
+    maps = IntegratedGradients(output).attribute(part.images, 0.0, **quadrature(part, steps)).detach()
+    if part.figures is not None:
+        with torch.no_grad():
+            note_completeness(part, maps, output(part.images) - output(torch.zeros_like(part.images)))
+    return maps
 
 
 def _moments(

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._parts import draw_uniform_images, never_alone, parts, require
+from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._parts import never_alone, parts, require
+from heatproof.attribution._quadrature import note_completeness, quadrature
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of an output's change that a map may miss: with few steps on a kinked path it is some percent, and where
-# it is more than the whole, a map of zeros would be nearer to the sum that is asked for.
-TOLERANCE = 1.0
 
-
-@explainer("integrated_gradients")
+@explainer("integrated_gradients", family="path")
 def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str, torch.Tensor]:
     """Integrated gradients from the zero baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
@@ -46,7 +44,7 @@ def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str
     return {"integrated_gradients": torch.cat([integrate(part, 0.0, steps).sum(1) for part in parts(explained)])}
 
 
-@explainer("integrated_gradients_uniform")
+@explainer("integrated_gradients_uniform", family="path")
 def integrated_gradients_uniform(
     explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
@@ -82,7 +80,7 @@ def integrated_gradients_uniform(
     return {"integrated_gradients_uniform": torch.cat(maps)}
 
 
-@explainer("left_integrated_gradients")
+@explainer("left_integrated_gradients", family="path")
 def left_integrated_gradients(
     explained: Explained,
     *,
@@ -150,32 +148,13 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     HeatproofError
         If `steps` is below 1.
     """
+    import torch
     from captum.attr import IntegratedGradients
 
-    require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
-    maps = (
-        IntegratedGradients(never_alone(part.output))
-        .attribute(
-            part.images,
-            baselines=baselines,
-            target=part.targets,
-            n_steps=steps,
-            internal_batch_size=part.batch_size,
-        )
-        .detach()
-    )
-    if part.figures is not None:
-        note_completeness(part, maps.sum((1, 2, 3)), baselines)
-    return maps
-
-
-def note_completeness(part: Explained, totals: torch.Tensor, baselines: torch.Tensor | float) -> None:
-    """Note by how much sums of maps (N,) miss the output's change, as a share of the largest change of an output."""
-    import torch
-
     output = never_alone(part.output)
-    with torch.no_grad():
-        change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
-    missed = (totals - change.gather(1, part.targets[:, None])[:, 0]).abs()
-    share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
-    part.note("completeness_error", share, TOLERANCE, mean=True)
+    maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature(part, steps)).detach()
+    if part.figures is not None:
+        with torch.no_grad():
+            change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
+        note_completeness(part, maps, change)
+    return maps

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._parts import draw_uniform_images, never_alone, require
+from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._parts import never_alone, require
 from heatproof.attribution._superpixels import cut_grid
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
@@ -22,7 +23,7 @@ Share = Annotated[float, Bounds(above=0, most=1)]
 Answer = Literal["probability", "logit"]
 
 
-@explainer("rise", signed=False)
+@explainer("rise", family="perturbation", signed=False)
 def rise(
     explained: Explained,
     *,
@@ -65,7 +66,7 @@ def rise(
     return {"rise": _rise(explained, None, masks, cells, probability, output)}
 
 
-@explainer("rise_uniform", signed=False)
+@explainer("rise_uniform", family="perturbation", signed=False)
 def rise_uniform(
     explained: Explained,
     *,
@@ -101,7 +102,7 @@ def rise_uniform(
     return {"rise_uniform": _rise(explained, baselines, masks, cells, probability, output)}
 
 
-@explainer("rise_grid", signed=False)
+@explainer("rise_grid", family="perturbation", signed=False)
 def rise_grid(
     explained: Explained,
     *,

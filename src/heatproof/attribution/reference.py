@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._parts import draw_per_image
+from heatproof.attribution._draws import draw_per_image
 from heatproof.attribution.registry import Explained, explainer
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LOW, BAND, HIGH = 0.4, (0.3, 0.6), 0.6
 SMOOTHING = 1.0
 
 
-@explainer("random", uses_model=False)
+@explainer("random", family="reference", uses_model=False)
 def random(explained: Explained) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn for each image.
 
@@ -40,7 +40,7 @@ def random(explained: Explained) -> dict[str, torch.Tensor]:
     return {"random": drawn * 2 - 1}
 
 
-@explainer("edges", signed=False, uses_model=False)
+@explainer("edges", family="reference", signed=False, uses_model=False)
 def edges(explained: Explained) -> dict[str, torch.Tensor]:
     """Magnitude of the Sobel gradient of the image's channel mean (scipy).
 
@@ -63,7 +63,10 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 @explainer(
-    "randoms", maps=dict.fromkeys(("random_uniform", "random_squared", "random_plus_one"), False), uses_model=False
+    "randoms",
+    family="reference",
+    maps=dict.fromkeys(("random_uniform", "random_squared", "random_plus_one"), False),
+    uses_model=False,
 )
 def randoms(explained: Explained) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the same noise plus 1: one draw for each image.
@@ -84,7 +87,7 @@ def randoms(explained: Explained) -> dict[str, torch.Tensor]:
     return {"random_uniform": drawn, "random_squared": drawn.square(), "random_plus_one": drawn + 1}
 
 
-@explainer("gaussians", maps={f"gaussian_{width}": False for width in WIDTHS}, uses_model=False)
+@explainer("gaussians", family="reference", maps={f"gaussian_{width}": False for width in WIDTHS}, uses_model=False)
 def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 
@@ -117,7 +120,7 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
     return np.ldexp(np.rint(np.ldexp(values, 40)), -40).astype(np.float32)
 
 
-@explainer("entropies", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
+@explainer("entropies", family="reference", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
 def entropies(explained: Explained) -> dict[str, torch.Tensor]:
     """Mean squared deviation from the image's mean over square windows, of the channel mean (scipy): seven windows.
 
@@ -140,7 +143,12 @@ def entropies(explained: Explained) -> dict[str, torch.Tensor]:
     return _of_grey(explained, varied)
 
 
-@explainer("edge_detectors", maps={"image_gradient": False, "canny": False, "marr_hildreth": True}, uses_model=False)
+@explainer(
+    "edge_detectors",
+    family="reference",
+    maps={"image_gradient": False, "canny": False, "marr_hildreth": True},
+    uses_model=False,
+)
 def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
     """Edges of the channel mean: gradient magnitude (numpy), Canny (scikit-image), Marr–Hildreth (scipy).
 
@@ -172,7 +180,12 @@ def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
     return _of_grey(explained, detected)
 
 
-@explainer("frequencies", maps=dict.fromkeys(("low_pass", "band_pass", "high_pass"), True), uses_model=False)
+@explainer(
+    "frequencies",
+    family="reference",
+    maps=dict.fromkeys(("low_pass", "band_pass", "high_pass"), True),
+    uses_model=False,
+)
 def frequencies(explained: Explained) -> dict[str, torch.Tensor]:
     """Low, middle and high frequencies of the channel mean (scipy's FFT).
 

@@ -107,6 +107,8 @@ class Explainer:
         Every option with its default.
     library
         A library that is an optional extra, and the extra's name: ``("zennit", "lrp")``.
+    family
+        The kind of method that it is, whose methods tables rank among themselves; empty for none.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Explainer:
     uses_model: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     library: tuple[str, str] | None = None
+    family: str = ""
 
     @property
     def summary(self) -> str:
@@ -129,6 +132,7 @@ EXPLAINERS: dict[str, Explainer] = {}
 def explainer(
     name: str,
     *,
+    family: str = "",
     maps: Mapping[str, bool] | None = None,
     signed: bool = True,
     needs: frozenset[str] | set[str] = frozenset(),
@@ -145,7 +149,7 @@ def explainer(
         Map name to whether it can be negative; left out, there is one map of the explainer's name.
     signed
         Whether that one map can be negative.
-    needs, uses_model, library
+    family, needs, uses_model, library
         See `Explainer`.
     """
 
@@ -158,6 +162,7 @@ def explainer(
             uses_model=uses_model,
             options=MappingProxyType(options_of(function)),
             library=library,
+            family=family,
         )
         return function
 

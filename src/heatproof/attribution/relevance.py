@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("lrp", library=("zennit", "lrp"))
+@explainer("lrp", family="relevance", library=("zennit", "lrp"))
 def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit, as its `EpsilonPlusFlat`).
 

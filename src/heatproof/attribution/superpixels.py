@@ -21,7 +21,7 @@ Masks = Annotated[int, Bounds(least=3)]
 Side = Annotated[int, Bounds(least=2)]
 
 
-@explainer("occlusion")
+@explainer("occlusion", family="superpixels")
 def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.125) -> dict[str, torch.Tensor]:
     """Drop of the output under a sliding square of zeros, the mean over the squares on a pixel (captum `Occlusion`).
 
@@ -68,7 +68,7 @@ def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.1
     return {"occlusion": torch.cat(maps)}
 
 
-@explainer("feature_ablation")
+@explainer("feature_ablation", family="superpixels")
 def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torch.Tensor]:
     """Drop of the output when one patch of a grid is set to zero (captum `FeatureAblation`).
 
@@ -111,7 +111,7 @@ def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torc
     return {"feature_ablation": torch.cat(maps)}
 
 
-@explainer("lime")
+@explainer("lime", family="superpixels")
 def lime(
     explained: Explained,
     *,
@@ -165,7 +165,7 @@ def lime(
     return {"lime": _regress(explained, "lime", make, masks, segments, cells)}
 
 
-@explainer("kernel_shap")
+@explainer("kernel_shap", family="superpixels")
 def kernel_shap(
     explained: Explained, *, masks: Masks = 500, segments: Segments = "grid", cells: Side = 8
 ) -> dict[str, torch.Tensor]:

@@ -9,12 +9,13 @@ from heatproof.attribution._attention import (
     Attended,
     attention_blocks,
     find_transformer,
+    propagate,
     require_tokens,
     to_pixels,
     watch,
+    weigh,
 )
 from heatproof.attribution._parts import accompany, leaf, parts
-from heatproof.attribution.attention import propagate, weigh
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("chefer_lrp", signed=False)
+@explainer("chefer_lrp", family="transformer_relevance", signed=False)
 def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
     """Relevance of attention times its gradient, rolled out over the blocks (Chefer et al., CVPR 2021, "CheferLRP").
 

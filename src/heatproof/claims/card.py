@@ -20,20 +20,8 @@ from heatproof.store import write_table
 
 log = logging.getLogger(__name__)
 
-COLUMNS = [
-    "claim",
-    "paper",
-    "place",
-    "sentence",
-    "verdict",
-    "quantity",
-    "value",
-    "ci_low",
-    "ci_high",
-    "rule",
-    "basis",
-    "reason",
-]
+COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
+COLUMNS += ["quantity", "value", "ci_low", "ci_high", "rule", "basis", "reason"]
 METHOD = ("name", "kind", "map", "transform", "uses_model")
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
@@ -48,10 +36,10 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         cases,
         [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
         {name: Model.read(name, **model) for name, model in spec["models"].items()},
-        spec["seed"],
-        spec["bootstrap"],
         pd.read_csv(checked(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
+        seed=spec["seed"],
+        repetitions=spec["bootstrap"],
     )
     table = claims_table(evidence, spec["level"])
     log.info("%s", table["verdict"].value_counts().to_dict())
@@ -80,26 +68,24 @@ def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
 
 
 def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "claim": entry.name,
-        "paper": entry.paper,
-        "place": entry.place,
-        "sentence": entry.sentence,
-        "quantity": entry.quantity,
-    }
+    row: dict[str, Any] = {"claim": entry.name, "verdict": UNTESTED}
+    row |= {key: getattr(entry, key) for key in ("paper", "place", "sentence", "quantity")}
     try:
-        found = entry.test(evidence)
+        draws, basis = entry.test(evidence)
     except Untestable as untestable:
-        return {**row, "verdict": UNTESTED, "reason": f"because {untestable}"}
-    (low,), (high,) = interval(found.draws[None, 1:], level)
-    row |= {"value": found.draws[0], "ci_low": low, "ci_high": high, "rule": found.rule, "basis": found.basis}
-    limit = found.above if found.above is not None else found.below
-    assert limit is not None
-    holds = low > limit if found.above is not None else high < limit
-    if np.isnan([found.draws[0], low, high]).any():
-        return {**row, "verdict": UNTESTED, "reason": "because the quantity is undefined on these images"}
+        return {**row, "reason": f"because {untestable}"}
+    (low,), (high,) = interval(draws[None, 1:], level)
+    row |= {"value": draws[0], "ci_low": low, "ci_high": high, "rule": entry.rule, "basis": basis}
+    limit = entry.limit
+    if np.isnan([draws[0], low, high]).any():
+        return {**row, "reason": "because the quantity is undefined on these images"}
     if low == high == limit:
-        return {**row, "verdict": UNTESTED, "reason": f"because it is {limit:g} on every draw of images: no difference"}
+        return {**row, "reason": f"because it is {limit:g} on every draw of images: no difference"}
+    if low > limit if entry.side == "above" else high < limit:
+        return {**row, "verdict": HOLDS, "reason": ""}
     straddles = low <= limit <= high
-    reason = "" if holds else f"the interval includes {limit:g}" if straddles else "it is the other way round"
-    return {**row, "verdict": HOLDS if holds else FAILS, "reason": reason}
+    return {
+        **row,
+        "verdict": FAILS,
+        "reason": f"the interval includes {limit:g}" if straddles else "it is the other way round",
+    }

@@ -12,12 +12,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.claims.registry import Untestable
+from heatproof.claims.registry import Measured, Untestable, required
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
 
 # Fewer methods than this have no ranking worth a correlation.
 FEWEST_METHODS = 5
+NETWORK = ("dataset", "model", "weights")
+CASE = (*NETWORK, "metric")
+# What sets models apart for claims on their design.
+DESIGN = ("family", "depth", "width", "batch_norm", "bias")
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,12 @@ class Evidence:
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
     cases, methods, models
         What the names in it stand for.
-    seed, repetitions
-        Of the bootstrap over images; the same images are drawn in all cases of a dataset.
     accuracy
         As accuracy.csv; that of kept epochs is left out.
     offsets
         Kind of a metric to the change of its scores (methods, images) when maps get a constant offset.
+    seed, repetitions
+        Of the bootstrap over images; the same images are drawn in all cases of a dataset.
     """
 
     def __init__(
@@ -108,10 +112,11 @@ class Evidence:
         cases: Sequence[Case],
         methods: Sequence[Method],
         models: Mapping[str, Model],
-        seed: int = 0,
-        repetitions: int = 1000,
         accuracy: pd.DataFrame | None = None,
         offsets: Mapping[str, np.ndarray] | None = None,
+        *,
+        seed: int = 0,
+        repetitions: int = 1000,
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
         kept = {case.weights for case in self.cases if case.kept_by}
@@ -140,7 +145,7 @@ class Evidence:
         kind: str,
         *,
         metric: str | None = None,
-        weights: str | Callable[[str], bool] | None = None,
+        weights: str | None = None,
         model: Callable[[Model], bool] | None = None,
         options: Mapping[str, Any] | None = None,
         kept: bool = False,
@@ -157,15 +162,13 @@ class Evidence:
             for place, case in enumerate(self.cases)
             if case.kind == kind
             and bool(case.kept_by) == kept
-            and (metric is None or case.metric == metric)
-            and (weights is None or (weights(case.weights) if callable(weights) else case.weights == weights))
+            and metric in (None, case.metric)
+            and weights in (None, case.weights)
             and (model is None or model(self.models[case.model]))
             and all(case.options.get(name) == value for name, value in (options or {}).items())
         ]
-        if not found:
-            asked = "".join(f" with {name} = {value}" for name, value in (options or {}).items())
-            raise Untestable(f"no {metric or kind}{asked} was scored on such a model")
-        return found
+        asked = "".join(f" with {name} = {value}" for name, value in (options or {}).items())
+        return required(found, f"no {metric or kind}{asked} was scored on such a model")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
         """Return test cases of a metric on weights as published, where they are scored; else on any."""
@@ -187,13 +190,10 @@ class Evidence:
                 return place
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
-    def any_of(self, kinds: Iterable[str], transform: str = "raw") -> list[int]:
-        """Return the places of those of some kinds that the config has."""
-        wanted = list(kinds)
-        found = [p for p, method in enumerate(self.methods) if method.kind in wanted and method.transform == transform]
-        if not found:
-            raise Untestable(f"the config has none of {', '.join(wanted)}")
-        return found
+    def any_of(self, kinds: Sequence[str]) -> list[int]:
+        """Return the places of those of some kinds that the config has, as they are."""
+        found = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
+        return required(found, f"the config has none of {', '.join(kinds)}")
 
     def explaining(self) -> list[int]:
         """Return the places of the methods that look at the model."""
@@ -202,9 +202,7 @@ class Evidence:
     def references(self) -> list[int]:
         """Return the places of the methods that know no model."""
         found = [place for place, method in enumerate(self.methods) if not method.uses_model]
-        if not found:
-            raise Untestable("the config has no reference map")
-        return found
+        return required(found, "the config has no reference map")
 
     def best(self, cases: Sequence[int], methods: Sequence[int]) -> np.ndarray:
         """Return the score of the best of some methods in each case, (1 + R, cases); NaN where none has one."""
@@ -212,7 +210,7 @@ class Evidence:
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=2)
         return np.where(np.isfinite(top), top, np.nan)
 
-    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, str]:
+    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
         """Return the mean, over test cases and pairs of methods, of how far the first is above the second.
 
         Raises
@@ -221,12 +219,9 @@ class Evidence:
             If no case has scores of both.
         """
         parts = [self.means[:, case, better] - self.means[:, case, worse] for case in cases for better, worse in pairs]
-        known = [part for part in parts if not np.isnan(part[0])]
-        if not known:
-            raise Untestable("no test case has scores of both")
-        return mean_known(np.stack(known)), f"comparisons: {len(known)}, test cases: {len(cases)}"
+        return _mean(parts, "no test case has scores of both", f"test cases: {len(cases)}")
 
-    def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> tuple[np.ndarray, str]:
+    def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> Measured:
         """Return the mean, over pairs of cases and methods scored in both, of the first case's score less the second's.
 
         Raises
@@ -235,14 +230,9 @@ class Evidence:
             If there is no such pair.
         """
         parts = [self.means[:, a, method] - self.means[:, b, method] for a, b in pairs for method in methods]
-        known = [part for part in parts if not np.isnan(part[0])]
-        if not known:
-            raise Untestable("no two of the models differ in this alone")
-        return mean_known(np.stack(known)), f"comparisons: {len(known)}, pairs of test cases: {len(pairs)}"
+        return _mean(parts, "no two of the models differ in this alone", f"pairs of test cases: {len(pairs)}")
 
-    def agreement(
-        self, pairs: Iterable[tuple[int, int]], methods: Sequence[int] | None = None
-    ) -> tuple[np.ndarray, str]:
+    def agreement(self, pairs: Iterable[tuple[int, int]]) -> Measured:
         """Return the mean Spearman correlation of methods' mean scores between test cases.
 
         Raises
@@ -250,16 +240,15 @@ class Evidence:
         Untestable
             If there is no pair with enough methods scored in both.
         """
-        chosen = self.explaining() if methods is None else list(methods)
+        chosen = self.explaining()
         found = []
         for first, second in pairs:
             a, b = self.means[:, first, chosen], self.means[:, second, chosen]
             both = ~(np.isnan(a[0]) | np.isnan(b[0]))
             if both.sum() >= FEWEST_METHODS:
                 found.append(correlate_ranks(a[:, both], b[:, both]))
-        if not found:
-            raise Untestable(f"no two such test cases share {FEWEST_METHODS} methods")
-        return mean_known(np.stack(found)), f"pairs of test cases: {len(found)}"
+        required(found, f"no two such test cases share {FEWEST_METHODS} methods")
+        return Measured(mean_known(np.stack(found)), f"pairs of test cases: {len(found)}")
 
     def resample(self, values: np.ndarray) -> np.ndarray:
         """Return the mean (1 + R,) of one value an image, on all images and on the resamples of the means."""
@@ -293,32 +282,47 @@ class Evidence:
         own = (counts**2).sum(1)
         return (((counts @ unit.T) ** 2).sum(1) - own) / (images**2 - own)
 
-    def pairs_of_models(self, cases: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the pairs of cases that differ in the model and in nothing else."""
-        return [(a, b) for a, b in combinations(cases, 2) if self._differ_in(a, b) == {"model"}]
+    def model_of(self, case: int) -> Model:
+        """Return the model of a test case."""
+        return self.models[self.cases[case].model]
 
     def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
         """Return the pairs of cases that differ in one of dataset, model, weights, metric and in nothing else."""
-        return [(a, b) for a, b in combinations(cases, 2) if self._differ_in(a, b) == {field}]
+        same = [name for name in CASE if name != field]
+        pairs = combinations(cases, 2)
+        return [(a, b) for a, b in pairs if self._share(a, b, same) and not self._share(a, b, [field])]
 
-    def _differ_in(self, a: int, b: int) -> set[str]:
-        one, other = self.cases[a], self.cases[b]
-        names = ("dataset", "model", "weights", "metric")
-        return {name for name in names if getattr(one, name) != getattr(other, name)}
+    def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
+        """Return the pairs of a case of each that agree in some fields; left out, in the whole network."""
+        return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
 
-    def designs(
-        self, cases: Sequence[int], changed: str, same: Sequence[str], order: Callable[[Model], Any]
-    ) -> list[tuple[int, int]]:
-        """Return pairs of cases on two models that differ in one property: the larger of it first, by `order`."""
+    def pairs_of_metrics(self, kind: str, other: str) -> list[tuple[int, int]]:
+        """Return the pairs of cases of two kinds of metric on one network, out of domain where there are such."""
+        return self.pairs_sharing(self.out_of_domain(kind), self.out_of_domain(other))
+
+    def _share(self, a: int, b: int, fields: Sequence[str]) -> bool:
+        return all(getattr(self.cases[a], name) == getattr(self.cases[b], name) for name in fields)
+
+    def pairs_of_families(self, cases: Sequence[int], better: str, worse: str) -> list[tuple[int, int]]:
+        """Return the pairs of cases that differ in the model alone, one of a family first and one of another second."""
+        family = {c: self.model_of(c).family for c in cases}
+        pairs = [pair for pair in self.pairs_differing(cases, "model") if {family[c] for c in pair} == {better, worse}]
+        return [(a, b) if family[a] == better else (b, a) for a, b in pairs]
+
+    def designs(self, cases: Sequence[int], changed: str) -> list[tuple[int, int]]:
+        """Return pairs of cases on two models that differ in one property of `DESIGN` alone: the larger of it first."""
         found = []
-        for a, b in self.pairs_of_models(cases):
-            one, other = self.models[self.cases[a].model], self.models[self.cases[b].model]
-            if any(getattr(one, name) != getattr(other, name) for name in same):
-                continue
-            if None in (order(one), order(other)) or getattr(one, changed) == getattr(other, changed):
-                continue
-            found.append((a, b) if order(one) > order(other) else (b, a))
+        for a, b in self.pairs_differing(cases, "model"):
+            one, other = ({name: getattr(self.model_of(c), name) for name in DESIGN} for c in (a, b))
+            mine, theirs = one.pop(changed), other.pop(changed)
+            if one == other and None not in (mine, theirs) and mine != theirs:
+                found.append((a, b) if mine > theirs else (b, a))
         return found
+
+
+def _mean(parts: Sequence[np.ndarray], none: str, basis: str) -> Measured:
+    known = required([part for part in parts if not np.isnan(part[0])], none)
+    return Measured(mean_known(np.stack(known)), f"comparisons: {len(known)}, {basis}")
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -14,8 +14,9 @@ import numpy as np
 
 from heatproof.manifest import read_piece
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.stored import StoredResponses
-from heatproof.store import read
+from heatproof.metrics.stored import StoredReading
+from heatproof.responses.base import ScoredImages
+from heatproof.store import describe, read
 
 SHARE = 0.1
 
@@ -30,8 +31,8 @@ def offset_changes(
     Parameters
     ----------
     asked
-        ``metrics``, name to ``kind``, ``module``, ``options`` and ``curves``; ``networks``, each a dataset, model and
-        weights; ``images``; and the patterns of paths ``curves``, ``maps`` and ``reference_maps``.
+        ``metrics``, name to ``kind``, ``module``, ``options`` and ``responses``; ``networks``, each a dataset, model
+        and weights; ``images``; and the patterns of paths ``curves``, ``maps`` and ``reference_maps``.
     methods
         Each with its ``explainer``, ``place``, ``index``, ``transform`` and ``uses_model``.
     share
@@ -59,11 +60,16 @@ def offset_changes(
             for told in asked["metrics"].values():
                 import_module(told["module"])
                 metric = METRICS[told["kind"]]
-                plain, moved = {}, {}
-                for argument, response in told["curves"].items():
-                    base = asked["curves"].format(**place, explainer=method["explainer"], response=response["response"])
-                    stored = StoredResponses.read(base + ".zarr", asked["images"])
-                    plain[argument] = stored.argument("curves", method["place"], response["points"])
+                plain: dict[str, Any] = {}
+                moved: dict[str, Any] = {}
+                for argument, response in told["responses"].items():
+                    base = asked["curves"].format(**place, explainer=method["explainer"], response=response["name"])
+                    stored = StoredReading.told(argument, {**response, "store": base})
+                    facts = describe(base + ".zarr")
+                    ids, labels = facts["image_ids"][: asked["images"]], facts["labels"][: asked["images"]]
+                    images = ScoredImages(ids, labels, (maps.shape[1], maps.shape[2]), 0)
+                    arrays = stored.read(method["explainer"], 0, asked["images"])
+                    plain |= stored.inputs(arrays, images, method["place"])
                     moved[argument] = _moved(plain[argument], added)
                 before, after = (np.asarray(metric.score(c, told["options"])[0]) for c in (plain, moved))
                 found.setdefault(told["kind"], []).append(after - before)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     from heatproof.claims.evidence import Evidence
 
+Test = Callable[["Evidence"], "Measured"]
+Found = TypeVar("Found")
 # Short names of the papers in tables, and what they are.
 PAPERS = {
     "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
@@ -27,29 +29,26 @@ class Untestable(Exception):
     """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured for a claim, and the rule by which it holds.
+def required(found: list[Found], reason: str) -> list[Found]:
+    """Return what was found; where that is nothing, the claim is untestable for this reason."""
+    if not found:
+        raise Untestable(reason)
+    return found
+
+
+class Measured(NamedTuple):
+    """What was measured for a claim.
 
     Attributes
     ----------
     draws
         (1 + R,) the quantity on all images, and on R resamples of them.
-    above, below
-        The claim holds if the whole bootstrap interval lies above, or below, this; one of the two is given.
     basis
         How many comparisons, and of what, are behind the number.
     """
 
     draws: np.ndarray
-    above: float | None = None
-    below: float | None = None
     basis: str = ""
-
-    @property
-    def rule(self) -> str:
-        """The rule in words."""
-        return f"interval above {self.above:g}" if self.above is not None else f"interval below {self.below:g}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,8 @@ class Claim:
         What is measured, in words with its direction.
     test
         ``test(evidence)`` returns a `Measured`, or raises `Untestable`.
+    side, limit
+        The claim holds if the whole bootstrap interval lies ``above``, or ``below``, the limit.
     """
 
     name: str
@@ -77,20 +78,34 @@ class Claim:
     place: str
     sentence: str
     quantity: str
-    test: Callable[[Evidence], Measured]
+    test: Test
+    side: str
+    limit: float
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        return f"interval {self.side} {self.limit:g}"
 
 
 CLAIMS: dict[str, Claim] = {}
 
 
-def claim(
-    paper: str, place: str, quantity: str
-) -> Callable[[Callable[[Evidence], Measured]], Callable[[Evidence], Measured]]:
-    """Enter a test in the table of claims, under the name of the function; its docstring is the sentence."""
+def claim(paper: str, place: str, quantity: str, **rule: float) -> Callable[[Test], Test]:
+    """Enter a test in the table of claims, under the name of the function; its docstring is the sentence.
 
-    def enter(test: Callable[[Evidence], Measured]) -> Callable[[Evidence], Measured]:
+    Parameters
+    ----------
+    paper, place, quantity
+        As in `Claim`.
+    rule
+        Either ``above`` or ``below``, with the limit.
+    """
+    ((side, limit),) = rule.items()
+
+    def enter(test: Test) -> Test:
         name = test.__name__
-        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test)
+        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test, side, limit)
         return test
 
     return enter

@@ -5,13 +5,20 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from heatproof.estimate.measure import Timed
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.graph import Graph
+from heatproof.plan.graph import Job as PlannedJob
+from heatproof.plan.paths import PRETRAINED, SCORES_TABLE, TABLES
 from heatproof.plan.whole import Plan
+
+# Stages that need a device.
+NETWORK = ("pretrain", "finetune", "drops", "attribute", "attribute_reference", "curves", "subsets", "parts")
+# Stages that are counted with another one.
+TABLE_OF = {"all_scores": "tables", "attribute_reference": "attribute", "fetch_start": "fetch"}
 
 
 @dataclass
@@ -54,6 +61,12 @@ class Measured:
     score: Timed = field(default_factory=lambda: Timed(0.0))
     forward: dict[tuple[str, str], float] = field(default_factory=dict)
     reading: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def costs(self) -> Iterator[tuple[str, Timed]]:
+        """Yield what was timed on every network, with the kind of its stage."""
+        for stages in self.stages.values():
+            for stage, timed in stages.items():
+                yield stage.partition(" ")[0], timed
 
     def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
         """Scale all that runs a network to a device of which one throughput is known.
@@ -99,68 +112,39 @@ def reading_seconds(found: Mapping[str, Any]) -> float:
 
 
 def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
-    """Return the jobs that lead to the tables, upstream first."""
+    """Return the jobs that lead to the tables, upstream first; with `responses`, to that of all metrics as well."""
+    wanted = [*TABLES.values(), *([SCORES_TABLE] if responses else [])]
     jobs: list[Job] = []
-
-    def add(stage: str, seconds: float, after: Sequence[int] = (), network: bool = True) -> int:
-        jobs.append(Job(stage, seconds, list(after), network))
-        return len(jobs) - 1
-
-    prepared = {name: add("prepare", measured.start_up, network=False) for name in plan.datasets}
-    references: dict[str, list[int]] = {}
-    for dataset, timed in measured.references.items():
-        references[dataset] = _sharded(plan, add, "attribute", timed, [prepared[dataset]], plan.reference_explainers)
-    scored: list[int] = []
-    for dataset, model in plan.pairs():
-        stages, made = measured.stages[dataset, model], prepared[dataset]
-        known: dict[str, int] = {}
-        for weights in dict.fromkeys([PRETRAINED, *plan.weights]):
-            if weights in plan.kept:
-                entry, _ = plan.kept[weights]
-                known[weights] = add("keep_epoch", measured.start_up, [known[entry]], network=False)
-                continue
-            before = [known[PRETRAINED]] if known else [made]
-            trained = measured.trainings.get((dataset, model, weights))
-            stage = "fetch" if trained is None else "pretrain" if weights == PRETRAINED else "finetune"
-            seconds = measured.start_up if trained is None else trained
-            known[weights] = add(stage, seconds, before, network=trained is not None)
-            if trained is not None:
-                jobs[known[weights]].devices = plan.training_devices(model, weights)
-        for weights in plan.weights:
-            ready, done = [known[weights]], list(references.get(dataset, []))
-            for name, timed in stages.items():
-                if name.startswith("drops"):
-                    done += [add("drops", timed.seconds(n), ready) for n in _sizes(plan, plan.drop_images)]
-            maps = _sharded(plan, add, "attribute", stages["attribute"], ready, plan.model_explainers)
-            done += maps
-            drops_and_maps = list(done)
-            for name, timed in stages.items():
-                kind = name.partition(" ")[0]
-                if responses and kind == "curves":
-                    after = [*maps, *references.get(dataset, [])]
-                    done += _sharded(plan, add, kind, timed, after, list(plan.explainers))
-                elif responses and kind in ("subsets", "parts"):
-                    done += [add(kind, timed.seconds(n), ready) for n in _sizes(plan, plan.images)]
-            for _ in plan.metrics_of(weights, model):
-                scored.append(add("score", measured.score.seconds(plan.images), drops_and_maps, network=False))
-            if responses:
-                for _ in plan.metrics:
-                    scored.append(add("score", measured.score.seconds(plan.images), done, network=False))
-    add("tables", measured.score.fixed, scored, network=False)
-    if responses:
-        add("tables", measured.score.fixed, scored, network=False)
+    maker: dict[str, int] = {}
+    for job in Graph(plan).needed(wanted):
+        after = sorted({maker[file] for file in job.inputs if file in maker})
+        maker |= dict.fromkeys(job.outputs, len(jobs))
+        seconds, devices = _seconds(job, plan, measured), 1
+        if job.stage in ("pretrain", "finetune"):
+            devices = plan.training_devices(job.wildcards["model"], job.wildcards.get("weights", PRETRAINED))
+        jobs.append(Job(TABLE_OF.get(job.stage, job.stage), seconds, after, job.stage in NETWORK, devices))
     return jobs
 
 
-def _sizes(plan: Plan, images: int) -> list[int]:
-    size = plan.config["shard_size"]
-    return [min(size, images - shard * size) for shard in plan.shards(images)]
-
-
-def _sharded(plan: Plan, add: Any, stage: str, timed: Timed, after: Sequence[int], names: list[str]) -> list[int]:
-    if plan.config["attribution_jobs"] == "together":
-        return [add(stage, timed.seconds(count), after) for count in _sizes(plan, plan.images)]
-    return [add(stage, timed.seconds(count, [name]), after) for count in _sizes(plan, plan.images) for name in names]
+def _seconds(job: PlannedJob, plan: Plan, measured: Measured) -> float:
+    """Return what one job of the graph costs."""
+    stage, of = job.stage, job.wildcards
+    if stage in ("pretrain", "finetune"):
+        trained = (of["dataset"], of["model"], of.get("weights", PRETRAINED))
+        return measured.trainings.get(trained, measured.start_up)
+    if stage == "score":
+        return measured.score.seconds(plan.images)
+    if stage in ("tables", "all_scores"):
+        return measured.score.fixed
+    if stage not in NETWORK:
+        return measured.start_up
+    start, stop = job.spec["images"]
+    explainers = [entry["name"] for entry in job.spec["explainers"]] if "explainers" in job.spec else None
+    if stage == "attribute_reference":
+        return measured.references[of["dataset"]].seconds(stop - start, explainers)
+    kind = {"drops": "drops g{grid} {baseline}", "curves": "curves {response}", "subsets": "subsets {response}"}
+    timed = measured.stages[of["dataset"], of["model"]][kind.get(stage, stage).format(**of)]
+    return timed.seconds(stop - start, explainers)
 
 
 def wall_time(jobs: Sequence[Job], workers: int) -> float:
@@ -192,18 +176,12 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
 
 def cost_by_explainer(plan: Plan, measured: Measured) -> dict[str, tuple[float, float]]:
     """Return explainer to the hours of its maps and of the responses along them, over all networks and images."""
-    hours: dict[str, tuple[float, float]] = {}
-    count = plan.images * len(plan.weights)
-    for stages in measured.stages.values():
-        for stage, timed in stages.items():
-            place = {"attribute": 0, "curves": 1}.get(stage.partition(" ")[0])
-            if place is None:
-                continue
-            for name, seconds in timed.per_image.items():
-                both = list(hours.get(name, (0.0, 0.0)))
-                both[place] += seconds * count / 3600
-                hours[name] = (both[0], both[1])
-    return dict(sorted(hours.items(), key=lambda item: -sum(item[1])))
+    hours: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    places = {"attribute": 0, "curves": 1}
+    for kind, timed in measured.costs():
+        for name, seconds in timed.per_image.items() if kind in places else ():
+            hours[name][places[kind]] += seconds * plan.images * len(plan.weights) / 3600
+    return {name: (maps, curves) for name, (maps, curves) in sorted(hours.items(), key=lambda item: -sum(item[1]))}
 
 
 def disk_bytes(plan: Plan, measured: Measured) -> dict[str, float]:
@@ -211,24 +189,20 @@ def disk_bytes(plan: Plan, measured: Measured) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for timed in measured.references.values():
         found["attribute"] += timed.bytes_per_image * plan.images
-    for stages in measured.stages.values():
-        for stage, timed in stages.items():
-            kind = stage.partition(" ")[0]
-            images = plan.drop_images if kind == "drops" else plan.images
-            found[kind] += timed.bytes_per_image * images * len(plan.weights)
+    for kind, timed in measured.costs():
+        images = plan.drop_images if kind == "drops" else plan.images
+        found[kind] += timed.bytes_per_image * images * len(plan.weights)
     return dict(found)
 
 
 def device_memory_of(measured: Measured) -> float:
     """Return the most memory of a GPU, in GiB; 0 without one."""
-    return max((timed.device_memory for stages in measured.stages.values() for timed in stages.values()), default=0.0)
+    return max((timed.device_memory for _, timed in measured.costs()), default=0.0)
 
 
 def memory_of(measured: Measured) -> dict[str, float]:
     """Return stage to the most memory of a job, in GiB."""
-    found: dict[str, float] = {"score": measured.score.memory}
-    for stages in [*measured.stages.values(), *({"attribute": t} for t in measured.references.values())]:
-        for stage, timed in stages.items():
-            kind = stage.partition(" ")[0]
-            found[kind] = max(found.get(kind, 0.0), timed.memory)
-    return found
+    found: dict[str, float] = defaultdict(float, score=measured.score.memory)
+    for kind, timed in [*measured.costs(), *(("attribute", timed) for timed in measured.references.values())]:
+        found[kind] = max(found[kind], timed.memory)
+    return dict(found)

@@ -9,20 +9,18 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 STEPS = 3
 
 
 def main(arguments: list[str]) -> None:
-    """Run one of the functions below, or a stage of the workflow, on a spec and a machine as JSON."""
-    from heatproof.cli import STAGES
-
+    """Run one of the functions below, or a job's ``module:function``, on a spec and a machine as JSON."""
     what, spec, machine = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
-    if what in STAGES:
-        import importlib
-
-        getattr(importlib.import_module(STAGES[what]), what)(spec, machine)
+    module, _, name = what.partition(":")
+    if name:
+        getattr(import_module(module), name)(spec, machine)
         found: dict[str, Any] = {}
     else:
         found = {"weights": weights, "training": training}[what](spec, machine)

@@ -14,25 +14,13 @@ from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, stand_in
 from heatproof.estimate.measure import Bench, Timed
+from heatproof.plan.graph import STAGES
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan, make_plan
 
-STAGES = (
-    "prepare",
-    "fetch",
-    "pretrain",
-    "finetune",
-    "keep_epoch",
-    "drops",
-    "attribute",
-    "curves",
-    "subsets",
-    "parts",
-    "score",
-    "tables",
-)
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
+RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,14 @@ def estimate(
     if as_if is not None and known is not None:
         faster = measured.as_if(known, as_if[1])
         where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
-    return _told(" under ".join(map(str, paths)), where, plan, bench, measured, workers, responses, missing, scaled)
+    notes = []
+    if missing:
+        notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
+    if scaled:
+        notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
+    return "\n".join(
+        [*_told(" under ".join(map(str, paths)), where, bench, measured, workers, responses), *notes, RANDOM]
+    )
 
 
 def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
@@ -187,30 +182,20 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
     return measured, scaled
 
 
-def _told(
-    name: str,
-    where: str,
-    plan: Plan,
-    bench: Bench,
-    measured: account.Measured,
-    workers: int,
-    responses: bool,
-    missing: list[str],
-    scaled: list[str],
-) -> str:
-    jobs = account.jobs_of(plan, measured, responses)
+def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
+    plan, jobs = bench.plan, account.jobs_of(bench.plan, measured, responses)
     disk, memory = account.disk_bytes(plan, measured), account.memory_of(measured)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     lines = [f"{name} to {target}, timed on {bench.images} images on this device ({where}):", ""]
     lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
-    for stage in STAGES:
+    # In the order of the stages that there are, upstream first.
+    for stage in sorted({job.stage for job in jobs}, key=[*STAGES].index):
         own = [job.seconds for job in jobs if job.stage == stage]
-        if own:
-            where = f"{memory[stage]:6.1f} G" if memory.get(stage) else ""
-            lines.append(
-                f"{stage:<10} {len(own):>7} {sum(own) / 3600:>9.3f} {_clock(max(own)):>12} "
-                f"{_bytes(disk.get(stage, 0)):>10} {where:>8}"
-            )
+        where = f"{memory[stage]:6.1f} G" if memory.get(stage) else ""
+        lines.append(
+            f"{stage:<10} {len(own):>7} {sum(own) / 3600:>9.3f} {_clock(max(own)):>12} "
+            f"{_bytes(disk.get(stage, 0)):>10} {where:>8}"
+        )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     total = sum(job.seconds for job in jobs)
     lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
@@ -225,12 +210,7 @@ def _told(
     costs = list(account.cost_by_explainer(plan, measured).items())[:8]
     lines += ["", "The explainers that cost most, in hours of maps and of responses along them:"]
     lines += [f"  {name:<30} {maps:9.3f} {curves:9.3f}" for name, (maps, curves) in costs]
-    if missing:
-        lines.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
-    if scaled:
-        lines.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
-    lines.append("Weights were random: an explainer that applies to yours alone is not counted.")
-    return "\n".join(lines)
+    return lines
 
 
 def _bytes(count: float) -> str:

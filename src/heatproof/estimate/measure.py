@@ -8,16 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError
+from heatproof.plan.case import Network
+from heatproof.plan.jobs import RESPOND
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan
+from heatproof.responses.base import Response
+from heatproof.responses.parts import Parts
+from heatproof.responses.patches import Patches
 from heatproof.store import read_json
 
 Spec = Mapping[str, Any]
+ATTRIBUTE = "heatproof.attribution.make:attribute"
+SCORE = "heatproof.metrics.score:score"
 
 
 @dataclass
@@ -30,8 +37,6 @@ class Timed:
         Seconds of a job whatever the number of images: start-up, imports, weights, gate, writing.
     per_image
         Seconds an image, by explainer where the job has several, else under the stage's name.
-    passes
-        Network passes an image, by the same names.
     bytes_per_image
         What stays on the disk.
     memory, device_memory
@@ -40,7 +45,6 @@ class Timed:
 
     fixed: float
     per_image: dict[str, float] = field(default_factory=dict)
-    passes: dict[str, float] = field(default_factory=dict)
     bytes_per_image: float = 0.0
     memory: float = 0.0
     device_memory: float = 0.0
@@ -48,7 +52,7 @@ class Timed:
     def scaled(self, ratio: float) -> Timed:
         """Return the same with a network whose passes take `ratio` times as long."""
         slower = {name: seconds * ratio for name, seconds in self.per_image.items()}
-        return Timed(self.fixed, slower, self.passes, self.bytes_per_image, self.memory, self.device_memory)
+        return replace(self, per_image=slower)
 
     def seconds(self, images: float, names: list[str] | None = None) -> float:
         """Return the seconds of a job with so many images, of all explainers or of some."""
@@ -117,7 +121,6 @@ class Bench:
             if made is None or made["gap"]:
                 continue
             timed.per_image[name] = made["seconds"] * found["share"] / self.images
-            timed.passes[name] = made["network_passes"] / self.images
             timed.bytes_per_image += sum(facts["bytes"] for facts in made["files"]) / self.images
             timed.fixed -= made["seconds"] * found["share"]
         timed.fixed = max(timed.fixed, 0.0)
@@ -138,30 +141,32 @@ class Bench:
     def references(self, dataset: str) -> Timed:
         """Time the maps that know no model."""
         spec = self.plan.attribute_spec(dataset, None, None, self.plan.reference_explainers, 0)
-        return self.pieces("attribute", spec, {entry["name"]: entry["store"] for entry in spec["explainers"]})
+        return self.pieces(ATTRIBUTE, spec, {entry["name"]: entry["store"] for entry in spec["explainers"]})
 
     def network(self, dataset: str, model: str, responses: bool) -> dict[str, Timed]:
         """Time every stage that runs a network, on one model; `responses` for those along maps as well."""
-        plan, where = self.plan, (dataset, model, self.plan.weights[-1])
+        plan, where = self.plan, Network(dataset, model, self.plan.weights[-1])
         timed: dict[str, Timed] = {}
         for grid, baseline in plan.combinations:
-            spec = plan.drops_spec(*where, grid, baseline, 0)
-            timed[f"drops g{grid} {baseline}"] = self.pieces("drops", spec, {"drops": spec["output"]})
+            timed[f"drops g{grid} {baseline}"] = self.response(where, Patches({"grid": grid, "baseline": baseline}))
         spec = plan.attribute_spec(*where, plan.model_explainers, 0)
         stores = {entry["name"]: entry["store"] for entry in spec["explainers"]}
-        timed["attribute"] = self.pieces("attribute", spec, stores)
+        timed["attribute"] = self.pieces(ATTRIBUTE, spec, stores)
         if responses:
             for response in plan.method_responses:
                 spec = plan.curves_spec(*where, list(plan.explainers), response, 0)
                 stores = {name: spec["store"].format(explainer=name) for name in plan.explainers}
-                timed[f"curves {response}"] = self.pieces("curves", spec, stores)
-            for response in plan.model_responses:
-                spec = plan.subsets_spec(*where, response, 0)
-                timed[f"subsets {response}"] = self.pieces("subsets", spec, {"subsets": spec["store"]})
+                timed[f"curves {response}"] = self.pieces(RESPOND, spec, stores)
+            for name, asked in plan.model_responses.items():
+                timed[f"subsets {name}"] = self.response(where, asked)
             if plan.reads_parts:
-                spec = plan.parts_spec(*where, 0)
-                timed["parts"] = self.pieces("parts", spec, {"parts": spec["store"]})
+                timed["parts"] = self.response(where, Parts())
         return timed
+
+    def response(self, where: Network, response: Response) -> Timed:
+        """Time a response that needs no map."""
+        spec = self.plan.response_spec(where, response, 0)
+        return self.pieces(RESPOND, spec, {response.rule: spec["store"]})
 
     def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
@@ -187,9 +192,9 @@ class Bench:
         where = (dataset, model, self.plan.weights[-1])
         total, memory, marginal = 0.0, 0.0, 0.0
         for metric in metrics:
-            spec = {**self.plan.score_spec(*where, metric), "shard_size": self.images}
-            one, used, _ = self.run("score", {**spec, "images": 1})
-            more, used, _ = self.run("score", {**spec, "images": self.images})
+            spec = {**self.plan.score_spec(self.plan.case(*where, metric)), "shard_size": self.images}
+            one, used, _ = self.run(SCORE, {**spec, "images": 1})
+            more, used, _ = self.run(SCORE, {**spec, "images": self.images})
             slope = max(more - one, 0.0) / max(self.images - 1, 1)
             # Below a tenth of a second it is noise of the start-up.
             slope = slope if more - one > 0.1 else 0.0

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.curve import ResponseCurve, area
+from heatproof.metrics.curve import area
 from heatproof.metrics.incremental import cut
 from heatproof.metrics.registry import Result, metric
+from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
 # RISE's published kernel, which MAS takes over.

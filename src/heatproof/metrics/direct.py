@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from heatproof.bounds import Bounds, Count
 from heatproof.errors import HeatproofError
-from heatproof.metrics.curve import TARGETS
 from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
-from heatproof.subsets import SAMPLES, SIZES
+from heatproof.responses.curves import TARGETS
+from heatproof.responses.explanations import Explanations
+from heatproof.responses.pictures import Pictures
+from heatproof.responses.subsets import Subsets
+from heatproof.subsets import SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 Target = Literal["label", "predicted"]
-
-
-def picture_settings(
-    *,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    thresholds: Sequence[Annotated[float, Bounds(above=0, most=1)]] | None = None,
-    masks: Literal["rank", "quantile"] = "rank",
-    random_mask: np.ndarray | None = None,
-) -> None:
-    """Take the options of `heatproof.perturbation.pic.pic_responses`."""
-
-
-def subset_settings(
-    *,
-    sizes: Sequence[Annotated[float, Bounds(above=0, below=1)]] = SIZES,
-    samples: Annotated[int, Bounds(least=3)] = SAMPLES,
-    baseline: str = "zeros",
-    baseline_options: Mapping[str, Any] | None = None,
-    output: Literal["logit", "probability"] = "logit",
-) -> None:
-    """Take the options of `heatproof.subsets.subset_masks` and of the responses."""
-
-
-def change_settings(
-    *,
-    radius: Annotated[float, Bounds(least=0)] = 0.02,
-    samples: Count = 10,
-    norm: Annotated[float, Bounds(least=1)] = 2.0,
-) -> None:
-    """Take the options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
 
 
 def _which(target: str) -> int:
@@ -56,7 +27,7 @@ def _which(target: str) -> int:
     return TARGETS.index(target)
 
 
-@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=picture_settings)
+@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures)
 def softmax_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -79,7 +50,7 @@ def softmax_information(
     )
 
 
-@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads="pictures", settings=picture_settings)
+@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures)
 def accuracy_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -108,8 +79,7 @@ def accuracy_information(
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Ancona et al., Towards better understanding of gradient-based attribution methods, 2018",
-    reads="subsets",
-    settings=subset_settings,
+    reads=Subsets,
 )
 def sensitivity_n(
     maps: np.ndarray,
@@ -131,8 +101,7 @@ def sensitivity_n(
     higher_is_better=False,
     range=(0.0, np.inf),
     source="Yeh et al., On the (in)fidelity and sensitivity of explanations, 2019; captum.metrics.infidelity",
-    reads="subsets",
-    settings=subset_settings,
+    reads=Subsets,
 )
 def infidelity(
     maps: np.ndarray,
@@ -155,8 +124,7 @@ def infidelity(
     higher_is_better=False,
     range=(0.0, np.inf),
     source="Yeh et al. 2019; captum.metrics.sensitivity_max",
-    reads="explanations",
-    settings=change_settings,
+    reads=Explanations,
 )
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Largest relative change of the map among small random changes of the image: lower is better.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.curve import ResponseCurve
 from heatproof.metrics.registry import Result, metric
+from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.metrics.curve import ResponseCurve, area
+from heatproof.metrics.curve import area
 from heatproof.metrics.registry import Result, metric
+from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
 ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -7,7 +7,7 @@ the dataset `parts`, the drops are the true importance of the parts for that mod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 
@@ -16,19 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.correlation import spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import subset_sums
-
-
-def part_settings(
-    *,
-    masks: np.ndarray | None = None,
-    removed: np.ndarray | None = None,
-    drops: np.ndarray | None = None,
-    output: Literal["logit", "probability"] = "logit",
-) -> None:
-    """Take what `heatproof.evaluate` has to be told of the parts, and which output of the model is read.
-
-    In the workflow, masks and images without a part come from the dataset.
-    """
+from heatproof.responses.parts import Parts
 
 
 @metric(
@@ -36,8 +24,7 @@ def part_settings(
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Hesse et al., FunnyBirds, 2023, single-deletion protocol; Hesse et al. 2024 (IDSDS), figure 2 c",
-    reads="parts",
-    settings=part_settings,
+    reads=Parts,
 )
 def part_deletion(
     maps: np.ndarray,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,9 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
+from heatproof.responses.base import Response, keyword_defaults
+from heatproof.responses.curves import Curves
+from heatproof.responses.patches import Patches
 
 if TYPE_CHECKING:
     from heatproof.sequences import Perturbation
@@ -42,16 +45,12 @@ class Metric:
     source
         Paper, section and equation.
     options
-        Every option with its default, those of `sequences` included.
-    sequences
-        Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
-        that takes them; None for a metric that reads none.
+        Every option with its default, those of the responses included.
     reads
-        Which responses the inputs come from: ``patches`` (patch drops), ``curves``, ``pictures`` (PIC), ``subsets``
-        (random subsets of pixels), ``explanations`` (maps of changed images), or ``parts`` (images without a part of
-        their object).
-    settings
-        The options of the responses, as keyword-only arguments, where they are no sequences.
+        The kind of response that it reads.
+    asks
+        A function whose keyword-only arguments are the options of the responses: the `sequences` of a metric over
+        curves, else the `options` of the kind.
     order
         The order with which the direction holds; with the other one it is reversed. None where there is no choice.
     """
@@ -63,10 +62,9 @@ class Metric:
     range: tuple[float, float]
     source: str
     options: Mapping[str, Any]
-    sequences: SequencesFunction | None = None
+    reads: type[Response]
+    asks: Callable[..., Any]
     order: str | None = None
-    reads: str = "patches"
-    settings: Callable[..., Any] | None = None
 
     @property
     def summary(self) -> str:
@@ -91,18 +89,20 @@ class Metric:
                 raise HeatproofError(f"The metric {self.name!r} has no option {key!r}: {nearest(key, self.options)}")
         return {**self.options, **given}
 
-    def perturbations(self, options: Mapping[str, Any]) -> Mapping[str, Perturbation]:
-        """Return the sequences that these options ask for."""
-        return {} if self.sequences is None else self.sequences(**_part(self.sequences, options))
+    def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
+        """Return the responses that these options ask for, by the argument that takes each; see `from_options`."""
+        return self.reads.from_options(self.asks, options, sizes)
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
         """Call the function with its inputs and its own options."""
-        result = self.function(*(inputs[name] for name in self.inputs), **_part(self.function, options))
+        result = self.function(*(inputs[name] for name in self.inputs), **self._own(options))
         return result if len(result) == 3 else (*result, {})
+
+    def _own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: options[name] for name in keyword_defaults(self.function) if name in options}
 
 
 METRICS: dict[str, Metric] = {}
-READS = ("patches", "curves", "pictures", "subsets", "explanations", "parts")
 
 
 def metric(
@@ -113,8 +113,7 @@ def metric(
     source: str,
     sequences: SequencesFunction | None = None,
     order: str | None = None,
-    reads: str = "patches",
-    settings: Callable[..., Any] | None = None,
+    reads: type[Response] = Patches,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Enter a function in the table of metrics.
 
@@ -124,23 +123,28 @@ def metric(
     ----------
     name
         The key in the config.
-    higher_is_better, range, source, sequences, order
+    higher_is_better, range, source, order
         See `Metric`.
+    sequences
+        Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
+        that takes each; it then reads `Curves`.
     reads
-        See `Metric`; ``curves`` wherever there are `sequences`.
-    settings
-        A function whose keyword-only arguments are further options: those of the responses. It is never called.
+        The kind of response, a class: see `heatproof.responses.base.Response`.
 
     Raises
     ------
     HeatproofError
-        If there is another metric of that name, or what is read does not fit `sequences` and `settings`.
+        If there is another metric of that name, or nothing says which options the responses have.
     """
-    if reads not in READS:
-        raise HeatproofError(f"The metric {name!r} reads {reads!r}: {nearest(str(reads), READS)}")
-    if (reads == "curves" and sequences is None) or (reads in READS[2:] and settings is None):
-        needed = "sequences" if reads == "curves" else "settings"
-        raise HeatproofError(f"The metric {name!r} reads {reads!r}, and so needs `{needed}`.")
+    if sequences is not None:
+        reads = Curves
+    if not (isinstance(reads, type) and issubclass(reads, Response)):
+        raise HeatproofError(
+            f"The metric {name!r} reads {reads!r}: give a subclass of heatproof.responses.base.Response."
+        )
+    asks = sequences or reads.options
+    if asks is None:
+        raise HeatproofError(f"The metric {name!r} reads {reads.__name__}, and so needs `sequences`.")
 
     def enter(function: MetricFunction) -> MetricFunction:
         known = METRICS.get(name)
@@ -159,26 +163,14 @@ def metric(
             source=source,
             options=MappingProxyType(
                 {
-                    **(keyword_defaults(sequences) if sequences else {}),
-                    **(keyword_defaults(settings) if settings else {}),
+                    **keyword_defaults(asks),
                     **{p.name: p.default for p in keyword_only},
                 }
             ),
-            sequences=sequences,
+            reads=reads,
+            asks=asks,
             order=order,
-            reads="curves" if sequences else reads,
-            settings=settings,
         )
         return function
 
     return enter
-
-
-def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a function, which are its options, with their defaults."""
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def _part(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in keyword_defaults(function) if name in options}

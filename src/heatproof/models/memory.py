@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 import torch
@@ -15,6 +16,39 @@ from heatproof.store import read_json, write_json
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """One try with a size of batch: a context that hides the error of memory that ran out.
+
+    As a context it is no frame of a call, so that the traceback of any other error does not pass through this module.
+
+    Attributes
+    ----------
+    size
+        Images in a batch, which the context returns.
+    ran_out
+        Whether there was too little memory.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size, self.ran_out = name, size, False
+
+    def __enter__(self) -> int:
+        return self.size
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, RuntimeError | MemoryError) or not runs_out(error):
+            return False
+        if self.size == 1:
+            raise HeatproofError(
+                f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or take a "
+                f"device with more or a smaller network, and run the same command again; {KEPT}."
+            ) from None
+        self.ran_out = True
+        return True
 
 
 class WithinMemory:
@@ -48,19 +82,37 @@ class WithinMemory:
         HeatproofError
             If memory runs out with one image in a batch.
         """
+        for attempt in self.attempts(wanted):
+            with attempt as size:
+                made = run(size)
+        return made
+
+    def attempts(self, wanted: int) -> Iterator[Attempt]:
+        """Yield tries, the largest size first, until one does not run out of memory.
+
+        ::
+
+            for attempt in within_memory.attempts(64):
+                with attempt as size:
+                    made = run(size)
+
+        Parameters
+        ----------
+        wanted
+            The largest size.
+
+        Raises
+        ------
+        HeatproofError
+            In the context, if memory runs out with one image in a batch.
+        """
         size = min(wanted, self.batch_size or wanted)
         while True:
-            try:
-                return run(size)
-            except (RuntimeError, MemoryError) as error:
-                if not runs_out(error):
-                    raise
-                if size == 1:
-                    raise HeatproofError(
-                        f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or "
-                        f"take a device with more or a smaller network, and run the same command again; {KEPT}."
-                    ) from None
-            # Outside the handler, which holds on to the tensors of the failed pass.
+            attempt = Attempt(self.name, size)
+            yield attempt
+            if not attempt.ran_out:
+                return
+            # Only now: the context of the error held on to the tensors of the failed pass.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)

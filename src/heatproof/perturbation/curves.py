@@ -12,8 +12,7 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.responses import Batch, Network, run_batched
-from heatproof.perturbation.whole import layout_of
+from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
 from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -81,7 +80,7 @@ def response_curves(
     """
     device = images.device if device is None else torch.device(device)
     check_maps(maps, images, image_ids)
-    targets = targets.to(device)
+    asked = _Asked(network, images, targets.to(device), image_ids, seed, batch_size, intact)
     read: dict[str, dict[str, np.ndarray]] = {}
     firsts: dict[str, np.ndarray] = {}
     together: dict[str, Perturbation] = {}
@@ -89,19 +88,15 @@ def response_curves(
         if perturbation.update:
             if explain is None:
                 raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
-            read[name], firsts[name] = _updated(
-                network, images, maps, targets, image_ids, perturbation, seed, batch_size, device, explain, ranking
-            )
+            read[name], firsts[name] = _updated(asked, maps, perturbation, explain, ranking)
             continue
         firsts[name] = first_changed(perturbation, maps, image_ids, seed, ranking)
         if perturbation.imputation == "road":
-            read[name] = _imputed(
-                network, images, firsts[name], targets, image_ids, perturbation, seed, batch_size, device, intact
-            )
+            read[name] = _imputed(asked, firsts[name], perturbation)
         else:
             together[name] = perturbation
     if together:
-        read |= _filled(network, images, firsts, targets, image_ids, together, seed, batch_size, device, intact)
+        read |= _filled(asked, firsts, together)
     for name, first in firsts.items():
         points = perturbations[name].points(*maps.shape[1:])
         for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
@@ -135,19 +130,39 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What `response_curves` is asked, with the targets where the network is."""
+
+    network: Network
+    images: torch.Tensor
+    targets: torch.Tensor
+    image_ids: Sequence[str]
+    seed: int
+    batch_size: int
+    intact: Mapping[str, np.ndarray] | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.targets.device
+
+    def read(self, batches: Iterator[Perturbed]) -> dict[str, np.ndarray]:
+        """Run the network over batches of perturbed images."""
+        return run_batched(self.network, batches, self.targets, self.image_ids)
+
+    def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
+        """Yield as many images as a batch has, where the network is: their rows, the images and their ids."""
+        for start in range(0, len(self.images), self.batch_size):
+            rows = slice(start, min(start + self.batch_size, len(self.images)))
+            yield rows, self.images[rows].to(self.device), self.image_ids[rows]
+
+
 def _filled(
-    network: Network,
-    images: torch.Tensor,
-    firsts: Mapping[str, np.ndarray],
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
-    perturbations: Mapping[str, Perturbation],
-    seed: int,
-    batch_size: int,
-    device: torch.device,
-    intact: Mapping[str, np.ndarray] | None,
+    asked: _Asked, firsts: Mapping[str, np.ndarray], perturbations: Mapping[str, Perturbation]
 ) -> dict[str, dict[str, np.ndarray]]:
     """Run all sequences that fill with a baseline, in batches over images and points."""
+    images, batch_size, device, intact = asked.images, asked.batch_size, asked.device, asked.intact
     count, height, width = len(images), *images.shape[-2:]
     baselines: list[tuple[str, str]] = []
     variants: dict[tuple[int, int, int], int] = {}
@@ -178,16 +193,14 @@ def _filled(
     names = list(perturbations)
     runs = _runs(keys)
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[Perturbed]:
         memory = layout_of(images)
-        for start in range(0, count, batch_size):
-            chunk = images[start : start + batch_size].to(device)
-            ids = image_ids[start : start + batch_size]
+        for rows, chunk, ids in asked.chunks():
             fills = [
-                baseline_images(b[0], chunk, ids, seed, dict(options[b].baseline_options)).contiguous()
+                baseline_images(b[0], chunk, ids, asked.seed, dict(options[b].baseline_options)).contiguous()
                 for b in baselines
             ]
-            first = [torch.from_numpy(firsts[name][start : start + batch_size]).to(device) for name in names]
+            first = [torch.from_numpy(firsts[name][rows]).to(device) for name in names]
             for low in range(0, len(chunk) * len(keys), batch_size):
                 high = min(low + batch_size, len(chunk) * len(keys))
                 made = torch.empty((high - low, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
@@ -206,9 +219,9 @@ def _filled(
                         if perturbations[names[run.number]].mode == "insertion":
                             kept, put = put, kept
                         into[:] = torch.where(changed, put, kept)
-                yield made, torch.arange(low, high, device=device) // len(keys) + start
+                yield made, torch.arange(low, high, device=device) // len(keys) + rows.start
 
-    read = run_batched(network, batches(), targets, image_ids) if keys else {}
+    read = asked.read(batches()) if keys else {}
     shaped = {key: values.reshape(count, len(keys), *values.shape[1:]) for key, values in read.items()}
     if intact is not None and given is not None:
         shaped = {
@@ -257,42 +270,30 @@ def _fill_of(perturbation: Perturbation) -> tuple[str, str]:
     return perturbation.baseline, repr(sorted(perturbation.baseline_options.items()))
 
 
-def _imputed(
-    network: Network,
-    images: torch.Tensor,
-    first: np.ndarray,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
-    perturbation: Perturbation,
-    seed: int,
-    batch_size: int,
-    device: torch.device,
-    intact: Mapping[str, np.ndarray] | None,
-) -> dict[str, np.ndarray]:
+def _imputed(asked: _Asked, first: np.ndarray, perturbation: Perturbation) -> dict[str, np.ndarray]:
     """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
     # Found by name, so that the code of ROAD is no part of what other sequences depend on.
     impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
+    images, intact = asked.images, asked.intact
     count, points = len(images), perturbation.points(*images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
-    def pieces() -> Iterator[Batch]:
-        for start in range(0, count, batch_size):
-            chunk = images[start : start + batch_size].to(device)
-            removed = torch.from_numpy(first[start : start + batch_size]).to(device)
-            ids = image_ids[start : start + batch_size]
-            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=seed, image_ids=ids)
+    def pieces() -> Iterator[Perturbed]:
+        for rows, chunk, ids in asked.chunks():
+            removed = torch.from_numpy(first[rows]).to(asked.device)
+            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=asked.seed, image_ids=ids)
             for point, imputed in enumerate(sequence):
                 if point >= skip:
-                    yield imputed, torch.arange(start, start + len(chunk), device=device)
+                    yield imputed, torch.arange(rows.start, rows.stop, device=asked.device)
 
     order: list[int] = []
 
-    def batches() -> Iterator[Batch]:
-        for made, rows in _rebatched(pieces(), batch_size):
+    def batches() -> Iterator[Perturbed]:
+        for made, rows in _rebatched(pieces(), asked.batch_size):
             order.extend(rows.tolist())
             yield made.contiguous(memory_format=layout_of(images)), rows
 
-    read = run_batched(network, batches(), targets, image_ids)
+    read = asked.read(batches())
     # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
     by_image = np.argsort(order, kind="stable")
     shaped = {key: values[by_image].reshape(count, points - skip, *values.shape[1:]) for key, values in read.items()}
@@ -301,9 +302,9 @@ def _imputed(
     return shaped
 
 
-def _rebatched(pieces: Iterator[Batch], size: int) -> Iterator[Batch]:
+def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
     """Cut and join pieces to batches of one size; the last may be smaller."""
-    waiting: list[Batch] = []
+    waiting: list[Perturbed] = []
     have = 0
     for piece in pieces:
         waiting.append(piece)
@@ -318,27 +319,16 @@ def _rebatched(pieces: Iterator[Batch], size: int) -> Iterator[Batch]:
 
 
 def _updated(
-    network: Network,
-    images: torch.Tensor,
-    maps: np.ndarray,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
-    perturbation: Perturbation,
-    seed: int,
-    batch_size: int,
-    device: torch.device,
-    explain: Explain,
-    ranking: np.ndarray | None,
+    asked: _Asked, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Delete along maps that are made anew before every step; pixels that are gone stay gone."""
+    images, targets, device = asked.images, asked.targets, asked.device
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]
     first = np.full(maps.shape, len(counts), dtype=np.int32)
     parts: list[dict[str, np.ndarray]] = []
-    for start in range(0, len(images), batch_size):
-        rows = slice(start, min(start + batch_size, len(images)))
-        chunk, ids = images[rows].to(device), image_ids[rows]
-        fill = baseline_images(perturbation.baseline, chunk, ids, seed, dict(perturbation.baseline_options))
+    for rows, chunk, ids in asked.chunks():
+        fill = baseline_images(perturbation.baseline, chunk, ids, asked.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
         current, now = chunk, maps[rows]
         for point, wanted in enumerate(counts):
@@ -346,7 +336,7 @@ def _updated(
                 made = explain(current, targets[rows, 0])
                 now = made.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
-            order = pixel_ranking(now, ids, seed, ties=perturbation.ties)
+            order = pixel_ranking(now, ids, asked.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
@@ -360,7 +350,9 @@ def _updated(
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(device)
             current = torch.where(mask, fill, chunk).contiguous(memory_format=layout_of(images))
             batch = [(current, torch.arange(len(chunk), device=device))]
-            parts.append({"rows": np.arange(rows.start, rows.stop)} | run_batched(network, batch, targets[rows], ids))
+            parts.append(
+                {"rows": np.arange(rows.start, rows.stop)} | run_batched(asked.network, batch, targets[rows], ids)
+            )
     by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")
     read = {key: np.concatenate([part[key] for part in parts])[by_image] for key in RESPONSES}
     return {key: v.reshape(len(images), len(counts), *v.shape[1:]) for key, v in read.items()}, first

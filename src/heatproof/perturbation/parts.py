@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.responses import Batch, Network, run_batched
-from heatproof.perturbation.whole import layout_of
+from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
 
 
 def part_responses(
@@ -30,7 +29,7 @@ def part_responses(
     Parameters
     ----------
     network
-        As in `heatproof.perturbation.responses.run_batched`.
+        As in `heatproof.perturbation.batching.run_batched`.
     images
         (N, C, H, W), normalised; a channels_last layout is kept.
     removed
@@ -64,7 +63,7 @@ def part_responses(
     targets = targets.to(device)
     variants = removed.shape[1] + 1
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[Perturbed]:
         # As many images as a batch has: all of their variants fill whole batches, and no more of them is in memory.
         for start in range(0, len(images), batch_size):
             stop = start + batch_size

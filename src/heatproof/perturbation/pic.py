@@ -16,8 +16,7 @@ from scipy.interpolate import LinearNDInterpolator
 from scipy.spatial import Delaunay
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.responses import Batch, Network, run_batched
-from heatproof.perturbation.whole import layout_of
+from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
 from heatproof.randomness import numpy_generator
 from heatproof.sequences import pixel_ranking
 
@@ -270,7 +269,7 @@ def pic_responses(
     Parameters
     ----------
     network
-        As in `heatproof.perturbation.responses.run_batched`.
+        As in `heatproof.perturbation.batching.run_batched`.
     images
         (N, C, H, W), normalised, C = 1 or 3; a channels_last layout is kept.
     maps
@@ -308,13 +307,17 @@ def pic_responses(
         If maps, thresholds, masks, mean or std do not fit the images, or as `run_batched`.
     """
     device = images.device if device is None else torch.device(device)
-    known = _checked_masks(images, maps, image_ids, thresholds, seed, ranking, random_mask, masks)
+    if maps.shape != (len(images), *images.shape[-2:]):
+        raise HeatproofError(
+            f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
+        )
+    known = _checked_masks(maps, image_ids, thresholds, seed, ranking, random_mask, masks)
     made = pictures(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
     layout = layout_of(images)
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[Perturbed]:
         stream = _variants(made, known)
         while batch := list(islice(stream, batch_size)):
             stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
@@ -334,7 +337,6 @@ def pic_responses(
 
 
 def _checked_masks(
-    images: torch.Tensor,
     maps: np.ndarray,
     image_ids: Sequence[str],
     thresholds: Sequence[float],
@@ -344,20 +346,18 @@ def _checked_masks(
     masks: str,
 ) -> Iterator[np.ndarray]:
     """Return, image by image, the masks (K + 1, H, W) of what is known: the random pixels alone, then by threshold."""
-    height, width = images.shape[-2:]
+    count, height, width = maps.shape
     if masks not in MASKS:
         raise HeatproofError(f"masks is {masks!r}: take one of {', '.join(MASKS)}.")
     if masks == "quantile" and ranking is not None:
         raise HeatproofError("Quantile masks go by the maps' values and take no ranking: leave one of the two out.")
-    if maps.shape != (len(images), height, width):
-        raise HeatproofError(f"Maps {maps.shape} do not belong to {len(images)} images of {height}×{width}.")
     finite = np.isfinite(maps).all(axis=(1, 2))
     if not finite.all():
         raise HeatproofError(
             f"The map of image {image_ids[np.flatnonzero(~finite)[0]]!r} has a value that is not finite: leave it out."
         )
-    if ranking is not None and ranking.shape != (len(images), height * width):
-        raise HeatproofError(f"A ranking {ranking.shape} is not one of {len(images)} images' {height * width} pixels.")
+    if ranking is not None and ranking.shape != (count, height * width):
+        raise HeatproofError(f"A ranking {ranking.shape} is not one of {count} images' {height * width} pixels.")
     if always is None:
         always = random_mask(height, width, seed)
     elif always.shape != (height, width):
@@ -366,7 +366,7 @@ def _checked_masks(
     kept_counts(height * width, thresholds)
 
     def one_by_one() -> Iterator[np.ndarray]:
-        for at in range(len(images)):
+        for at in range(count):
             if masks == "quantile":
                 kept = quantile_masks(maps[at], thresholds)
             else:

@@ -20,10 +20,10 @@ def max_sensitivity(
     targets: torch.Tensor,
     image_ids: Sequence[str],
     seed: int,
+    *,
     radius: float = 0.02,
     samples: int = 10,
     norm: float = 2.0,
-    *,
     batch_size: int = 64,
     intact: torch.Tensor | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:

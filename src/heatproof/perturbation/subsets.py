@@ -11,8 +11,7 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.responses import Batch, Network, run_batched
-from heatproof.perturbation.whole import layout_of
+from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
 
 
 def subset_responses(
@@ -23,8 +22,8 @@ def subset_responses(
     masks: Sequence[np.ndarray] | np.ndarray,
     baseline: str,
     seed: int,
-    batch_size: int = 64,
     *,
+    batch_size: int = 64,
     baseline_options: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
 ) -> dict[str, np.ndarray]:
@@ -36,7 +35,7 @@ def subset_responses(
     Parameters
     ----------
     network
-        As in `heatproof.perturbation.responses.run_batched`.
+        As in `heatproof.perturbation.batching.run_batched`.
     images
         (N, C, H, W), normalised; a channels_last layout is kept.
     targets
@@ -88,7 +87,7 @@ def subset_responses(
 
     variants = len(with_intact(0)) if len(images) else 1
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[Perturbed]:
         # As many images as a batch has: all of their variants fill whole batches, and each baseline is made once.
         for start in range(0, len(images), batch_size):
             chunk = images[start : start + batch_size].to(device)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
+from heatproof.plan.case import Network
 from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model
-from heatproof.plan.metrics import MetricEntry, Response, read_metric, serving
+from heatproof.plan.metrics import MetricEntry, read_metric
 from heatproof.plan.paths import PRETRAINED
+from heatproof.responses.base import Response, serving
+from heatproof.responses.patches import Patches
+
+# Means over so many images are steady, and maps of more would only take memory.
+SIMILARITY_IMAGES = 512
 
 
-@dataclass(frozen=True)
+# Plans are compared as objects: a large one asks for the same few specs thousands of times, and keeps them.
+@dataclass(frozen=True, eq=False)
 class Chosen:
     """What a normalised config chooses."""
 
@@ -44,6 +53,10 @@ class Chosen:
     def models(self) -> dict[str, ModelEntry]:
         """Model name to its entry."""
         return {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+
+    def fetched(self) -> list[str]:
+        """Return the models whose weights are a checkpoint as it is."""
+        return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
     @cached_property
     def weights(self) -> list[str]:
@@ -114,6 +127,11 @@ class Chosen:
         """Number of images with patch drops."""
         return max(self.images, self.config["evaluation"]["accuracy_images"])
 
+    @property
+    def similarity_images(self) -> int:
+        """Number of images on which networks are compared."""
+        return min(self.images, SIMILARITY_IMAGES)
+
     def shards(self, images: int) -> list[int]:
         """Return the numbers of the shards that the first `images` images lie in."""
         return list(range(-(-images // self.config["shard_size"])))
@@ -121,6 +139,12 @@ class Chosen:
     def pairs(self) -> list[tuple[str, str]]:
         """Return every (dataset, model) that belong together."""
         return [(dataset, model) for dataset in self.datasets for model in self.models_of(dataset)]
+
+    def networks(self) -> Iterator[Network]:
+        """Yield every network that is scored: dataset, model, weights."""
+        for dataset, model in self.pairs():
+            for weights in self.weights:
+                yield Network(dataset, model, weights)
 
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
@@ -149,12 +173,17 @@ class Chosen:
         """Metric name to its entry: what is scored beside the patch drops."""
         sizes = [self.models[model].facts.size or self.datasets[dataset]["size"] for dataset, model in self.pairs()]
         known = sorted({tuple(size) for size in sizes if size})
-        entries = {name: read_metric(name, dict(given), known) for name, given in self.config["metrics"].items()}
+        entries = {
+            name: read_metric(name, dict(given), known, self.reference)
+            for name, given in self.config["metrics"].items()
+        }
         for name, entry in entries.items():
             if base_name(name) in ("idsds", "sds"):
                 raise HeatproofError(f"The metric {name!r} has a name that `drops` gives: take another one.")
-            if entry.metric.reads == "patches":
-                pair = self.drops_of(entry)[:2]
+            for response in entry.responses.values():
+                if response.rule != Patches.rule:
+                    continue
+                pair = response.settings["grid"], response.settings["baseline"]
                 if pair not in self.combinations:
                     raise HeatproofError(
                         f"The metric {name!r} reads patch drops of grid {pair[0]} and baseline {pair[1]!r}, and there "
@@ -162,33 +191,42 @@ class Chosen:
                     )
         return entries
 
-    def drops_of(self, entry: MetricEntry) -> tuple[int, str, str]:
-        """Return grid, baseline and output of the patch drops that a metric reads."""
-        grid, baseline = self.reference
-        options = entry.options
-        return options["grid"] or grid, options["baseline"] or baseline, options["output"]
+    def entry(self, model: str, weights: str, metric: str) -> MetricEntry:
+        """Return a metric of the config, or one of the patch drops, which are named by `metrics_of`."""
+        if metric in self.metrics:
+            return self.metrics[metric]
+        grid, baseline, output = self.metrics_of(weights, model)[metric]
+        responses = {Patches.argument: Patches({"grid": grid, "baseline": baseline})}
+        known = METRICS[base_name(metric)]
+        return MetricEntry(metric, known, {"truncate": False}, responses, known.function.__module__, output)
 
     @cached_property
-    def serving(self) -> dict[str, tuple[Response, list[int] | None]]:
-        """Name of every response that a metric reads to the one that serves it, and the points to read."""
+    def serving(self) -> dict[Response, tuple[Response, list[int] | None]]:
+        """Every response that a metric of the config reads to the one that serves it, and the points to read."""
         return serving(response for entry in self.metrics.values() for response in entry.responses.values())
+
+    def made_by(self, rule: str) -> dict[str, Response]:
+        """Return the responses that metrics of the config read and a rule makes, by name."""
+        return {response.name: response for response, _ in self.serving.values() if response.rule == rule}
 
     @cached_property
     def method_responses(self) -> dict[str, Response]:
         """Responses that are made for every method, by name."""
-        found = {response.name: response for response, _ in self.serving.values()}
-        return {name: response for name, response in found.items() if response.kind not in ("subsets", "parts")}
+        return self.made_by("curves")
 
     @cached_property
     def model_responses(self) -> dict[str, Response]:
-        """Responses to random subsets, which are made once for a model, by name."""
-        found = {response.name: response for response, _ in self.serving.values()}
-        return {name: response for name, response in found.items() if response.kind == "subsets"}
+        """Responses that are made once for a network, by name; those of patches and parts are rules apart."""
+        return self.made_by("subsets")
 
     @property
     def reads_parts(self) -> list[str]:
         """Names of the metrics that read what a model loses without the parts of an object."""
-        return [name for name, entry in self.metrics.items() if entry.metric.reads == "parts"]
+        return [
+            name
+            for name, entry in self.metrics.items()
+            if any(response.rule == "parts" for response in entry.responses.values())
+        ]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
         """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole finetuning."""

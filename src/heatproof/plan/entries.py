@@ -60,35 +60,6 @@ class ModelEntry:
     module: str
 
 
-@dataclass(frozen=True)
-class Record:
-    """What one job leaves.
-
-    Attributes
-    ----------
-    rank
-        Jobs of a higher rank read what those of a lower rank made.
-    manifest, spec_key
-        The manifest's path, and what it must say to belong to this config and code.
-    outputs
-        All files that Snakemake knows the job by.
-    images
-        How far a shard must reach; None for what is no shard.
-    sources
-        Files of the user's own that were read; the manifest has the digests of their bytes.
-    kept
-        Epochs that a finetuning must have kept.
-    """
-
-    rank: int
-    manifest: str
-    spec_key: str
-    outputs: list[str]
-    images: int | None = None
-    sources: tuple[str, ...] = ()
-    kept: tuple[int, ...] = ()
-
-
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)

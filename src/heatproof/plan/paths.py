@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+from heatproof.responses.base import MapResponse, NetworkResponse, Response
+from heatproof.responses.channels import Channels
+from heatproof.responses.parts import Parts
+from heatproof.responses.patches import Patches
+
 RESULTS = "results"
 PRETRAINED = "pretrained"
 # Stands for the model and for the weights in the path of maps that know no model.
@@ -28,24 +33,92 @@ CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
 PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
 CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
+# Rule to the store of a response that it makes; that of patch drops with its name in place of grid and baseline.
+STORES = {
+    "drops": DROPS.replace("g{grid}_{baseline}", "{response}"),
+    "curves": CURVES,
+    "subsets": SUBSETS,
+    "parts": PARTS,
+    "channels": CHANNELS,
+}
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
 SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
-IDSDS_TABLE = RESULTS + "/idsds_table.csv"
-META_RANK = RESULTS + "/meta_rank.csv"
-ACCURACY = RESULTS + "/accuracy.csv"
-APPLICABILITY = RESULTS + "/applicability.csv"
+# By the names that their jobs know them by.
+TABLES = {name: f"{RESULTS}/{name}.csv" for name in ("idsds_table", "meta_rank", "accuracy", "applicability")}
 TABLES_MANIFEST = RESULTS + "/tables.json"
+IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
+CLAIMS = RESULTS + "/claims.csv"
+CLAIMS_MANIFEST = RESULTS + "/claims.json"
 
-DROP_ARRAYS = ("logit", "log_probability", "predicted", "target_rank")
-SUBSET_ARRAYS = ("logit", "log_probability")
-PART_ARRAYS = (*SUBSET_ARRAYS, "importance")
+RANKING = RESULTS + "/ranking"
+RELIABILITY = {
+    name: f"{RANKING}/{name}.csv"
+    for name in (
+        "ranking",
+        "consistency",
+        "consistency_groups",
+        "stability_methods",
+        "stability_cases",
+        "families",
+        "reliability",
+        "significance",
+        "truth",
+    )
+}
+RELIABILITY_PNG = {
+    "consistency_png": f"{RANKING}/consistency.png",
+    "difference_png": f"{RANKING}/critical_difference.png",
+    "truth_png": f"{RANKING}/truth.png",
+}
+RELIABILITY_MANIFEST = RANKING + "/manifest.json"
+
+FIGURES = RESULTS + "/figures"
+OVERVIEW = {
+    "places": f"{FIGURES}/overview/places.csv",
+    "places_png": f"{FIGURES}/overview/places.png",
+    "dual": f"{FIGURES}/overview/soundness_completeness.csv",
+    "dual_png": f"{FIGURES}/overview/soundness_completeness.png",
+    "captions": f"{FIGURES}/overview/captions.csv",
+}
+OVERVIEW_MANIFEST = FIGURES + "/overview/manifest.json"
+PLOT = {"svg": f"{FIGURES}/idsds.svg", "png": f"{FIGURES}/idsds.png"}
+PLOT_MANIFEST = FIGURES + "/idsds.json"
+TABLE_PAGES = {name: f"{FIGURES}/{name}.html" for name in ("idsds_table", "meta_rank", "accuracy")}
+PAGES_MANIFEST = FIGURES + "/pages.json"
+GALLERY = FIGURES + "/maps.html"
+GALLERY_MANIFEST = FIGURES + "/maps.json"
+MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
+MONTAGE_MANIFEST = FIGURES + "/montage.json"
+
+SIMILARITY = {
+    "output": f"{RESULTS}/similarity/similarity.csv",
+    "figure": f"{RESULTS}/similarity/similarity.png",
+    "exciting": f"{RESULTS}/similarity/exciting.png",
+}
+SIMILARITY_MANIFEST = RESULTS + "/similarity/similarity.json"
+CHECKS = {
+    "page": f"{RESULTS}/checks/index.html",
+    "methods": f"{RESULTS}/checks/methods.csv",
+    "summary": f"{RESULTS}/checks/summary.csv",
+    "captions": f"{RESULTS}/checks/captions.csv",
+}
+CHECKS_FIGURE = RESULTS + "/checks/{factor}.{ending}"
+CHECKS_MANIFEST = RESULTS + "/checks/manifest.json"
+PAGE = RESULTS + "/report/index.html"
+PAGE_MANIFEST = RESULTS + "/report/index.json"
+
+
+def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:
+    """Return the files that one shard of a response consists of, its manifest first."""
+    places = {name: "/".join([str(shard), *["0"] * len(array.dims)]) for name, array in response.holds.items()}
+    return [f"{store}.{shard}.json", *(f"{store}.zarr/{name}/c/{place}" for name, place in places.items())]
 
 
 def drop_files(drops: str, shard: int | str) -> list[str]:
     """Return the files that one shard of patch drops consists of, its manifest first."""
-    return [f"{drops}.{shard}.json", *(drop_file(drops, array, shard) for array in DROP_ARRAYS)]
+    return response_files(Patches, drops, shard)
 
 
 def drop_file(drops: str, array: str, shard: int | str) -> str:
@@ -55,23 +128,22 @@ def drop_file(drops: str, array: str, shard: int | str) -> str:
 
 def curve_files(curves: str, shard: int | str) -> list[str]:
     """Return the files that one shard of an explainer's responses consists of, its manifest first."""
-    return [f"{curves}.{shard}.json", f"{curves}.zarr/response/c/{shard}/0/0/0"]
+    return response_files(MapResponse, curves, shard)
 
 
 def subset_files(subsets: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of the responses to random subsets consists of, its manifest first."""
-    return [f"{subsets}.{shard}.json", *(drop_file(subsets, array, shard) for array in SUBSET_ARRAYS)]
+    """Return the files that one shard of the responses made by the rule `subsets` consists of, its manifest first."""
+    return response_files(NetworkResponse, subsets, shard)
 
 
 def part_files(parts: str, shard: int | str) -> list[str]:
     """Return the files that one shard of the responses to images without a part consists of, its manifest first."""
-    arrays = [drop_file(parts, array, shard) for array in PART_ARRAYS]
-    return [f"{parts}.{shard}.json", *arrays, f"{parts}.zarr/mask/c/{shard}/0/0/0"]
+    return response_files(Parts, parts, shard)
 
 
 def channel_files(channels: str, shard: int | str) -> list[str]:
     """Return the files that one shard of the activations of channels consists of, its manifest first."""
-    return [f"{channels}.{shard}.json", drop_file(channels, "activation", shard)]
+    return response_files(Channels, channels, shard)
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:

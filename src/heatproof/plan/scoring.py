@@ -3,250 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from heatproof.metrics.catalogue import METRICS
-from heatproof.metrics.single_deletion import base_name
-from heatproof.plan.paths import (
-    ACCURACY,
-    APPLICABILITY,
-    CURVES,
-    DROPS,
-    IDSDS_TABLE,
-    META_RANK,
-    PARTS,
-    SCORES,
-    SCORES_MANIFEST,
-    SCORES_TABLE,
-    SCORES_TABLE_MANIFEST,
-    SUBSETS,
-    TABLES_MANIFEST,
-    curve_files,
-    drop_file,
-    map_file,
-    map_files,
-    part_files,
-    subset_files,
-)
-from heatproof.plan.specs import Specs, keyed, remembered
+from heatproof.plan.case import Case, Network
+from heatproof.plan.metrics import MetricEntry
+from heatproof.plan.paths import SCORES, SCORES_MANIFEST, map_file, response_files
+from heatproof.plan.specs import Specs, keyed
 from heatproof.provenance import digest
-
-# Which array of the patch drops holds an output.
-DROP_ARRAY = {"logit": "logit", "probability": "log_probability"}
-
-Case = tuple[str, str, str, str]
+from heatproof.responses.base import Response
+from heatproof.responses.patches import Patches
 
 
 class Scoring(Specs):
     """The specs of scores and tables."""
 
+    @cache
+    def case(self, dataset: str, model: str, weights: str, metric: str) -> Case:
+        """Return the test case of a network and a metric."""
+        entry, tuned = self.entry(model, weights, metric), self.finetuning(model, weights)
+        drops = next((one for one in entry.responses.values() if one.rule == Patches.rule), None)
+        trained = self.models[model].pretraining if tuned is None else tuned
+        published = tuned is None and model in self.fetched()
+        return Case(
+            Network(dataset, model, weights),
+            metric,
+            training_seed=None if published else trained.get("seed", self.config["seed"]),
+            grid=drops.settings["grid"] if drops else None,
+            baseline=drops.settings["baseline"] if drops else None,
+            output=entry.output,
+            target=entry.options.get("target", "label"),
+        )
+
     def test_cases(self) -> list[Case]:
-        """Return every (dataset, model, weights, metric) of the patch drops, in which methods are ranked."""
+        """Return the test cases of the patch drops, in which methods are ranked."""
         return [
-            (dataset, model, weights, metric)
-            for dataset, model in self.pairs()
-            for weights in self.weights
-            for metric in self.metrics_of(weights, model)
+            self.case(*net, metric) for net in self.networks() for metric in self.metrics_of(net.weights, net.model)
         ]
 
     def all_cases(self) -> list[Case]:
-        """Return the test cases of all metrics, those of the patch drops first for each of the weights."""
+        """Return the test cases of all metrics, those of the patch drops first for each network."""
         return [
-            (dataset, model, weights, metric)
-            for dataset, model in self.pairs()
-            for weights in self.weights
-            for metric in [*self.metrics_of(weights, model), *self.metrics]
+            self.case(*net, metric)
+            for net in self.networks()
+            for metric in [*self.metrics_of(net.weights, net.model), *self.metrics]
         ]
 
     def metric_names(self) -> list[str]:
         """Return every metric that is scored, by the name it has in tables."""
-        return sorted({case[3] for case in self.all_cases()})
+        return sorted({case.metric for case in self.all_cases()})
 
     def score_files(self, cases: list[Case] | None = None) -> list[str]:
         """Return the scores of some test cases; left out, those of the patch drops."""
-        keys = ("dataset", "model", "weights", "metric")
-        wheres = [dict(zip(keys, case, strict=True)) for case in (self.test_cases() if cases is None else cases)]
-        return [SCORES.format(**where) for where in wheres]
+        return [SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
-    def score_spec(self, dataset: str, model: str, weights: str, metric: str) -> dict[str, Any]:
-        """Return what makes one metric's scores of all methods on one model."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        asked, module = self._asked(dataset, model, weights, metric)
+    @cache
+    def score_spec(self, case: Case) -> dict[str, Any]:
+        """Return what makes the scores of all methods in one test case."""
+        network, entry = case.network, self._entry_of(case)
         methods = [
             {
                 "method": method,
-                "index": list(entry.maps).index(name),
+                "index": list(explainer.maps).index(name),
                 "transform": transform,
-                "maps": self.maps_of(**where, explainer=entry.name),
-                "explainer": entry.name,
+                "maps": self.maps_of(*network, explainer.name),
+                "explainer": explainer.name,
                 "place": place,
             }
-            for entry in self.explainers.values()
-            for place, (method, (name, transform)) in enumerate(entry.methods.items())
+            for explainer in self.explainers.values()
+            for place, (method, (name, transform)) in enumerate(explainer.methods.items())
         ]
         spec = {
-            **where,
-            "metric": metric,
-            **asked,
+            **case.where,
+            "case": case.told(),
+            "kind": entry.metric.name,
+            "module": entry.module,
+            "options": _plain(entry.options),
+            "higher_is_better": entry.metric.higher(entry.options),
+            "responses": {
+                argument: {
+                    "response": response.told(),
+                    "name": response.name,
+                    "store": self.store_of(network, response, "{explainer}"),
+                    "points": points,
+                    "output": entry.output,
+                }
+                for argument, (response, points) in self._served(entry).items()
+            },
             "methods": methods,
             "images": self.images,
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
-            "output": SCORES.format(**where, metric=metric),
-            "manifest": SCORES_MANIFEST.format(**where, metric=metric),
-            "upstream": self._score_upstream(dataset, model, weights, metric),
+            "output": SCORES.format(**case.where),
+            "manifest": SCORES_MANIFEST.format(**case.where),
+            "upstream": self._score_upstream(case),
         }
-        return keyed(spec, ["heatproof.metrics.score", module])
+        return keyed(spec, ["heatproof.metrics.score", entry.module])
 
-    def _asked(self, dataset: str, model: str, weights: str, metric: str) -> tuple[dict[str, Any], str]:
-        """Return the metric with its options and the stores that it reads, and the module of its code."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        drops_of = self._drops_of(model, weights, metric)
-        if metric not in self.metrics:
-            kind, module, options = base_name(metric), "heatproof.metrics.single_deletion", {"truncate": False}
-            entry = METRICS[kind]
-        else:
-            named = self.metrics[metric]
-            entry, module, options = named.metric, named.module, _plain(named.options)
-            kind = entry.name
-        asked: dict[str, Any] = {
-            "kind": kind,
-            "module": module,
-            "reads": entry.reads,
-            "options": options,
-            "higher_is_better": entry.higher(options),
-        }
-        if drops_of is not None:
-            grid, baseline, output = drops_of
-            drops = DROPS.format(**where, grid=grid, baseline=baseline)
-            return {**asked, "grid": grid, "of": output, "drops": drops}, module
-        served = {
-            argument: self.serving[response.name] for argument, response in self.metrics[metric].responses.items()
-        }
-        if entry.reads == "subsets":
-            response, _ = served["drops"]
-            return {**asked, "of": options["output"], "drops": SUBSETS.format(**where, response=response.name)}, module
-        if entry.reads == "parts":
-            return {**asked, "of": options["output"], "drops": PARTS.format(**where)}, module
-        store = CURVES.format(**where, explainer="{explainer}", response="{response}")
-        curves = {argument: {"response": r.name, "points": points} for argument, (r, points) in served.items()}
-        return {**asked, "curves": curves, "store": store}, module
+    def _served(self, entry: MetricEntry) -> dict[str, tuple[Response, list[int] | None]]:
+        """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
+        return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
 
-    def _drops_of(self, model: str, weights: str, metric: str) -> tuple[int, str, str] | None:
-        """Return grid, baseline and output of the patch drops that a metric reads; None for one that reads none."""
-        named = self.metrics.get(metric)
-        if named is None:
-            return self.metrics_of(weights, model)[metric]
-        return self.drops_of(named) if named.metric.reads == "patches" else None
+    def _entry_of(self, case: Case) -> MetricEntry:
+        return self.entry(case.network.model, case.network.weights, case.metric)
 
-    def _score_upstream(self, dataset: str, model: str, weights: str, metric: str) -> str:
-        """Return a digest of the keys of all that is behind one metric's scores."""
-        where, drops_of = (dataset, model, weights), self._drops_of(model, weights, metric)
-        if drops_of is not None:
-            grid, baseline, _ = drops_of
-            drops = self.drops_spec(*where, grid, baseline, shard=0)
-        else:
-            named = self.metrics[metric]
-            served = [self.serving[response.name][0].name for response in named.responses.values()]
-            if named.metric.reads == "subsets":
-                drops = self.subsets_spec(*where, served[0], 0)
-            elif named.metric.reads == "parts":
-                drops = self.parts_spec(*where, 0)
-            else:
-                return digest([self._curve_keys(*where, name) for name in served])
-        return digest([drops["key"], *self._map_keys(*where)])
+    def _score_upstream(self, case: Case) -> str:
+        """Return a digest of the keys of all that is behind the scores of a test case."""
+        where, entry = case.network, self._entry_of(case)
+        keys: list[Any] = self._map_keys(*where) if "maps" in entry.metric.inputs else []
+        for response, _ in self._served(entry).values():
+            along = response.along_maps
+            keys = [*keys, self._curve_keys(where, response) if along else self._response_whole(where, response)["key"]]
+        return digest(keys)
 
-    @remembered
-    def _curve_keys(self, dataset: str, model: str, weights: str, response: str) -> list[str]:
-        made = self.curves_spec(dataset, model, weights, list(self.explainers), response, 0)
-        return [entry["key"] for entry in made["explainers"]]
+    @cache
+    def _curve_keys(self, where: Network, response: Response) -> list[str]:
+        return [self._curves_entry(where, response, name)["key"] for name in self.explainers]
 
-    @remembered
+    @cache
     def _map_keys(self, dataset: str, model: str, weights: str) -> list[str]:
         maps = self.attribute_spec(dataset, model, weights, self.model_explainers, 0)["explainers"]
         reference = self.attribute_spec(dataset, None, None, self.reference_explainers, 0)["explainers"]
         return [entry["key"] for entry in [*maps, *reference]]
 
-    def score_inputs(self, dataset: str, model: str, weights: str, metric: str) -> list[str]:
-        """Return the shards that one metric reads."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        asked, _ = self._asked(dataset, model, weights, metric)
-        files = []
+    def score_inputs(self, case: Case) -> list[str]:
+        """Return the shards that the scores of a test case are of."""
+        where, entry = case.network, self._entry_of(case)
+        files: list[str] = []
         for shard in self.shards(self.images):
             for explainer in self.explainers:
-                if "curves" in asked:
-                    for name in dict.fromkeys(read["response"] for read in asked["curves"].values()):
-                        files += curve_files(asked["store"].format(explainer=explainer, response=name), shard)
-                else:
-                    files.append(map_file(self.maps_of(**where, explainer=explainer), shard))
-            if asked["reads"] == "subsets":
-                files += subset_files(asked["drops"], shard)
-            elif asked["reads"] == "parts":
-                files += part_files(asked["drops"], shard)
-            elif "drops" in asked:
-                files.append(drop_file(asked["drops"], DROP_ARRAY[asked["of"]], shard))
-        return files
-
-    def curve_inputs(self, where: tuple[str, str, str], explainer: str | None, shard: int | str) -> list[str]:
-        """Return the shards of maps that one job of response curves reads; those of all explainers for None."""
-        chosen = list(self.explainers) if explainer is None else [explainer]
-        bases = [self.maps_of(*where, name) for name in chosen]
-        return [file for base in bases for file in map_files(base, shard)]
-
-    def table_spec(self) -> dict[str, Any]:
-        """Return what makes the tables."""
-        drops = []
-        for dataset, model in self.pairs():
-            for weights in self.weights:
-                for metric, (grid, baseline, output) in self.metrics_of(weights, model).items():
-                    # Accuracy is the same whatever the drops are of.
-                    if output != self.config["drops"]["outputs"][0]:
-                        continue
-                    where = {"dataset": dataset, "model": model, "weights": weights}
-                    path = DROPS.format(**where, grid=grid, baseline=baseline)
-                    drops.append({**where, "metric": metric, "grid": grid, "baseline": baseline, "drops": path})
-        spec = {
-            "scores": self.score_files(),
-            "upstream": digest([self.score_spec(*case)["key"] for case in self.test_cases()]),
-            "drops": drops,
-            # One network on one grid and baseline is one test case, not two.
-            "ranked": sorted({str(item["metric"]) for item in drops}),
-            "images": self.drop_images,
-            "seed": self.config["seed"],
-            "bootstrap": self.config["scores"]["bootstrap"],
-            "level": self.config["scores"]["level"],
-            "idsds_table": IDSDS_TABLE,
-            "meta_rank": META_RANK,
-            "accuracy": ACCURACY,
-            "applicability": APPLICABILITY,
-            "manifest": TABLES_MANIFEST,
-        }
-        return keyed(spec, ["heatproof.report.tables"])
+                if "maps" in entry.metric.inputs:
+                    files.append(map_file(self.maps_of(*where, explainer), shard))
+                for response, _ in self._served(entry).values():
+                    files += response_files(response, self.store_of(where, response, explainer), shard)
+        return list(dict.fromkeys(files))
 
     def cases_by_name(self, cases: list[Case]) -> dict[str, dict[str, dict[str, list[str]]]]:
         """Return test cases as a spec names them: dataset to model to weights to metrics."""
         found: dict[str, dict[str, dict[str, list[str]]]] = {}
-        for dataset, model, weights, metric in cases:
-            found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(metric)
+        for case in cases:
+            dataset, model, weights = case.network
+            found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(case.metric)
         return found
-
-    def scores_table_spec(self) -> dict[str, Any]:
-        """Return what makes the table of all metrics."""
-        specs = [self.score_spec(*case) for case in self.all_cases()]
-        spec = {
-            # A pattern and names, not paths: a spec is one argument of a command, and may not be long.
-            "scores": SCORES,
-            "cases": self.cases_by_name(self.all_cases()),
-            "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
-            "references": self.reference_methods,
-            "upstream": digest([spec["key"] for spec in specs]),
-            "seed": self.config["seed"],
-            "bootstrap": self.config["scores"]["bootstrap"],
-            "level": self.config["scores"]["level"],
-            "output": SCORES_TABLE,
-            "manifest": SCORES_TABLE_MANIFEST,
-        }
-        return keyed(spec, ["heatproof.report.scores"])
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

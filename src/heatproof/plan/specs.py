@@ -1,62 +1,50 @@
 """Specs: what every job is told, with the key that stands for all of it.
 
 A spec is a plain dict that a job gets as JSON: all that it reads of the config, and the paths of its inputs and
-outputs. Snakemake compares specs between runs, so a job reruns when and only when its own slice of the config, or the
-code that it can run (as a digest), is another.
+outputs. Its key is of that and of the code that the job can run, so a job reruns when and only when its own slice of
+the config, or that code, is another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache, wraps
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
+from heatproof.plan.case import Network
 from heatproof.plan.chosen import Chosen
 from heatproof.plan.entries import ExplainerEntry
 from heatproof.plan.paths import (
-    CURVES,
     DATASET,
-    DROPS,
     HISTORY,
     KEPT,
     MAPS,
     NO_MODEL,
-    PARTS,
     PRETRAINED,
     START,
     START_HISTORY,
     START_MANIFEST,
-    SUBSETS,
+    STORES,
     WEIGHTS,
     WEIGHTS_MANIFEST,
 )
 from heatproof.provenance import code_digest, digest
+from heatproof.responses.base import Response
+from heatproof.responses.channels import Channels
+from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.
 USUAL = (("precision", "float32"), ("devices", 1))
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def remembered(method: F) -> F:
-    """Keep what a method of a plan returns: a large plan asks for the same few specs thousands of times."""
-
-    @wraps(method)
-    def once(self: Any, *arguments: Any) -> Any:
-        known = self.__dict__.setdefault("_remembered", {})
-        key = (method.__name__, arguments)
-        if key not in known:
-            known[key] = method(self, *arguments)
-        return known[key]
-
-    return once  # type: ignore[return-value]
+# Where a spec has the key of what is upstream.
+KEYS = ("key", "upstream", "maps")
 
 
 class Specs(Chosen):
     """The specs of all stages but the figures."""
 
-    @remembered
+    @cache
     def dataset_spec(self, dataset: str) -> dict[str, Any]:
         """Return what makes a dataset; its key stands in all that follows from it."""
         entry = self.datasets[dataset]
@@ -66,11 +54,11 @@ class Specs(Chosen):
         return {
             "name": dataset,
             **made,
-            "key": digest({**made, "code": code}),
+            "key": _key(made, code),
             "manifest": DATASET.format(dataset=dataset),
         }
 
-    @remembered
+    @cache
     def model_spec(self, model: str) -> dict[str, Any]:
         """Return what builds a network."""
         entry = self.models[model]
@@ -82,7 +70,7 @@ class Specs(Chosen):
             "facts": asdict(entry.facts),
         }
 
-    @remembered
+    @cache
     def pretrain_spec(self, dataset: str, model: str) -> dict[str, Any]:
         """Return what makes `pretrained` weights: a training from scratch or from a start, or a checkpoint."""
         entry = self.models[model]
@@ -108,7 +96,7 @@ class Specs(Chosen):
         # Weights that were made before there was a choice stand.
         return {key: value for key, value in given.items() if (key, value) not in USUAL}
 
-    @remembered
+    @cache
     def start_spec(self, model: str) -> dict[str, Any]:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
@@ -122,13 +110,13 @@ class Specs(Chosen):
         }
         return keyed(spec, ["heatproof.models.fetch", entry.module])
 
-    @remembered
+    @cache
     def _network_of(self, model: str) -> dict[str, Any]:
         spec = self.model_spec(model)
         # Which layer a CAM reads is no matter of training.
         return {**spec, "facts": {key: spec["facts"][key] for key in ("mean", "std", "size")}}
 
-    @remembered
+    @cache
     def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what makes finetuned weights."""
         where = {"dataset": dataset, "model": model, "weights": weights}
@@ -147,7 +135,7 @@ class Specs(Chosen):
         # No part of the key: what is kept changes neither the training nor what follows from its weights.
         return {**made, "keep": self.keep(weights), "kept": KEPT.format(**where)}
 
-    @remembered
+    @cache
     def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what takes the weights of a kept epoch out of what its finetuning left."""
         where = {"dataset": dataset, "model": model, "weights": weights}
@@ -172,19 +160,29 @@ class Specs(Chosen):
             return self.kept_spec(dataset, model, weights)
         return self.finetune_spec(dataset, model, weights)
 
-    def drops_spec(
-        self, dataset: str, model: str, weights: str, grid: int, baseline: str, shard: int
-    ) -> dict[str, Any]:
-        """Return what makes one shard of patch drops."""
-        made = self._drops_whole(dataset, model, weights, grid, baseline)
-        return {**made, **self._piece(shard, self.drop_images)}
+    def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
+        """Return what makes one shard of a response of a network; no map is needed."""
+        images = {Patches.rule: self.drop_images, Channels.rule: self.similarity_images}
+        return {**self._response_whole(where, response), **self._piece(shard, images.get(response.rule, self.images))}
 
-    @remembered
-    def _drops_whole(self, dataset: str, model: str, weights: str, grid: int, baseline: str) -> dict[str, Any]:
-        made = {**self._passes(dataset, model, weights), "grid": grid, "baseline": baseline}
-        base = DROPS.format(dataset=dataset, model=model, weights=weights, grid=grid, baseline=baseline)
-        spec = keyed(made, ["heatproof.perturbation.drops", self.models[model].module])
-        return {**spec, "output": base}
+    @cache
+    def _response_whole(self, where: Network, response: Response) -> dict[str, Any]:
+        spec = keyed(self._asking(where, response), self._modules(where[1], response))
+        return {**spec, "store": self.store_of(where, response)}
+
+    def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
+        """Return the path of the store of a response, without its ending."""
+        named = {**Network(*where)._asdict(), "explainer": explainer, "response": response.name}
+        return STORES[response.rule].format(**named)
+
+    def _modules(self, model: str, response: Response) -> list[str]:
+        return ["heatproof.responses.run", self.models[model].module, *response.modules]
+
+    def _asking(self, where: Network, response: Response) -> dict[str, Any]:
+        made = {**self._passes(*where), "response": response.told()}
+        # Which layer a CAM reads is a matter of those that look into the network alone.
+        inside = response.looks_inside and not response.along_maps
+        return {**made, "model": self.model_spec(where[1])} if inside else made
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -198,7 +196,7 @@ class Specs(Chosen):
         entries = [self._maps_entry(dataset, model, weights, name) for name in explainers]
         return {**made, "explainers": entries, **self._piece(shard, self.images)}
 
-    @remembered
+    @cache
     def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
         made: dict[str, Any] = {
             "dataset": self.dataset_spec(dataset),
@@ -217,7 +215,7 @@ class Specs(Chosen):
             }
         return made
 
-    @remembered
+    @cache
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
         made, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
         described = {
@@ -246,41 +244,36 @@ class Specs(Chosen):
         self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
     ) -> dict[str, Any]:
         """Return what makes one shard of a response along the maps of some explainers."""
-        where = {"dataset": dataset, "model": model, "weights": weights, "response": response}
+        asked, where = self.method_responses[response], Network(dataset, model, weights)
         return {
-            **self._answering(dataset, model, weights, response),
+            **self._asking(where, asked),
             "output": self.config["attribution"]["output"],
             "facts": self.model_spec(model)["facts"],
-            "explainers": [self._curves_entry(dataset, model, weights, response, name) for name in explainers],
-            # One pattern for all: a spec is one argument of a command, and may not be long.
-            "store": CURVES.format(**where, explainer="{explainer}"),
+            "explainers": [self._curves_entry(where, asked, name) for name in explainers],
+            "store": self.store_of(where, asked, "{explainer}"),
             **self._piece(shard, self.images),
         }
 
-    def _answering(self, dataset: str, model: str, weights: str, response: str) -> dict[str, Any]:
-        asked = self.method_responses[response]
-        told = {"kind": asked.kind, "settings": dict(asked.settings)}
-        return {**self._passes(dataset, model, weights), "response": told}
-
-    @remembered
-    def _curves_entry(self, dataset: str, model: str, weights: str, response: str, name: str) -> dict[str, Any]:
-        asked, entry = self.method_responses[response], self.explainers[name]
+    @cache
+    def _curves_entry(self, where: Network, asked: Response, name: str) -> dict[str, Any]:
+        dataset, model, weights = where
+        entry = self.explainers[name]
         whose, kept = (model, weights) if entry.uses_model else (None, None)
         maps = self._maps_entry(dataset, whose, kept, name)
         methods = [
             {"method": method, "index": list(entry.maps).index(of), "transform": transform}
             for method, (of, transform) in entry.methods.items()
         ]
-        given = {**self._answering(dataset, model, weights, response), "maps": maps["key"]}
+        given = {**self._asking(where, asked), "maps": maps["key"]}
         given["methods"] = [[m["index"], m["transform"]] for m in methods]
-        modules = ["heatproof.stages.curves", self.models[model].module, *asked.modules]
+        modules = self._modules(model, asked)
         if asked.explains:
-            modules += ["heatproof.stages.explaining", entry.module]
+            modules += ["heatproof.responses.explaining", entry.module]
         described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
         described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
         return {**described, "key": keyed(given, modules)["key"]}
 
-    @remembered
+    @cache
     def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what any run of a network depends on."""
         upstream = self.weights_spec(dataset, model, weights)
@@ -298,20 +291,6 @@ class Specs(Chosen):
         chosen = self.config["precision"]
         return {} if chosen == "float32" else {"precision": chosen}
 
-    def subsets_spec(self, dataset: str, model: str, weights: str, response: str, shard: int) -> dict[str, Any]:
-        """Return what makes one shard of the responses to images without random subsets of their pixels."""
-        made = {**self._passes(dataset, model, weights), "settings": dict(self.model_responses[response].settings)}
-        spec = keyed(made, ["heatproof.stages.subsets", self.models[model].module])
-        store = SUBSETS.format(dataset=dataset, model=model, weights=weights, response=response)
-        return {**spec, "store": store, **self._piece(shard, self.images)}
-
-    def parts_spec(self, dataset: str, model: str, weights: str, shard: int) -> dict[str, Any]:
-        """Return what makes one shard of the responses to images without a part of their object."""
-        made = self._passes(dataset, model, weights)
-        spec = keyed(made, ["heatproof.stages.parts", self.models[model].module])
-        store = PARTS.format(dataset=dataset, model=model, weights=weights)
-        return {**spec, "store": store, **self._piece(shard, self.images)}
-
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
         return {key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic")}
@@ -325,4 +304,27 @@ def _code(modules: tuple[str, ...]) -> str:
 def keyed(spec: dict[str, Any], modules: list[str]) -> dict[str, Any]:
     """Add to a spec the digest of the code that its stage can run, and the key of both together."""
     code = _code(tuple(modules))
-    return {**spec, "code": code, "key": digest({**spec, "code": code})}
+    return {**spec, "code": code, "key": _key(spec, code)}
+
+
+def _key(spec: Mapping[str, Any], code: str) -> str:
+    """Return a key in two halves: of what the config says, and of that with the code and all that is upstream.
+
+    By the first half `heatproof accept` tells results of other code from those of another config.
+    """
+    return f"{digest(_settings(spec))}-{digest({**spec, 'code': code})}"
+
+
+def _settings(value: Any) -> Any:
+    """Return a spec without what depends on code: its own digest of it, and the second halves of all keys."""
+    if isinstance(value, Mapping):
+        return {
+            name: _first_half(item) if name in KEYS else _settings(item)
+            for name, item in value.items()
+            if name != "code"
+        }
+    return value
+
+
+def _first_half(key: Any) -> Any:
+    return key.partition("-")[0] if isinstance(key, str) else _settings(key)

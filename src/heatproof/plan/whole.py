@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,35 +12,16 @@ from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
-from heatproof.plan import belief, claims, figures, overview, similarity
-from heatproof.plan.entries import Record
-from heatproof.plan.paths import (
-    ACCURACY,
-    APPLICABILITY,
-    IDSDS_TABLE,
-    META_RANK,
-    PRETRAINED,
-    START,
-    START_FILES,
-    START_MANIFEST,
-    WEIGHTS_FILES,
-    channel_files,
-    curve_files,
-    drop_file,
-    drop_files,
-    map_files,
-    part_files,
-    subset_files,
-)
+from heatproof.plan import jobs, reports
+from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.scoring import Scoring
+
+# What enters the stages, upstream first.
+BUILDERS = (jobs, reports)
 
 
 class Plan(Scoring):
     """Everything that follows from a config. Build it with `make_plan`."""
-
-    def fetched(self) -> list[str]:
-        """Return the models whose weights are a checkpoint as it is."""
-        return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
     def trained(self) -> list[str]:
         """Return the models that are trained here, from scratch or from a checkpoint."""
@@ -50,22 +31,9 @@ class Plan(Scoring):
         """Return the models whose training begins with a checkpoint."""
         return [name for name, model in self.models.items() if model.transfer]
 
-    def start_file(self, model: str) -> list[str]:
-        """Return what the training of a model begins with, where that is a checkpoint, and its manifest.
-
-        Snakemake notices a file that is missing only where a job reads it, and `adopt` takes a manifest away.
-        """
-        files = (START, START_MANIFEST) if self.models[model].transfer else ()
-        return [pattern.format(model=model) for pattern in files]
-
     def finetuned(self) -> list[str]:
         """Return the names of the weights that are finetuned; those of their kept epochs come with them."""
         return [name for name in self.weights if name != PRETRAINED and name not in self.kept]
-
-    def kept_inputs(self, dataset: str, model: str, weights: str) -> list[str]:
-        """Return what the weights of a kept epoch are taken out of."""
-        spec = self.kept_spec(dataset, model, weights)
-        return [spec["kept"], spec["trained"]]
 
     def checkpoint_file(self, model: str) -> list[str]:
         """Return the checkpoint of a model where it is a file."""
@@ -95,107 +63,6 @@ class Plan(Scoring):
         """Return (model, weights) of all that is trained here."""
         from_scratch = [(model, PRETRAINED) for model in self.trained()]
         return from_scratch + [(model, weights) for model in self.models for weights in self.finetuned()]
-
-    def records(self) -> Iterator[Record]:
-        """Yield what every job leaves, upstream first: by it, a copied results folder is known for what it is."""
-        for dataset in self.datasets:
-            spec = self.dataset_spec(dataset)
-            yield Record(0, spec["manifest"], spec["key"], [spec["manifest"]])
-            yield from self._map_records(dataset, None, None, self.reference_explainers)
-        yield from self.weight_records()
-        for dataset, model in self.pairs():
-            for weights in self.weights:
-                yield from self._map_records(dataset, model, weights, self.model_explainers)
-                for grid, baseline in self.combinations:
-                    for shard in self.shards(self.drop_images):
-                        spec = self.drops_spec(dataset, model, weights, grid, baseline, shard)
-                        files = drop_files(spec["output"], shard)
-                        yield Record(3, files[0], spec["key"], files, spec["images"][1])
-                yield from self._response_records(dataset, model, weights)
-                for shard in self.shards(similarity.similarity_images(self)):
-                    spec = similarity.channels_spec(self, dataset, model, weights, shard)
-                    files = channel_files(spec["store"], shard)
-                    yield Record(3, files[0], spec["key"], files, spec["images"][1])
-        for case in self.all_cases():
-            spec = self.score_spec(*case)
-            yield Record(5, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
-        spec = self.scores_table_spec()
-        yield Record(6, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
-        spec = self.table_spec()
-        yield Record(6, spec["manifest"], spec["key"], [*self.tables(), spec["manifest"]])
-        spec = claims.claims_spec(self)
-        yield Record(7, spec["manifest"], spec["key"], [spec["output"], spec["manifest"]])
-        spec = belief.belief_spec(self)
-        yield Record(7, spec["manifest"], spec["key"], [*belief.BELIEF_FILES, spec["manifest"]])
-        spec = overview.overview_spec(self)
-        yield Record(7, spec["manifest"], spec["key"], [*overview.OVERVIEW_FILES, spec["manifest"]])
-        spec = similarity.similarity_spec(self)
-        yield Record(7, spec["manifest"], spec["key"], [*similarity.SIMILARITY_FILES, spec["manifest"]])
-        yield from figures.records(self)
-
-    def weight_records(self) -> Iterator[Record]:
-        """Yield what the jobs that make weights leave; no other job reads a checkpoint of the user's own."""
-        for model in self.transferred():
-            spec = self.start_spec(model)
-            files = [pattern.format(model=model) for pattern in START_FILES]
-            yield Record(0, spec["manifest"], spec["key"], files, sources=tuple(self.checkpoint_file(model)))
-        for dataset, model in self.pairs():
-            # Pretrained weights are there for the finetuned ones even where they are not scored.
-            for weights in dict.fromkeys([PRETRAINED, *self.weights]):
-                where = {"dataset": dataset, "model": model, "weights": weights}
-                spec = self.weights_spec(**where)
-                files = [pattern.format(**where) for pattern in WEIGHTS_FILES]
-                keep: tuple[int, ...] = ()
-                if weights in self.finetuned():
-                    files.append(spec["kept"])
-                    keep = tuple(spec["keep"])
-                as_it_is = weights == PRETRAINED and not self.models[model].transfer
-                sources = tuple(self.checkpoint_file(model)) if as_it_is else ()
-                # Kept epochs are of the rank of their finetuning: equal times are as good to Snakemake as later ones.
-                rank = 1 if weights == PRETRAINED else 2
-                yield Record(rank, spec["manifest"], spec["key"], files, sources=sources, kept=keep)
-
-    def _map_records(
-        self, dataset: str, model: str | None, weights: str | None, explainers: list[str]
-    ) -> Iterator[Record]:
-        for shard in self.shards(self.images):
-            spec = self.attribute_spec(dataset, model, weights, explainers, shard)
-            for entry in spec["explainers"]:
-                files = map_files(entry["store"], shard)
-                yield Record(3, files[0], entry["key"], files, spec["images"][1])
-
-    def _response_records(self, dataset: str, model: str, weights: str) -> Iterator[Record]:
-        for shard in self.shards(self.images):
-            for response in self.method_responses:
-                spec = self.curves_spec(dataset, model, weights, list(self.explainers), response, shard)
-                for entry in spec["explainers"]:
-                    files = curve_files(spec["store"].format(explainer=entry["name"]), shard)
-                    yield Record(4, files[0], entry["key"], files, spec["images"][1])
-            for response in self.model_responses:
-                spec = self.subsets_spec(dataset, model, weights, response, shard)
-                files = subset_files(spec["store"], shard)
-                yield Record(4, files[0], spec["key"], files, spec["images"][1])
-
-            if self.reads_parts:
-                spec = self.parts_spec(dataset, model, weights, shard)
-                files = part_files(spec["store"], shard)
-                yield Record(4, files[0], spec["key"], files, spec["images"][1])
-
-    def table_drop_files(self) -> list[str]:
-        """Return the shards of patch drops that the accuracy table reads."""
-        return [
-            drop_file(item["drops"], "target_rank", shard)
-            for item in self.table_spec()["drops"]
-            for shard in self.shards(self.drop_images)
-        ]
-
-    def tables(self) -> list[str]:
-        """Return the tables."""
-        return [IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY]
-
-    def figures(self) -> list[str]:
-        """Return the figures and pages."""
-        return figures.figures(self)
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:

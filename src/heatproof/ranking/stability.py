@@ -92,7 +92,7 @@ def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd
     ranked
         As `heatproof.ranking.meta_rank.meta_rank_table` returns it.
     families
-        Method to family, for instance the module of its explainer; methods that are not in it are left out.
+        Method to family, for instance that of its explainer; methods that are not in it are left out.
 
     Returns
     -------

@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import publish_tables
 from heatproof.metrics.scored import read_scores
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import pairwise_wilcoxon
 from heatproof.ranking.truth import truth_table
 from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.plots import save
-from heatproof.report.ranking import draw, pairs_of, rank_table
+from heatproof.report.output import publish
+from heatproof.report.ranking import draw, rank_table
+from heatproof.report.results import CASE
 from heatproof.report.truth import draw_truth
-from heatproof.store import write_table
-
-CASE = ["dataset", "model", "weights", "metric"]
 
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -30,14 +27,12 @@ def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
     bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
-    for name, table in tables.items():
-        write_table(table, spec["outputs"][name])
-    save(consistency, spec["consistency_png"])
-    save(draw_critical_difference(compared, level=1 - spec["level"]), spec["difference_png"])
-    save(draw_truth(tables["truth"], spec["level"]), spec["truth_png"])
-    figures = [spec[name] for name in ("consistency_png", "difference_png", "truth_png")]
-    outputs = [*spec["outputs"].values(), *figures]
-    publish_tables(spec, outputs, files)
+    figures = {
+        spec["consistency_png"]: consistency,
+        spec["difference_png"]: draw_critical_difference(compared, level=1 - spec["level"]),
+        spec["truth_png"]: draw_truth(tables["truth"], spec["level"]),
+    }
+    publish(spec, {spec["outputs"][name]: table for name, table in tables.items()} | figures, files)
 
 
 def believed_tables(
@@ -77,11 +72,7 @@ def believed_tables(
         tests.append(pairs.assign(**case)[[*case, *pairs.columns]])
     tables = {
         "ranking": found.meta_rank,
-        "consistency": pairs_of(found),
-        "consistency_groups": found.groups,
-        "stability_methods": found.by_method,
-        "stability_cases": found.by_case,
-        "families": found.families,
+        **found.tables(),
         "reliability": reliability_table(scores[~np.isnan(scores["score"])]),
         "significance": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE),
     }

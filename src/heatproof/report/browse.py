@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_piece
-from heatproof.metrics.scored import read_parquet
-from heatproof.report.pictures import data_uri, image_png, map_png, transformed
+from heatproof.report.maps import SIDE, cells, image_scores, pictures_of, read_maps
 from heatproof.store import describe, read
 
-# Pixels of a map's longest side.
-SIDE = 96
 # Bytes of all maps together. Of each network every method is shown, of as many images and networks as fit.
 MAP_BYTES = 8_000_000
 # A palette and the PNG's own parts, as base64.
@@ -62,65 +60,46 @@ def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     pixels = dataset.images("evaluation", 0, spec["images"])
     share = max(len(spec["datasets"]), 1)
     count, shown = how_many(len(pixels), len(entry["networks"]) * share, len(spec["methods"]), pixels.shape[-2:])
-    networks = [_network(name, asked, count, spec) for asked in entry["networks"][: max(1, shown // share)]]
-    split = dataset.splits["evaluation"]
-    images = []
-    for number in range(count):
-        label = int(split.labels[number])
-        called = dataset.class_names[label]
-        told = called if called == str(label) else f"{label}, {called}"
-        images.append({"id": split.ids[number], "label": told, "uri": data_uri(image_png(pixels[number], SIDE))})
-    cells: list[list[list[Any]]] = [[[] for _ in networks] for _ in images]
-    for place, network in enumerate(networks):
-        for method in spec["methods"]:
-            for number, cell in enumerate(_cells(name, network, method, split.ids[:count], spec)):
-                cells[number][place].append(cell)
-        del network["scores"]
+    images = pictures_of(dataset, pixels[:count])
+    networks, columns = [], []
+    for asked in entry["networks"][: max(1, shown // share)]:
+        names = {"model": asked["model"], "weights": asked["weights"]}
+        where = {"dataset": name, **names}
+        drops = _drops(where, asked["drops"], count, spec)
+        networks.append({**names, "metrics": asked["shown"], "drops": drops})
+        columns.append(_cells(where, asked["shown"], [image["id"] for image in images], spec))
     return {
         "name": name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
         "images": images,
         "networks": networks,
-        "cells": cells,
+        "cells": [list(of_image) for of_image in zip(*columns, strict=True)],
         "left_out": [len(pixels) - count, len(entry["networks"]) - len(networks)],
     }
 
 
-def _network(dataset: str, asked: Mapping[str, Any], images: int, spec: Spec) -> dict[str, Any]:
-    where = {"dataset": dataset, "model": asked["model"], "weights": asked["weights"]}
-    scores = {}
-    for metric in asked["shown"]:
-        table = read_parquet(spec["scores"].format(**where, metric=metric), columns=["method", "image", "score"])
-        scores[metric] = table.set_index(["method", "image"])["score"]
-    grid, baseline, output = asked["drops"]
+def _drops(where: Mapping[str, str], asked: tuple[int, str, str], images: int, spec: Spec) -> dict[str, Any]:
+    grid, baseline, output = asked
     store = spec["drops"].format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, images).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
-    drops = said[:, :1] - said[:, 1:]
-    return {
-        "model": asked["model"],
-        "weights": asked["weights"],
-        "metrics": list(scores),
-        "scores": scores,
-        "drops": {"grid": grid, "baseline": baseline, "output": output, "values": _short(drops)},
-    }
+    return {"grid": grid, "baseline": baseline, "output": output, "values": _short(said[:, :1] - said[:, 1:])}
 
 
 def _cells(
-    dataset: str, network: Mapping[str, Any], method: Mapping[str, Any], ids: tuple[str, ...], spec: Spec
-) -> Iterator[dict[str, Any]]:
-    pattern = spec["reference_maps"] if method["reference"] else spec["maps"]
-    where = {"dataset": dataset, "model": network["model"], "weights": network["weights"]}
-    base = pattern.format(**where, explainer=method["explainer"])
-    gap = read_piece(base, 0)["gap"]
-    if gap:
-        yield from ({"gap": gap} for _ in ids)
-        return
-    values = read(base + ".zarr", "attribution", 0, len(ids))[:, method["index"]]
-    for image, one in zip(ids, values, strict=True):
-        png, limit = map_png(transformed(one, method["transform"]), SIDE)
-        scores = [of.get((method["method"], image), np.nan) for of in network["scores"].values()]
-        yield {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": _short(np.array(scores))}
+    where: Mapping[str, str], metrics: Sequence[str], ids: list[str], spec: Spec
+) -> list[tuple[dict[str, Any], ...]]:
+    """Return what is shown of each image on one network, method by method."""
+    scores = [image_scores(spec["scores"].format(**where, metric=metric)) for metric in metrics]
+    methods = []
+    for method in spec["methods"]:
+        shown = []
+        for cell in cells(read_maps(spec, where, method, len(ids)), method["method"], ids, scores):
+            if "uri" in cell:
+                cell |= {"limit": float(f"{cell['limit']:.2g}"), "scores": _short(np.array(cell["scores"]))}
+            shown.append(cell)
+        methods.append(shown)
+    return list(zip(*methods, strict=True))
 
 
 def _short(values: np.ndarray) -> list[Any]:
@@ -171,28 +150,28 @@ def curves(spec: Spec) -> dict[str, Any]:
 def _panel(where: Mapping[str, str], shares: np.ndarray, spec: Spec) -> dict[str, list[Any]]:
     asked = spec["curves"]
     found: dict[str, list[Any]] = {"probability": [], "logit": []}
-    stores: dict[str, Any] = {}
+    stored = cache(lambda explainer: _stored(asked["store"].format(**where, explainer=explainer), spec))
     for method in spec["methods"]:
-        base = asked["store"].format(**where, explainer=method["explainer"])
-        if base not in stores:
-            stores[base] = _stored(base, asked["images"], spec["shards"])
-        if stores[base] is None:
+        values = stored(method["explainer"])
+        if values is None:
             for lines in found.values():
                 lines.append(None)
             continue
-        quantities, values = stores[base]
-        of = dict(zip(quantities, np.moveaxis(values[:, method["place"]], 1, 0), strict=True))
+        of = {name: array[:, method["place"]] for name, array in values.items()}
         changed = of["changed"] / of["pixels"]
         found["probability"].append(_short(mean_curve(changed, np.exp(of["log_probability_label"]), shares)))
         found["logit"].append(_short(mean_curve(changed, of["logit_label"], shares)))
     return found
 
 
-def _stored(base: str, images: int, shards: int) -> tuple[list[str], np.ndarray] | None:
-    if any(read_piece(base, shard)["gap"] for shard in range(shards)):
+def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:
+    """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
+    if any(read_piece(base, shard)["gap"] for shard in range(spec["shards"])):
         return None
-    store = base + ".zarr"
-    return describe(store)["coordinates"]["quantity"], read(store, "response", 0, images)
+    names = describe(base + ".zarr")["coordinates"]["quantity"]
+    return dict(
+        zip(names, np.moveaxis(read(base + ".zarr", "response", 0, spec["curves"]["images"]), 2, 0), strict=True)
+    )
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from heatproof.ranking.flips import PLACES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from heatproof.report.figures import broken, lay_out, new_figure, white
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
 # Of the methods that move most in a panel; more colours cannot be told apart.
 COLOURED = 8
+# Without its grey, which other methods have.
+PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
 QUIET, MOVED = "0.78", "0.45"
@@ -26,6 +28,7 @@ def shown_settings(methods: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(methods["setting"]))[:SETTINGS]
 
 
+@white
 def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     """Draw the ranks of all methods at every level of one factor.
 
@@ -44,45 +47,24 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
         out, and counted in the panel's title. Coloured are the methods that move most, by more than three places; grey
         otherwise.
     """
-    import seaborn as sns
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     if methods.empty:
         return Figure(facecolor="white")
-    panels: list[list[tuple[str, pd.DataFrame]]] = []
+    rows = []
     for setting in shown_settings(methods):
-        rows = methods[methods["setting"] == setting]
-        named = [
-            (_title(methods, *map(str, key)), part)
-            for key, part in rows.groupby(["setting", "dataset", "model"], sort=False)
-        ]
-        panels += [named[start : start + PANELS_IN_A_ROW] for start in range(0, len(named), PANELS_IN_A_ROW)]
-    columns = max(map(len, panels))
-    count = max(part.loc[part["rank"].notna(), "method"].nunique() for line in panels for _, part in line)
+        part = methods[methods["setting"] == setting]
+        rows += broken(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
+    drawn = [part for row in rows for _, part in row]
+    columns = max(map(len, rows))
+    count = max(part.loc[part["rank"].notna(), "method"].nunique() for part in drawn)
     names = LETTER * methods["method"].str.len().max() + 0.35
-    width = 2 * names + LEVEL * (max(part["level"].nunique() for line in panels for _, part in line) - 1) + 0.5
-    size = (max(columns * width, 6.5), len(panels) * (ROW * max(count, 4) + 0.75) + 0.6)
-    look = sns.axes_style("white") | {"text.parse_math": False, "svg.hashsalt": "heatproof"}
-    with rc_context(look):
-        figure = Figure(figsize=size, layout="constrained", facecolor="white")
-        grid = figure.subplots(len(panels), columns, squeeze=False)
-        for line, axes_of_line in zip(panels, grid, strict=True):
-            for axes in axes_of_line[len(line) :]:
-                axes.set_visible(False)
-            for (title, part), axes in zip(line, axes_of_line, strict=False):
-                _draw_panel(axes, part, title, count, _palette())
-        figure.suptitle(
-            f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
-        )
+    width = 2 * names + LEVEL * (max(part["level"].nunique() for part in drawn) - 1) + 0.5
+    figure = new_figure(max(columns * width, 6.5), len(rows) * (ROW * max(count, 4) + 0.75) + 0.6)
+    for axes, (key, part) in lay_out(figure, rows):
+        _draw_panel(axes, part, _title(methods, *map(str, key)), count)
+    figure.suptitle(
+        f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
+    )
     return figure
-
-
-def _palette() -> list[Any]:
-    import seaborn as sns
-
-    # Without its grey, which other methods have.
-    return [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
 
 
 def _title(methods: pd.DataFrame, setting: str, dataset: str, model: str) -> str:
@@ -90,14 +72,14 @@ def _title(methods: pd.DataFrame, setting: str, dataset: str, model: str) -> str
     return " · ".join([*parts, model, setting])
 
 
-def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int, palette: Any) -> None:
+def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     levels = list(dict.fromkeys(part["level"]))
     wide = part.pivot(index="method", columns="level", values="rank")[levels].dropna()
     missing = part["method"].nunique() - len(wide)
     axes.set_title(title + (f" ({missing} without a rank)" if missing else ""), size=8.5, weight="bold")
     moves = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     far = list(moves[moves > PLACES].index)
-    colours = dict(zip(far, palette, strict=False))
+    colours = dict(zip(far, PALETTE, strict=False))
     # Ties share a rank and would lie on each other: they are drawn in the order of the first level's names.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
@@ -123,5 +105,4 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int, palette:
     axes.set_yticks([])
     axes.set_xlim(-0.2, len(levels) - 0.8)
     axes.set_ylim(count + 0.7, 0.3)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)

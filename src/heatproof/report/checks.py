@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import publish_tables
 from heatproof.metrics.scored import read_scores
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.report.bump import draw_bumps, shown_settings
+from heatproof.report.numbers import formatted
+from heatproof.report.output import publish, save
 from heatproof.report.page import render
 from heatproof.report.pictures import data_uri
-from heatproof.report.plots import save
-from heatproof.store import write_table, write_text
+from heatproof.report.results import CASE
 
 WHERE = ("factor", "setting", "dataset", "model")
-CAPTION_COLUMNS = ("factor", "figure", "shows", "conclusion")
+CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
 ABOUT = {
     "grid": "the number of patches P",
     "baseline": "what replaces a deleted patch",
@@ -28,38 +29,10 @@ ABOUT = {
     "transform": "the transform, maps with their sign or absolute ones",
     "order": "the order of deletion, most or least relevant first",
 }
-PAGE = """{% extends "frame" %}
-{% block style %}
-img { max-width: 100%; height: auto; background: #fff; }
-figure { margin: 0 0 1rem; } figcaption { max-width: 62rem; margin: .3rem 0 .6rem; }
-.wide { overflow-x: auto; }
-{% endblock %}
-{% block body %}
-<p>Under which conventions does the order of the methods flip? For each convention that this config varies: a chart of
-the methods' ranks, and how alike the levels rank. {{ about }}</p>
-{% if not factors %}<p>This config varies nothing: every convention has one level.</p>{% endif %}
-{% for factor in factors %}
-<h2 id="{{ factor.name }}">{{ factor.name }}</h2>
-<figure><img src="{{ factor.uri }}" alt="Ranks of the methods at each level of {{ factor.name }}">
-<figcaption>{{ factor.shows }} {{ factor.conclusion }}</figcaption></figure>
-<details><summary>All {{ factor.rows | length }} pairs of levels</summary>
-<div class="wide"><table>
-<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in factor.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div></details>
-{% endfor %}
-<p class="quiet">The tables beside this page: <a href="summary.csv">summary.csv</a>,
-<a href="methods.csv">methods.csv</a>, <a href="captions.csv">captions.csv</a>.</p>
-{% endblock %}
-"""
 # Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
 NOTED = 0.05
 # A ρ between halves below which there is no order that could flip.
 UNTOLD = 0.5
-HALVES = (
-    "Two halves of the images are ranked apart as well: where two levels agree across halves as well as one level does "
-    "with itself, images explain a flip and the convention does not."
-)
 
 
 def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -69,26 +42,21 @@ def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     if spec["comparisons"]:
         _, files, scores = read_scores(spec)
     methods, summary = check_tables(scores, spec)
-    captions, figures, outputs = [], [], []
+    captions, shown = [], []
+    made: dict[str, Any] = {spec["methods"]: methods, spec["summary"]: summary}
     # Of the plan and not of the tables: the workflow waits for a chart of each.
     for factor in dict.fromkeys(asked["factor"] for asked in spec["comparisons"]):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
-        paths = [spec["figure"].format(factor=factor, ending=ending) for ending in ("png", "svg")]
-        for path in paths:
+        png, svg = (spec["figure"].format(factor=factor, ending=ending) for ending in ("png", "svg"))
+        for path in (png, svg):
             save(figure, path)
-        outputs += paths
-        shows, conclusion = caption(factor, rows, pairs)
-        captions.append({"factor": factor, "figure": paths[0], "shows": shows, "conclusion": conclusion})
-        with open(paths[0], "rb") as file:
-            uri = data_uri(file.read())
-        figures.append({"name": factor, "uri": uri, "shows": shows, "conclusion": conclusion, "rows": _told(pairs)})
-    write_table(methods, spec["methods"])
-    write_table(summary, spec["summary"])
-    write_table(pd.DataFrame(captions, columns=list(CAPTION_COLUMNS)), spec["captions"])
-    page = render(PAGE, title="Protocol checks", about=HALVES, factors=figures, heads=list(_HEADS))
-    write_text(spec["page"], page)
-    publish_tables(spec, [spec[name] for name in ("methods", "summary", "captions", "page")] + outputs, files)
+            made[path] = None
+        captions.append(dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True)))
+        shown.append({**captions[-1], "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
+    made[spec["captions"]] = pd.DataFrame(captions, columns=CAPTION_COLUMNS)
+    made[spec["page"]] = render("checks.html", title="Protocol checks", factors=shown, heads=list(_HEADS))
+    publish(spec, made, files)
 
 
 def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -110,43 +78,31 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
         Without comparisons, headers alone.
     """
     wide = {}
-    if len(scores):
-        for key, rows in scores.groupby(["dataset", "model", "weights", "metric"], sort=False):
-            # Images in their order, so that a draw means the same images at every level.
-            images = list(dict.fromkeys(rows["image"]))
-            table = rows.pivot(index="method", columns="image", values="score")
-            wide[key] = table.reindex(index=list(dict.fromkeys(rows["method"])), columns=images)
+    for key, rows in scores.groupby(CASE, sort=False) if len(scores) else ():
+        table = rows.pivot(index="method", columns="image", values="score")
+        # Images in their order, so that a draw means the same images at every level.
+        wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
     for asked in spec["comparisons"]:
         for dataset, model in asked["networks"]:
             tables, directions = {}, {}
-            for level, weights, metric, transform in asked["levels"]:
-                found = wide.get((dataset, model, weights, metric))
-                if found is None:
-                    continue
+            known = [level for level in asked["levels"] if (dataset, model, *level[1:3]) in wide]
+            for level, weights, metric, transform in known:
+                found = wide[dataset, model, weights, metric]
                 scored = _transformed(found, spec["transforms"], transform, asked["factor"])
-                if scored.empty:
-                    continue
-                tables[level] = scored
-                directions[level] = spec["directions"][metric]
+                if not scored.empty:
+                    tables[level], directions[level] = scored, spec["directions"][metric]
             # A network to which no explainer applies has no scores.
             if len(tables) < 2 or asked["reference"] not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
             images = list(next(iter(tables.values())).columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
-            where = {**{key: asked[key] for key in ("factor", "setting")}, "dataset": dataset, "model": model}
-            compared = compare_levels(
-                values,
-                names,
-                asked["reference"],
-                directions,
-                seed=spec["seed"],
-                repetitions=spec["bootstrap"],
-                level=spec["level"],
-            )
-            methods.append(compared[0].assign(**where))
-            pairs.append(compared[1].assign(**where))
+            where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
+            drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+            of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
+            methods.append(of_methods.assign(**where))
+            pairs.append(of_pairs.assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
 
 
@@ -199,9 +155,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     known = drawn[drawn["spearman"].notna()]
     if known.empty:
         return shows, "Too few methods have a score at every level for a rank correlation."
-    several = drawn[["setting", "dataset", "model"]].drop_duplicates().shape[0] > 1
     lowest = known.iloc[int(known["spearman"].to_numpy().argmin())]
-    between = f"{lowest['level']} and {lowest['other_level']}" + (f" ({_place(lowest, drawn)})" if several else "")
+    between = f"{lowest['level']} and {lowest['other_level']}{_place(lowest, drawn)}"
     said = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
         f"{'s' * (len(known) > 1)}, lowest {lowest['spearman']:.2f} "
@@ -228,8 +183,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         said.append(
             f"Farthest moves {most['method']}, which {verb} from {before} to {int(most['rank'])} at {most['level']}"
-            f"{f' ({_place(most, drawn)})' if several else ''}, by {low:+.0f} to {high:+.0f} under resampled "
-            "images."
+            f"{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled images."
         )
     moved, surely = drawn["n_moved"].sum(), drawn["n_moved_surely"].sum()
     told = int(drawn["n_methods"].sum())
@@ -247,7 +201,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         said.append(
             f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by "
             f"{largest['score_change']:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
-            f"{largest['other_level']}{f' ({_place(largest, drawn)})' if several else ''}."
+            f"{largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(said)
 
@@ -265,9 +219,9 @@ def _network(rows: pd.DataFrame) -> str:
 
 
 def _place(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Name a network, and its setting where there are several."""
-    varied = [key for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
-    return " · ".join(str(row[key]) for key in varied)
+    """Name a network in brackets, and its setting, where there are several."""
+    varied = [str(row[key]) for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
+    return f" ({' · '.join(varied)})" if varied else ""
 
 
 _HEADS = {
@@ -292,18 +246,9 @@ _WITH_INTERVAL = ("spearman", "score_change")
 
 def _told(pairs: pd.DataFrame) -> list[list[str]]:
     """Return the rows of the page's table, numbers for reading."""
-
-    def number(value: float) -> str:
-        return "" if np.isnan(value) else f"{value:.2f}".replace("-", "−")
-
-    rows = []
-    for row in pairs.to_dict("records"):
-        cells = []
-        for key in _HEADS:
-            value = row[key]
-            told = number(value) if isinstance(value, float) else str(value)
-            if key in _WITH_INTERVAL and told:
-                told += f" ({number(row[f'{key}_low'])} to {number(row[f'{key}_high'])})"
-            cells.append(told)
-        rows.append(cells)
-    return rows
+    told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
+    told = told.mask(pairs.isna(), "")
+    for key in _WITH_INTERVAL:
+        interval = " (" + told[f"{key}_low"] + " to " + told[f"{key}_high"] + ")"
+        told[key] += interval.mask(told[key] == "", "")
+    return told[list(_HEADS)].to_numpy().tolist()

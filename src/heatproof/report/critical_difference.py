@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.significance import CriticalDifference, critical_difference
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from heatproof.report.figures import lay_out, new_figure, white
 
 # Inches.
 WIDTH, LINE = 8.5, 0.21
 
 
+@white
 def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
     """Draw one diagram for every test case of a table of scores of single images.
 
@@ -38,28 +39,19 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     HeatproofError
         As in `cases_of` and `critical_difference`, or if the table is empty.
     """
-    import seaborn as sns
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
     if not found:
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
     lines = [len(one.ranks) / 2 + 6 for _, one in found]
-    with rc_context(sns.axes_style("white") | {"text.parse_math": False, "svg.hashsalt": "heatproof"}):
-        figure = Figure(figsize=(WIDTH, LINE * sum(lines) + 0.7 * len(found)), layout="constrained", facecolor="white")
-        panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": lines})[:, 0]
-        for axes, (case, one) in zip(panels, found, strict=True):
-            _panel(axes, one)
-            axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
-            axes.set_xlabel(_caption(one), size=8.5)
+    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
+    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+        _panel(axes, one)
+        axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
+        axes.set_xlabel(_caption(one), size=8.5)
     return figure
 
 
 def _panel(axes: Axes, one: CriticalDifference) -> None:
-    import seaborn as sns
-    from scikit_posthocs import critical_difference_diagram
-
     colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
     drawn = critical_difference_diagram(
         one.ranks,

@@ -13,7 +13,6 @@ from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.registry import nearest
 
-CASE = ["dataset", "model", "weights", "metric"]
 # How others call the same column.
 NAMES = {
     "method": ("method", "explainer", "attribution", "attribution_method", "attribution method"),
@@ -71,14 +70,11 @@ def _read(path: Path) -> pd.DataFrame:
     for name, others in NAMES.items():
         # In the order of NAMES: "method" is looked for before "explainer".
         found = [column for other in others for column in raw.columns if column.strip().lower() == other]
-        if found:
-            named[name] = found[0]
-    rest = [column for column in raw.columns if column not in named.values()]
-    numbers = [column for column in rest if _numeric(raw[column])]
-    if "score" in named:
-        long = raw.rename(columns={column: name for name, column in named.items()})
-    else:
-        long = _melt(path, raw, named, rest, numbers)
+        named |= dict.fromkeys(found[:1], name)
+    rest = [column for column in raw.columns if column not in named]
+    long = raw.rename(columns=named)
+    if "score" not in long:
+        long = _melt(path, long, rest, [column for column in rest if _numeric(raw[column])])
     if "method" not in long:
         raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
     result = pd.DataFrame({"method": long["method"].str.strip()})
@@ -113,30 +109,23 @@ def _parse(path: Path) -> pd.DataFrame:
     return raw
 
 
-def _melt(path: Path, raw: pd.DataFrame, named: dict[str, str], rest: list[str], numbers: list[str]) -> pd.DataFrame:
+def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) -> pd.DataFrame:
     """Return a tidy table of one whose scores have other names."""
-    table = raw.rename(columns={column: name for name, column in named.items()})
     if "method" not in table and "model" not in table:
         # A wide table, whose first column has the methods under any name or none.
-        if not rest or rest[0] != raw.columns[0] or rest[0] in numbers:
+        if not rest or rest[0] != table.columns[0] or rest[0] in numbers:
             raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
         table = table.rename(columns={rest[0]: "method"})
-        rest = rest[1:]
     if not numbers:
         raise HeatproofError(f"{path} has no column of numbers: name the column of scores 'score'.")
     keep = [name for name in table.columns if name in NAMES]
     if "method" in table and len(numbers) == 1:
         scores = table.rename(columns={numbers[0]: "score"})
         return scores if "metric" in table else scores.assign(metric=numbers[0])
-    if "method" not in table:
-        new = "method"
-    elif "model" not in table:
-        new = "model"
-    elif "metric" not in table:
-        new = "metric"
-    else:
+    new = [name for name in ("method", "model", "metric") if name not in table]
+    if not new:
         raise HeatproofError(f"{path} has {len(numbers)} columns of numbers: name the one of scores 'score'.")
-    return table.melt(keep, numbers, var_name=new, value_name="score")
+    return table.melt(keep, numbers, var_name=new[0], value_name="score")
 
 
 def _numeric(column: pd.Series) -> bool:

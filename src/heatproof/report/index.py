@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
@@ -17,40 +18,31 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import publish_tables, read_sealed
+from heatproof.manifest import read_sealed
 from heatproof.provenance import digest
 from heatproof.report import browse
-from heatproof.report.leaderboard import digits_told, leaderboard, ranking, read_text, share_told, told
+from heatproof.report.leaderboard import leaderboard, ranking
 from heatproof.report.made_from import link, provenance
-from heatproof.report.page import render_file
+from heatproof.report.numbers import digits_told, interval_told, told
+from heatproof.report.output import publish
+from heatproof.report.page import cell, render
+from heatproof.report.pages import SHARES, accuracy_cells
 from heatproof.report.pictures import SCALE, colours
-from heatproof.store import write_text
+from heatproof.report.results import read_text
 
 log = logging.getLogger(__name__)
 
 # A larger table is linked to and not written into the page.
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
-CLAIM_COLUMNS = (
-    "claim",
-    "paper",
-    "place",
-    "sentence",
-    "verdict",
-    "quantity",
-    "value",
-    "ci_low",
-    "ci_high",
-    "rule",
-    "basis",
-    "reason",
-)
+CLAIM_COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
+CLAIM_COLUMNS += ["quantity", "value", "ci_low", "ci_high", "rule", "basis", "reason"]
 
 
 def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the index page."""
     tables = {name: read_text(path) for name, path in spec["tables"].items()}
-    page = render_file(
+    page = render(
         "index.html",
         title="Which attribution method can be trusted",
         spec=spec,
@@ -68,10 +60,9 @@ def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         colours=colours(),
         **_library(),
     )
-    write_text(spec["output"], page)
     size = len(page.encode())
     (log.warning if size > PAGE_BYTES else log.info)("%d kB", size // 1000)
-    publish_tables(spec, [spec["output"]], spec["tables"].values())
+    publish(spec, {spec["output"]: page}, spec["tables"].values())
 
 
 def _data(spec: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
@@ -112,35 +103,20 @@ def _download(path: str, page: str) -> dict[str, Any]:
     return {"name": Path(path).name, "uri": uri, "href": link(path, page), "kilobytes": f"{len(content) / 1000:.1f}"}
 
 
-def _cell(value: str, text: str) -> dict[str, str]:
-    return {"value": value, "text": text}
-
-
 def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
-    shares = [f"top{k}_{what}" for k in (1, 5) for what in ("clean", "worst_patch")]
-    names = ["model", "dataset", "weights", "grid", "baseline"]
-    rows = []
-    for row in table.to_dict("records"):
-        cells = [_cell(row[key], row[key]) for key in names]
-        cells.append(_cell(row["in_domain"], "yes" if row["in_domain"] == "True" else "no"))
-        rows.append(
-            [
-                *cells,
-                *(_cell(row[key], share_told(row[key])) for key in shares),
-                _cell(row["n_images"], row["n_images"]),
-            ]
-        )
-    heads = [*names, "in-domain", *(key.replace("_", " ") for key in shares), "images"]
-    return {"heads": heads, "words": range(len(names) + 1), "kind": "left", "rows": rows}
+    rows = [[cell(row["model"]), cell(row["dataset"]), *accuracy_cells(row)] for row in table.to_dict("records")]
+    names = ["model", "dataset", "weights", "grid", "baseline", "in-domain"]
+    heads = [*names, *(key.replace("_", " ") for key in SHARES), "images"]
+    return {"heads": heads, "words": range(len(names)), "kind": "left", "rows": rows}
 
 
 def _applicability(table: pd.DataFrame) -> dict[str, Any]:
     names, numbers = ["explainer", "dataset", "model", "weights", "figure"], ["value", "limit", "images"]
     rows = [
         [
-            *(_cell(row[key], row[key]) for key in names),
-            *(_cell(row[key], digits_told(row[key])) for key in numbers),
-            _cell(row["gap"], row["gap"]),
+            *(cell(row[key]) for key in names),
+            *(cell(row[key], digits_told(row[key])) for key in numbers),
+            cell(row["gap"]),
         ]
         for row in table.to_dict("records")
     ]
@@ -151,12 +127,9 @@ def _applicability(table: pd.DataFrame) -> dict[str, Any]:
 def _claims(table: pd.DataFrame) -> dict[str, Any]:
     """Return the claims with numbers for reading and the kind of the verdict; columns that are not there are empty."""
     rows = []
-    for row in table.reindex(columns=list(CLAIM_COLUMNS), fill_value="").to_dict("records"):
+    for row in table.reindex(columns=CLAIM_COLUMNS, fill_value="").to_dict("records"):
         verdict = row["verdict"].strip().lower()
         kind = "holds" if verdict == "holds" else "fails" if verdict.startswith("does not") else "open"
-        interval = f"{told(row['ci_low'], 2)} to {told(row['ci_high'], 2)}" if row["ci_low"] else ""
+        interval = interval_told(row["ci_low"], row["ci_high"])
         rows.append({**row, "kind": kind, "interval": interval, "told": told(row["value"])})
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-    return {"rows": rows, "counts": counts}
+    return {"rows": rows, "counts": Counter(row["verdict"] for row in rows)}

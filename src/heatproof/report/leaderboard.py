@@ -8,17 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import checked
-from heatproof.report.numbers import rounded
-from heatproof.report.references import CASE, above_reference
+from heatproof.report.results import CASE, above_reference
 
 # Numbers are shown with three places; these many digits sort and draw them.
 DIGITS = 6
-
-
-def read_text(path: str) -> pd.DataFrame:
-    """Read a table with every cell as text: names stay names whatever they look like."""
-    return pd.read_csv(checked(path), dtype=str, keep_default_na=False)
 
 
 def leaderboard(
@@ -96,22 +89,3 @@ def ranking(table: pd.DataFrame) -> list[dict[str, Any]]:
         drawn = {f"{key}_at": share(str(row[key])) for key in ("kappa", "ci_low", "ci_high")}
         rows.append({**{str(key): value for key, value in row.items()}, **drawn, "zero_at": share("0")})
     return rows
-
-
-def told(value: str, places: int = 3) -> str:
-    """Write a number for reading: rounded, with a true minus; what is no number stays as it is."""
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return "" if math.isnan(number) else rounded(number, places)
-
-
-def digits_told(value: str) -> str:
-    """Write a number of any size with three digits."""
-    return f"{float(value):.3g}".replace("-", "−") if value else ""
-
-
-def share_told(value: str) -> str:
-    """Write a share in [0, 1] as a percentage."""
-    return f"{float(value):.1%}" if value else ""

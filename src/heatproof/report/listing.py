@@ -17,6 +17,9 @@ from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.plan.whole import Plan, make_plan
 from heatproof.report.stores import Stored, open_stored, stores_below
 
+# Titles with the lines below them; a title without lines is left out.
+Sections = dict[str, list[str]]
+
 
 def print_names(what: str, config_path: str | Path | None = None) -> None:
     """Print what can be named in a config, and what a config names.
@@ -35,23 +38,24 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
     """
     config = default_config() if config_path is None else read_config(config_path)
     whose = "the default config" if config_path is None else str(config_path)
-    lines = _SECTIONS[what](make_plan(config), whose)
-    sys.stdout.write("\n".join(lines) + "\n")
+    sections = _SECTIONS[what](make_plan(config), whose)
+    titled = [[title, *(f"  {line}".rstrip() for line in lines)] for title, lines in sections.items() if lines]
+    sys.stdout.write("\n\n".join("\n".join(lines) for lines in titled) + "\n")
 
 
-def _datasets(plan: Plan, whose: str) -> list[str]:
+def _datasets(plan: Plan, whose: str) -> Sections:
     rows = [(entry.name, entry.summary, _options(entry.options)) for entry in DATASETS.values()]
     used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
-    return [*_titled("Datasets", _described(rows)), "", *_titled(f"In {whose}", _columns(used))]
+    return {"Datasets": _described(rows), f"In {whose}": _columns(used)}
 
 
-def _models(plan: Plan, whose: str) -> list[str]:
+def _models(plan: Plan, whose: str) -> Sections:
     rows = [(entry.name, entry.summary, _options(entry.options)) for entry in ARCHITECTURES.values()]
     used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
-    return [*_titled("Architectures", _described(rows)), "", *_titled(f"Models in {whose}", _columns(used))]
+    return {"Architectures": _described(rows), f"Models in {whose}": _columns(used)}
 
 
-def _explainers(plan: Plan, whose: str) -> list[str]:
+def _explainers(plan: Plan, whose: str) -> Sections:
     rows = []
     for entry in EXPLAINERS.values():
         extra = []
@@ -67,40 +71,33 @@ def _explainers(plan: Plan, whose: str) -> list[str]:
         for name, entry in plan.explainers.items()
         if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
     ]
-    lines = _titled("Explainers", _described(rows))
-    return [*lines, "", *_titled(f"With other names or options in {whose}", _columns(others))] if others else lines
+    return {"Explainers": _described(rows), f"With other names or options in {whose}": _columns(others)}
 
 
-def _methods(plan: Plan, whose: str) -> list[str]:
+def _methods(plan: Plan, whose: str) -> Sections:
     rows = [
         (method, entry.name, transform, "" if entry.uses_model else "reference, knows no model")
         for entry in plan.explainers.values()
         for method, (_, transform) in entry.methods.items()
     ]
-    title = f"{len(rows)} methods in {whose}, in its order"
-    return _titled(title, _columns([("method", "explainer", "transform", ""), *rows]))
+    header = ("method", "explainer", "transform", "")
+    return {f"{len(rows)} methods in {whose}, in its order": _columns([header, *rows])}
 
 
-def _metrics(plan: Plan, whose: str) -> list[str]:
+def _metrics(plan: Plan, whose: str) -> Sections:
     rows = []
     for entry in METRICS.values():
         better = "higher" if entry.higher_is_better else "lower"
         facts = f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
         rows.append((entry.name, entry.summary, facts, entry.source, _options(entry.options)))
-    used = list(
-        dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for _, model, weights in _nets(plan))
-    )
-    lines = [
-        *_titled("Metrics", _described(rows)),
-        "",
-        *_titled(f"Of patch drops by weights, in {whose}", _columns(used)),
-    ]
+    networks = [(weights, model) for weights in plan.weights for _, model in plan.pairs()]
+    used = dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for weights, model in networks)
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
-    return [*lines, "", *_titled(f"Further metrics in {whose}", _columns(named))] if named else lines
-
-
-def _nets(plan: Plan) -> Iterable[tuple[str, str, str]]:
-    return ((dataset, model, weights) for weights in plan.weights for dataset, model in plan.pairs())
+    return {
+        "Metrics": _described(rows),
+        f"Of patch drops by weights, in {whose}": _columns(list(used)),
+        f"Further metrics in {whose}": _columns(named),
+    }
 
 
 _SECTIONS = {
@@ -134,10 +131,6 @@ def _value(value: Any) -> str:
 
 def _of(kind: str, options: Mapping[str, Any]) -> str:
     return f"{kind} ({_settings(options)})" if options else kind
-
-
-def _titled(title: str, lines: Iterable[str]) -> list[str]:
-    return [title, *(f"  {line}".rstrip() for line in lines)]
 
 
 def _described(rows: Sequence[Sequence[str]]) -> list[str]:

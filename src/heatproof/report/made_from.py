@@ -39,19 +39,16 @@ def manifests(spec: Spec) -> Iterator[dict[str, Any]]:
             for metric in network["scored"]:
                 path = patterns["scores"].format(**where, metric=metric)
                 yield {"what": "scores", "of": f"{of} · {metric}", "path": path, "code": codes["scores"].get(metric)}
-            for method in {method["explainer"]: method for method in spec["methods"]}.values():
-                base = (spec["reference_maps"] if method["reference"] else spec["maps"]).format(
-                    **where, explainer=method["explainer"]
-                )
+            for explainer, reference in {
+                method["explainer"]: method["reference"] for method in spec["methods"]
+            }.items():
+                base = spec["reference_maps" if reference else "maps"].format(**where, explainer=explainer)
                 if base not in seen:
                     seen.add(base)
-                    told = name if method["reference"] else of
-                    yield _store("maps", f"{told} · {method['explainer']}", base, shards)
+                    yield _store("maps", f"{name if reference else of} · {explainer}", base, shards)
                 for response in (spec.get("curves") or {"responses": []})["responses"]:
-                    curves = spec["curves"]["store"].format(
-                        **where, explainer=method["explainer"], response=response["name"]
-                    )
-                    yield _store("curves", f"{of} · {method['explainer']} · {response['name']}", curves, shards)
+                    curves = spec["curves"]["store"].format(**where, explainer=explainer, response=response["name"])
+                    yield _store("curves", f"{of} · {explainer} · {response['name']}", curves, shards)
             for grid, baseline in network["grids"]:
                 base = spec["drops"].format(**where, grid=grid, baseline=baseline)
                 yield _store("patch drops", f"{of} · grid {grid}, {baseline}", base, spec["drop_shards"])

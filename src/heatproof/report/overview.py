@@ -7,34 +7,35 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
 
-from heatproof.manifest import checked, publish_tables
+from heatproof.manifest import checked
 from heatproof.ranking.consistency import MINIMUM
-from heatproof.report.plots import save
-from heatproof.store import write_table
+from heatproof.report.figures import broken, lay_out, new_figure, plain
+from heatproof.report.output import publish
+from heatproof.report.results import CASE, NETWORK
 
-CASE = ["dataset", "model", "weights"]
 RANKS = ["method", "metric", "place", "n_cases"]
-DUAL = [*CASE, "method", "soundness", "completeness"]
+DUAL = [*NETWORK, "method", "soundness", "completeness"]
 CAPTIONS = ["figure", "shows", "conclusion"]
 
 
 def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
     # Names stay text whatever they look like.
-    names = dict.fromkeys([*CASE, "metric", "method"], str)
+    names = dict.fromkeys([*CASE, "method"], str)
     scores = pd.read_csv(checked(spec["scores"]), dtype=names, keep_default_na=False, na_values={"score": [""]})
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
-    write_table(places, spec["places"])
-    write_table(dual, spec["dual"])
-    save(draw_places(places), spec["places_png"])
-    save(draw_dual(dual), spec["dual_png"])
-    captions = pd.DataFrame(
-        [[spec["places_png"], *told_places(places)], [spec["dual_png"], *told_dual(dual)]], columns=CAPTIONS
-    )
-    write_table(captions, spec["captions"])
-    files = [spec[name] for name in ("places", "dual", "places_png", "dual_png", "captions")]
-    publish_tables(spec, files, [spec["scores"]])
+    captions = [[spec["places_png"], *told_places(places)], [spec["dual_png"], *told_dual(dual)]]
+    made: dict[str, Any] = {
+        spec["places"]: places,
+        spec["dual"]: dual,
+        spec["places_png"]: draw_places(places),
+        spec["dual_png"]: draw_dual(dual),
+        spec["captions"]: pd.DataFrame(captions, columns=CAPTIONS),
+    }
+    publish(spec, made, [spec["scores"]])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +55,7 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     """
     known = scores[scores["score"].notna()].copy()
     better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
-    groups = (known["score"] * better).groupby([known[key] for key in (*CASE, "metric")])
+    groups = (known["score"] * better).groupby([known[key] for key in CASE])
     known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
     known = known[known["place"].notna()]
     means = known.groupby(["method", "metric"])["place"].agg(["mean", "size"]).reset_index()
@@ -82,7 +83,7 @@ def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
     if not kinds:
         return pd.DataFrame(columns=DUAL)
     rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
-    wide = rows.pivot_table(index=[*CASE, "method"], columns="metric", values="score", sort=False)
+    wide = rows.pivot_table(index=[*NETWORK, "method"], columns="metric", values="score", sort=False)
     wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna().reset_index()
     wide.columns = pd.Index(DUAL)
     return wide
@@ -118,12 +119,14 @@ def told_dual(dual: pd.DataFrame) -> list[str]:
     shows = "Soundness and completeness of every method, a panel a network; up and right is better."
     rhos = [
         part["soundness"].corr(part["completeness"], method="spearman")
-        for _, part in dual.groupby(CASE, sort=False)
+        for _, part in dual.groupby(NETWORK, sort=False)
         if len(part) >= MINIMUM and part["soundness"].nunique() > 1 and part["completeness"].nunique() > 1
     ]
     if not rhos:
         return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
-    tied = [part["soundness"].round(6).value_counts().iloc[0] / len(part) for _, part in dual.groupby(CASE, sort=False)]
+    tied = [
+        part["soundness"].round(6).value_counts().iloc[0] / len(part) for _, part in dual.groupby(NETWORK, sort=False)
+    ]
     text = f"ρ of the two over methods is {min(rhos):.2f} to {max(rhos):.2f} on {len(rhos)} networks"
     text += ": they measure different things." if max(rhos) < 0.7 else "."
     if max(tied) > 0.5:
@@ -131,21 +134,19 @@ def told_dual(dual: pd.DataFrame) -> list[str]:
     return [shows, text]
 
 
-def draw_places(places: pd.DataFrame) -> Any:
+@plain
+def draw_places(places: pd.DataFrame) -> Figure:
     """Draw `places_table` as a heat map, methods by metrics.
 
     Returns
     -------
     matplotlib.figure.Figure
     """
-    import seaborn as sns
-    from matplotlib.figure import Figure
-
     if places.empty:
         return Figure()
     wide = _wide(places)
     wide = wide[_agreement(wide).sort_values(ascending=False, kind="stable").index]
-    figure = Figure(figsize=(2.6 + 0.42 * wide.shape[1], 1.6 + 0.24 * len(wide)), layout="constrained")
+    figure = new_figure(2.6 + 0.42 * wide.shape[1], 1.6 + 0.24 * len(wide))
     axes = figure.subplots()
     sns.heatmap(
         wide, ax=axes, vmin=0, vmax=1, cmap="viridis_r", annot=wide * 100, fmt=".0f", annot_kws={"size": 7},
@@ -159,7 +160,8 @@ def draw_places(places: pd.DataFrame) -> Any:
     return figure
 
 
-def draw_dual(dual: pd.DataFrame) -> Any:
+@plain
+def draw_dual(dual: pd.DataFrame) -> Figure:
     """Draw `dual_table`, a panel a network.
 
     Returns
@@ -167,18 +169,12 @@ def draw_dual(dual: pd.DataFrame) -> Any:
     matplotlib.figure.Figure
         Without axes where there is nothing.
     """
-    from matplotlib.figure import Figure
-
-    groups = list(dual.groupby(CASE, sort=False))
+    groups = list(dual.groupby(NETWORK, sort=False))
     if not groups:
         return Figure()
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    figure = Figure(figsize=(4.6 * columns, 3.9 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axes in grid[len(groups) :]:
-        axes.set_visible(False)
-    for ((dataset, model, weights), part), axes in zip(groups, grid, strict=False):
+    rows = broken(groups, 3)
+    figure = new_figure(4.6 * len(rows[0]), 3.9 * len(rows))
+    for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
         # The corners of the cloud are what is read; a name at each point would hide them all.
         for method, soundness, completeness in _corners(part):

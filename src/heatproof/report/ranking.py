@@ -6,10 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
 
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.errors import HeatproofError
@@ -17,12 +19,11 @@ from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_m
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
-from heatproof.report.foreign import CASE, read_scores
-from heatproof.report.plots import save
+from heatproof.report.figures import new_figure, plain
+from heatproof.report.foreign import read_scores
+from heatproof.report.output import save
+from heatproof.report.results import CASE
 from heatproof.store import write_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Rows of a printed table.
 SHOWN = 15
@@ -32,10 +33,9 @@ WITH_NUMBERS, WITH_NAMES = 15, 60
 
 @dataclass(frozen=True)
 class Ranking:
-    """What `rank_table` finds: tidy tables, and the matrices of the test cases in `cases`."""
+    """What `rank_table` finds: tidy tables, and the matrices of the test cases in `names`."""
 
     meta_rank: pd.DataFrame
-    cases: pd.DataFrame
     names: list[str]
     agreement: Agreement
     groups: pd.DataFrame
@@ -43,6 +43,16 @@ class Ranking:
     by_case: pd.DataFrame
     families: pd.DataFrame
     note: str
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return what tells how far the ranking can be believed, by the name of its file."""
+        return {
+            "consistency": pairs_of(self),
+            "consistency_groups": self.groups,
+            "stability_methods": self.by_method,
+            "stability_cases": self.by_case,
+            "families": self.families,
+        }
 
 
 def rank(
@@ -78,15 +88,7 @@ def rank(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise HeatproofError(f"{folder} is a file: name a folder for the results.")
-    tables = {
-        "meta_rank": found.meta_rank,
-        "consistency": pairs_of(found),
-        "consistency_groups": found.groups,
-        "stability_methods": found.by_method,
-        "stability_cases": found.by_case,
-        "families": found.families,
-    }
-    for name, table in tables.items():
+    for name, table in {"meta_rank": found.meta_rank, **found.tables()}.items():
         if len(table):
             write_table(table, folder / f"{name}.csv")
     save(draw(found), folder / "consistency.png")
@@ -126,7 +128,6 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
     several = scores["image"].nunique() if "image" in scores else 0
     return Ranking(
         meta_rank=ranked,
-        cases=cases,
         names=names,
         agreement=agree,
         groups=group_means(agree, factors, seed=seed, level=level),
@@ -138,14 +139,12 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
 
 
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
-    """Return the family of each method: the column ``family``, or the module of heatproof's explainer of its maps."""
+    """Return the family of each method: the column ``family``, or that of heatproof's explainer of its maps."""
     if "family" in scores:
         return {name: family for name, family in zip(scores["method"], scores["family"], strict=True) if family}
-    modules = {
-        name: entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values() for name in entry.maps
-    }
+    families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
     bases = {method: method.removesuffix("_abs") for method in scores["method"].unique()}
-    return {method: modules[base] for method, base in bases.items() if base in modules}
+    return {method: families[base] for method, base in bases.items() if base in families}
 
 
 def case_names(cases: pd.DataFrame) -> list[str]:
@@ -162,44 +161,40 @@ def pairs_of(found: Ranking) -> pd.DataFrame:
     return pd.DataFrame({"case": names[first], "other_case": names[second]} | values)
 
 
+@plain
 def draw(found: Ranking) -> Figure:
     """Draw Spearman's ρ below the diagonal and Kendall's τ-b above it."""
-    import seaborn as sns
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     count = len(found.names)
     lower = np.tril(np.ones((count, count), dtype=bool))
     values = np.where(lower, found.agreement.spearman, found.agreement.kendall)
     labels = found.names if count <= WITH_NAMES else False
     size = 0.5 * count if count <= WITH_NUMBERS else 0.28 * count
     room = 0.07 * max(map(len, found.names)) if labels else 0.3
-    with rc_context({"text.parse_math": False}):
-        figure = Figure(figsize=(min(size, 16) + room + 2.2, min(size, 16) + room + 1), layout="constrained")
-        axes = figure.subplots()
-        sns.heatmap(
-            pd.DataFrame(values, found.names, found.names),
-            vmin=-1,
-            vmax=1,
-            cmap="vlag_r",
-            square=True,
-            annot=count <= WITH_NUMBERS,
-            fmt=".2f",
-            annot_kws={"size": 7},
-            xticklabels=labels,
-            yticklabels=labels,
-            cbar_kws={"shrink": 0.7, "label": "1: same order, -1: reversed"},
-            ax=axes,
-        )
-        axes.set_facecolor("0.85")
-        axes.set(xlabel="", ylabel="")
-        axes.tick_params(labelsize=7, length=0)
-        axes.set_title(
-            "Do test cases rank methods alike?\nbelow the diagonal Spearman's ρ, above it Kendall's τ-b; "
-            "grey: too few shared methods",
-            size=8.5,
-            loc="left",
-        )
+    figure = new_figure(min(size, 16) + room + 2.2, min(size, 16) + room + 1)
+    axes = figure.subplots()
+    sns.heatmap(
+        pd.DataFrame(values, found.names, found.names),
+        vmin=-1,
+        vmax=1,
+        cmap="vlag_r",
+        square=True,
+        annot=count <= WITH_NUMBERS,
+        fmt=".2f",
+        annot_kws={"size": 7},
+        xticklabels=labels,
+        yticklabels=labels,
+        cbar_kws={"shrink": 0.7, "label": "1: same order, -1: reversed"},
+        ax=axes,
+    )
+    axes.set_facecolor("0.85")
+    axes.set(xlabel="", ylabel="")
+    axes.tick_params(labelsize=7, length=0)
+    axes.set_title(
+        "Do test cases rank methods alike?\nbelow the diagonal Spearman's ρ, above it Kendall's τ-b; "
+        "grey: too few shared methods",
+        size=8.5,
+        loc="left",
+    )
     return figure
 
 

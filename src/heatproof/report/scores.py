@@ -7,11 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import publish_tables
 from heatproof.metrics.scored import read_scores
-from heatproof.report.references import above_reference
+from heatproof.report.output import publish
+from heatproof.report.results import above_reference
 from heatproof.report.tables import read_gaps, score_table
-from heatproof.store import write_table
 
 
 def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -26,5 +25,4 @@ def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     place = list(table.columns).index("rank") + 1
     table.insert(place, "higher_is_better", [directions[name] for name in table["metric"]])
     table.insert(place + 1, "above_reference", above_reference(table, spec["references"], directions))
-    write_table(table, spec["output"])
-    publish_tables(spec, [spec["output"]], files)
+    publish(spec, {spec["output"]: table}, files)

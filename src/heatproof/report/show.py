@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import Normal, withStroke
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
@@ -19,13 +23,12 @@ from heatproof.metrics.correlation import spearman_rows
 from heatproof.metrics.patches import patch_sums
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
+from heatproof.report.figures import plain
+from heatproof.report.maps import label_of
+from heatproof.report.numbers import formatted, rounded, score_told
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
-from heatproof.store import read
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from heatproof.store import read, written_aside
 
 DPI = 150
 # Inches.
@@ -171,10 +174,8 @@ def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np
             f"The dataset behind {stored.path} no longer has the image {image_id!r}: run the workflow."
         )
     number = ids.index(image_id)
-    label = int(dataset.splits["evaluation"].labels[number])
-    name = dataset.class_names[label]
     pixels = channels_last(dataset.images("evaluation", number, number + 1)[0])
-    return np.clip(pixels, 0, 1), name if name == str(label) else f"{label}, {name}"
+    return np.clip(pixels, 0, 1), label_of(dataset, number)
 
 
 def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drops:
@@ -213,12 +214,10 @@ def _heading(stored: Stored, image_id: str, label: str) -> tuple[str, str]:
 # ---- how it is drawn -------------------------------------------------------------------------------------------------
 
 
+@plain
 def _figure(
     pixels: np.ndarray, panels: list[Panel], grid: int | None, drops: Drops | None, heading: tuple[str, str]
 ) -> Figure:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     # Numbers in patches need room, whatever the grid.
     side = max(PANEL, 0.4 * grid) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
@@ -227,30 +226,30 @@ def _figure(
     rows = math.ceil(count / columns)
     width = max(WIDTH, 2 * MARGIN + columns * side + (columns - 1) * GAP)
     height = TITLE + FOOT + rows * (side + HEAD + note)
-    with rc_context({"text.parse_math": False, "svg.hashsalt": "heatproof"}):
-        figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-        figure.text(MARGIN / width, 1 - 0.25 / height, heading[0], size=11, weight="bold", va="center")
-        figure.text(MARGIN / width, 1 - 0.45 / height, heading[1], size=9, color="0.35", va="center")
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+    figure.text(MARGIN / width, 1 - 0.25 / height, heading[0], size=11, weight="bold", va="center")
+    figure.text(MARGIN / width, 1 - 0.45 / height, heading[1], size=9, color="0.35", va="center")
 
-        def place(number: int) -> Axes:
-            row, column = divmod(number, columns)
-            left = MARGIN + column * (side + GAP)
-            bottom = height - TITLE - HEAD - side - row * (side + HEAD + note)
-            axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set(color="0.6", linewidth=0.6)
-            return axes
+    def place(number: int) -> Axes:
+        row, column = divmod(number, columns)
+        left = MARGIN + column * (side + GAP)
+        bottom = height - TITLE - HEAD - side - row * (side + HEAD + note)
+        axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(color="0.6", linewidth=0.6)
+        return axes
 
-        axes = place(0)
-        axes.imshow(pixels, interpolation="nearest")
-        _titles(axes, "input image", "", side)
-        if grid:
-            _draw_grid(axes, pixels.shape[:2], grid)
-        if drops:
-            _draw_drops(place(1), pixels, drops, side)
-        for number, panel in enumerate(panels, start=count - len(panels)):
-            _draw_map(place(number), panel, grid, drops, side)
-        _colour_bar(figure, width, height)
+    axes = place(0)
+    axes.imshow(pixels, interpolation="nearest")
+    _titles(axes, "input image", "", side)
+    if grid:
+        _draw_grid(axes, pixels.shape[:2], grid)
+    if drops:
+        _draw_drops(place(1), pixels, drops, side)
+    for number, panel in enumerate(panels, start=count - len(panels)):
+        _draw_map(place(number), panel, grid, drops, side)
+    _colour_bar(figure, width, height)
+
     return figure
 
 
@@ -276,7 +275,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
         return
     limit = limit_of(panel.values)
     axes.imshow(panel.values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
-    low, high = (_number(value, ".2g") for value in (panel.values.min(), panel.values.max()))
+    low, high = (formatted(value, ".2g") for value in (panel.values.min(), panel.values.max()))
     notes = [f"{low} to {high}, full colour ±{limit:.2g}" if limit else "zero everywhere"]
     if grid:
         sums = patch_sums(panel.values[None], grid)[0]
@@ -284,19 +283,11 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
         notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
-            told = "undefined" if np.isnan(correlation) else _number(round(correlation, 2) + 0.0, ".2f")
-            notes.append(f"rank correlation with drops {told}")
+            notes.append(f"rank correlation with drops {score_told(correlation)}")
     _titles(axes, panel.method, "\n".join(notes), side)
 
 
-def _number(value: float, form: str) -> str:
-    return format(value, form).replace("-", "−")
-
-
 def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> None:
-    from matplotlib import colormaps
-    from matplotlib.colors import Normalize
-
     grey = np.repeat(pixels.mean(-1, keepdims=True), 3, axis=-1)
     axes.imshow(0.55 + 0.45 * grey, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
@@ -306,15 +297,13 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> No
     axes.imshow(tint, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
     _draw_grid(axes, (height, width), drops.grid)
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
-    logit = _number(drops.logit, ".3g")
+    logit = formatted(drops.logit, ".3g")
     told = f", numbers{unit}" if unit else ""
     note = f"baseline {drops.baseline}{told}\nlogit of the intact image {logit}\npredicted class {drops.predicted}"
     _titles(axes, "logit drop without patch", note, side)
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
-    from matplotlib.patheffects import Normal, withStroke
-
     height, width = shape
     # Dark on light, so that the lines are seen on any image.
     look: dict[str, Any] = {
@@ -332,8 +321,6 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: int) -> str:
     """Write a number into each patch, row by row, all by one power of ten; return what to say of that power."""
-    from matplotlib.patheffects import withStroke
-
     largest = float(np.abs(values).max())
     power = math.floor(math.log10(largest)) if largest else 0
     power = 0 if power in (0, 1) else power
@@ -343,7 +330,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
         axes.text(
             (column + 0.5) * width / grid - 0.5,
             (row + 0.5) * height / grid - 0.5,
-            _number(round(value / 10**power, 1) + 0.0, ".1f"),
+            rounded(value / 10**power, 1),
             size=6.5,
             ha="center",
             va="center",
@@ -366,15 +353,11 @@ def _colour_bar(figure: Figure, width: float, height: float) -> None:
 
 
 def _save(figure: Figure, output: Path) -> None:
-    aside = output.with_name(f".{os.getpid()}.{output.name}")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(aside, format=output.suffix[1:] or "png")
-        os.replace(aside, output)
+        with written_aside(output) as aside:
+            figure.savefig(aside, format=output.suffix[1:] or "png")
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))
         raise HeatproofError(f"{output} cannot be drawn as {output.suffix!r}: end it in one of {known}.") from None
     except OSError as error:
         raise HeatproofError(f"{output} cannot be written ({error.strerror}).") from None
-    finally:
-        aside.unlink(missing_ok=True)

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import publish_tables, read_piece
+from heatproof.manifest import read_piece
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.correlation import spearman_rows
+from heatproof.report.figures import lay_out, new_figure, plain
+from heatproof.report.output import publish
 from heatproof.report.pictures import channels_last
-from heatproof.report.plots import save
-from heatproof.store import read, write_table
+from heatproof.store import read
 
-COLUMNS = [
-    "dataset",
-    "pair",
-    "model",
-    "weights",
-    "other_model",
-    "other_weights",
-    "quantity",
-    "explainer",
-    "map",
-    "value",
-    "ci_low",
-    "ci_high",
-    "n",
-    "chance",
-]
+PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
+COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
 # How many of the images that excite a channel most are compared, as in the paper's appendix A.
 MOST = 9
 # Rows of channels in the figure, and at most so many images in one.
@@ -51,10 +40,8 @@ class Net:
 def similarity(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
     table = similarity_table(spec)
-    write_table(table, spec["output"])
-    save(draw_similarity(table), spec["figure"])
-    save(draw_exciting(spec), spec["exciting"])
-    publish_tables(spec, [spec["output"], spec["figure"], spec["exciting"]], _manifests(spec))
+    figures = {spec["figure"]: draw_similarity(table), spec["exciting"]: draw_exciting(spec)}
+    publish(spec, {spec["output"]: table, **figures}, _manifests(spec))
 
 
 def _manifests(spec: Mapping[str, Any]) -> list[str]:
@@ -103,27 +90,12 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
     for entry in spec["datasets"]:
         dataset = entry["dataset"]["name"]
         for kind, one, two in _pairs(entry["models"]):
-            where = {
-                "dataset": dataset,
-                "pair": kind,
-                "model": one.model,
-                "weights": one.weights,
-                "other_model": two.model,
-                "other_weights": two.weights,
-            }
+            where = dict(zip(PAIR, (dataset, kind, one.model, one.weights, two.model, two.weights), strict=True))
             for found in _compared(spec, dataset, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
                 summary = summarise(values[None], spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
-                rows.append(
-                    {
-                        **where,
-                        **found,
-                        "value": summary["mean"][0],
-                        "ci_low": summary["ci_low"][0],
-                        "ci_high": summary["ci_high"][0],
-                        "n": int(summary["n_images"][0]),
-                    }
-                )
+                (mean,), (low,), (high,), (n,) = (summary[key] for key in ("mean", "ci_low", "ci_high", "n_images"))
+                rows.append({**where, **found, "value": mean, "ci_low": low, "ci_high": high, "n": n})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -141,32 +113,23 @@ def _pairs(models: Mapping[str, list[str]]) -> Iterator[tuple[str, Net, Net]]:
 def _compared(spec: Mapping[str, Any], dataset: str, one: Net, two: Net) -> Iterator[dict[str, Any]]:
     said = [_said(spec, dataset, net) for net in (one, two)]
     first, second = said
-    yield {
-        "quantity": "softmax",
-        "values": np.abs(np.exp(second["log_probability"]) - np.exp(first["log_probability"])),
-    }
+    probabilities = [np.exp(values["log_probability"]) for values in said]
+    yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
     yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
     right = [(values["target_rank"] < 1).astype(float) for values in said]
     yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
     for explainer in spec["explainers"]:
-        if any(_gap(spec, spec["maps"], dataset, net, explainer=explainer["name"]) for net in (one, two)):
+        bases = [_base(spec["maps"], dataset, net, explainer=explainer["name"]) for net in (one, two)]
+        if any(read_piece(base, 0)["gap"] for base in bases):
             continue
-        maps = [
-            read(
-                _base(spec["maps"], dataset, net, explainer=explainer["name"]) + ".zarr",
-                "attribution",
-                0,
-                spec["images"],
-            )
-            for net in (one, two)
-        ]
+        maps = [read(f"{base}.zarr", "attribution", 0, spec["images"]) for base in bases]
         for place, name in enumerate(explainer["maps"]):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer["name"], "map": name}
             yield {"quantity": "maps", **labels, "values": np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)}
             yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
-    if not any(_gap(spec, spec["channels"], dataset, net) for net in (one, two)):
+    if _have_channels(spec, dataset, (one, two)):
         most = min(MOST, spec["images"] // 2)
         shared = shared_images(_channels(spec, dataset, one), _channels(spec, dataset, two), most)
         yield {"quantity": "exciting", "values": shared, "chance": most / spec["images"]}
@@ -217,11 +180,12 @@ def _base(pattern: str, dataset: str, net: Net, **more: str) -> str:
     return pattern.format(dataset=dataset, model=net.model, weights=net.weights, **more)
 
 
-def _gap(spec: Mapping[str, Any], pattern: str, dataset: str, net: Net, **more: str) -> str | None:
-    return read_piece(_base(pattern, dataset, net, **more), 0)["gap"]
+def _have_channels(spec: Mapping[str, Any], dataset: str, nets: Iterable[Net]) -> bool:
+    return not any(read_piece(_base(spec["channels"], dataset, net), 0)["gap"] for net in nets)
 
 
-def draw_similarity(table: pd.DataFrame) -> Any:
+@plain
+def draw_similarity(table: pd.DataFrame) -> Figure:
     """Draw every quantity: pairs before and after finetuning beside pairs of unrelated networks.
 
     Parameters
@@ -233,9 +197,6 @@ def draw_similarity(table: pd.DataFrame) -> Any:
     -------
     matplotlib.figure.Figure
     """
-    import seaborn
-    from matplotlib.figure import Figure
-
     names = {
         "softmax": "difference of\nprobabilities",
         "maps": "difference of maps",
@@ -243,11 +204,11 @@ def draw_similarity(table: pd.DataFrame) -> Any:
         "exciting": "shared exciting\nimages",
         "disagreement": "other class\npredicted",
     }
-    figure = Figure(figsize=(2.3 * len(names), 3.6), layout="constrained")
-    for axis, (quantity, label) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
+    figure = new_figure(2.3 * len(names), 3.6)
+    for axis, (quantity, label) in lay_out(figure, [list(names.items())]):
         rows = table[table["quantity"] == quantity]
         if len(rows):
-            seaborn.stripplot(
+            sns.stripplot(
                 rows, x="pair", y="value", hue="pair", order=["finetuning", "unrelated"], ax=axis, size=5, alpha=0.7,
                 hue_order=["finetuning", "unrelated"], palette="colorblind", legend=False, jitter=0.18,
             )  # fmt: skip
@@ -258,7 +219,8 @@ def draw_similarity(table: pd.DataFrame) -> Any:
     return figure
 
 
-def draw_exciting(spec: Mapping[str, Any]) -> Any:
+@plain
+def draw_exciting(spec: Mapping[str, Any]) -> Figure:
     """Draw the images that excite some channels most, before and after finetuning and in an unrelated network.
 
     Channels are taken at even steps from those that differ between images; the first pair of weights of the first model
@@ -274,14 +236,9 @@ def draw_exciting(spec: Mapping[str, Any]) -> Any:
     matplotlib.figure.Figure
         Without axes where no pair has channels.
     """
-    from matplotlib.figure import Figure
-
     for entry in spec["datasets"]:
         dataset = entry["dataset"]["name"]
-        pairs = [
-            pair for pair in _pairs(entry["models"])
-            if not any(_gap(spec, spec["channels"], dataset, net) for net in pair[1:])
-        ]  # fmt: skip
+        pairs = [pair for pair in _pairs(entry["models"]) if _have_channels(spec, dataset, pair[1:])]
         finetuned = next((pair for pair in pairs if pair[0] == "finetuning"), None)
         if finetuned is None:
             continue
@@ -300,19 +257,16 @@ def draw_exciting(spec: Mapping[str, Any]) -> Any:
     return Figure()
 
 
-def _strips(images: np.ndarray, nets: list[Net], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.0 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5), layout="constrained")
-    axes = figure.subplots(len(chosen) * len(nets), 1, squeeze=False)[:, 0]
-    for row, (channel, place) in enumerate(itertools.product(chosen, range(len(nets)))):
+def _strips(images: np.ndarray, nets: list[Net], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Figure:
+    figure = new_figure(2.0 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5)
+    for axes, (channel, place) in lay_out(figure, [[row] for row in itertools.product(chosen, range(len(nets)))]):
         top = np.argsort(-active[place][:, channel], kind="stable")[:most]
         strip = np.concatenate([channels_last(images[index]) for index in top], axis=1)
-        axes[row].imshow(np.clip(strip, 0, 1), interpolation="nearest")
-        axes[row].set(xticks=[], yticks=[], anchor="E")
-        axes[row].set_ylabel(
+        axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")
+        axes.set(xticks=[], yticks=[], anchor="E")
+        axes.set_ylabel(
             f"channel {channel}\n{nets[place].model}\n{nets[place].weights}",
             rotation=0, ha="right", va="center", fontsize=7,
         )  # fmt: skip
-        axes[row].spines[:].set_visible(False)
+        axes.spines[:].set_visible(False)
     return figure

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from heatproof.config import normalise, read_config
 from heatproof.data.catalogue import DATASETS
@@ -29,7 +28,7 @@ class Stored:
         Of the ``.zarr`` group.
     made_by
         The config slice that made it.
-    image_ids, labels
+    image_ids
         Of the whole evaluation split.
     maps
         Names of its attribution maps; empty for a store of something else, for example of patch drops.
@@ -44,7 +43,6 @@ class Stored:
     path: Path
     made_by: Mapping[str, Any]
     image_ids: list[str]
-    labels: np.ndarray
     maps: tuple[str, ...]
     shape: tuple[int, ...]
     computed: tuple[tuple[int, int], ...]
@@ -102,7 +100,6 @@ def open_stored(path: str | Path) -> Stored:
         path=path,
         made_by=made_by,
         image_ids=found["image_ids"],
-        labels=found["labels"],
         maps=maps,
         shape=tuple(int(length) for length in shape),
         computed=tuple(sorted(computed)),
@@ -139,9 +136,8 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str
 
 
 def _manifests(path: Path) -> list[Path]:
-    base = path.name.removesuffix(".zarr")
-    numbered = [file for file in path.parent.glob("*.json") if file.name[: len(base) + 1] == f"{base}."]
-    return sorted(file for file in numbered if file.name[len(base) + 1 : -len(".json")].isdigit())
+    base = re.escape(path.name.removesuffix(".zarr"))
+    return sorted(file for file in path.parent.glob("*.json") if re.fullmatch(rf"{base}\.\d+\.json", file.name))
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

@@ -9,31 +9,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import publish_tables, require_manifest
+from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.scored import read_parquet
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.meta_rank import meta_rank_table
 from heatproof.ranking.ranks import rank_methods
-from heatproof.store import read, write_table
+from heatproof.report.output import publish
+from heatproof.report.results import CASE, NETWORK
+from heatproof.store import read
 
-CASE = ["dataset", "model", "weights", "metric"]
-SCORE_COLUMNS = [
-    "dataset",
-    "model",
-    "weights",
-    "method",
-    "metric",
-    "score",
-    "ci_low",
-    "ci_high",
-    "n_images",
-    "n_undefined",
-    "rank",
-]
-
-APPLICABILITY = ["dataset", "model", "weights", "explainer", "images", "figure", "value", "limit", "gap"]
+SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
+APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
 def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -41,15 +29,16 @@ def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
     gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
     table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
-    write_table(table, spec["idsds_table"])
     ranked_rows = table[table["metric"].isin(spec["ranked"])]
     directed = ranked_rows.assign(higher_is_better=[higher_is_better(metric) for metric in ranked_rows["metric"]])
     ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
-    write_table(ranked, spec["meta_rank"])
-    write_table(accuracy_table(spec["drops"], spec["images"]), spec["accuracy"])
-    write_table(applicability_table(spec["scores"]), spec["applicability"])
-    outputs = [spec[name] for name in ("idsds_table", "meta_rank", "accuracy", "applicability")]
-    publish_tables(spec, outputs, spec["scores"])
+    made = {
+        spec["idsds_table"]: table,
+        spec["meta_rank"]: ranked,
+        spec["accuracy"]: accuracy_table(spec["drops"], spec["images"]),
+        spec["applicability"]: applicability_table(spec["scores"]),
+    }
+    publish(spec, made, spec["scores"])
 
 
 def read_gaps(scores: str) -> list[dict[str, str]]:
@@ -137,7 +126,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     for path in scores:
         where, manifest = _read_manifest(path)
         for explainer, record in manifest["gates"].items():
-            case = {**{key: where[key] for key in CASE[:3]}, "explainer": explainer, "images": record["images"]}
+            case = {**{key: where[key] for key in NETWORK}, "explainer": explainer, "images": record["images"]}
             for figure, said in (record["figures"] or {None: {}}).items():
                 row = {**case, "figure": figure, **said, "gap": record["gap"]}
                 # Every metric of the patch drops reads the same maps.
@@ -167,7 +156,7 @@ def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:
     rows = []
     for item in drops:
         rank = read(item["drops"] + ".zarr", "target_rank", 0, images)
-        row = {key: item[key] for key in ("dataset", "model", "weights", "grid", "baseline")}
+        row = {key: item[key] for key in (*NETWORK, "grid", "baseline")}
         row["in_domain"] = base_name(item["metric"]) == "idsds"
         for k in (1, 5):
             row[f"top{k}_clean"] = float((rank[:, 0] < k).mean())

@@ -59,3 +59,28 @@ class Journal:
     def forget(self) -> None:
         """Remove the journal, and those of other configs, once the weights are published."""
         shutil.rmtree(self.file.parent, ignore_errors=True)
+
+
+class EpochEnded(Exception):
+    """Ends a training after its first epoch; has the rows of its history."""
+
+    def __init__(self, history: list[dict[str, Any]]) -> None:
+        super().__init__("the first epoch has ended")
+        self.history = history
+
+
+class FirstEpoch(Journal):
+    """The journal of a training that is run for one epoch, to see what comes of it: nothing is written."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        """End the training.
+
+        Raises
+        ------
+        EpochEnded
+            Always.
+        """
+        raise EpochEnded(state["history"])
+
+    def load(self) -> None:
+        """Begin with the first epoch."""

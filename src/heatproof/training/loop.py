@@ -94,6 +94,25 @@ class Trained(NamedTuple):
     kept: dict[int, State]
 
 
+@dataclass(frozen=True)
+class Session:
+    """What changes nothing of how a training learns.
+
+    Attributes
+    ----------
+    keep
+        After how many epochs the weights are kept as well, whatever their loss; from 1.
+    journal
+        Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
+    team
+        The devices that share the training; None for the model's own alone.
+    """
+
+    keep: Collection[int] = ()
+    journal: Journal | None = None
+    team: Team | None = None
+
+
 def fit(
     model: nn.Module,
     train: Examples,
@@ -101,10 +120,7 @@ def fit(
     schedule: Schedule,
     seed: int,
     augment: Augment | None = None,
-    *,
-    keep: Collection[int] = (),
-    journal: Journal | None = None,
-    team: Team | None = None,
+    session: Session | None = None,
 ) -> Trained:
     """Train and return the weights of the epoch with the lowest validation loss.
 
@@ -122,20 +138,17 @@ def fit(
         Seeds the order of the images and every augmentation.
     augment
         Applied to every training batch after the shift; None for none.
-    keep
-        After how many epochs the weights are kept as well, whatever their loss; from 1.
-    journal
-        Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
-    team
-        The devices that share the training; None for the model's own alone. All of them call this with the same
-        arguments; weights come back where the team leads.
+    session
+        Which epochs are kept, the journal and the devices; None for none but the best, no journal, and the model's own
+        device. All devices call this with the same arguments; weights come back where the team leads.
 
     Raises
     ------
     HeatproofError
         If the loss becomes infinite or NaN.
     """
-    team = team or Team(_device(model))
+    session = session or Session()
+    journal, team = session.journal, session.team or Team(_device(model))
     optimizer, scheduler = schedule.build(model)
     made = Trained({}, [], {})
     left = journal.load() if journal else None
@@ -153,7 +166,7 @@ def fit(
         generator = torch_generator(seed, f"training epoch {epoch}")
         lr = optimizer.param_groups[0]["lr"]
         train_loss = _one_epoch(shared, train, schedule, optimizer, generator, augment, team)
-        loss, accuracy = team.agreed(lambda: validate(model, validation, schedule.batch_size))
+        loss, accuracy = team.broadcast(validate(model, validation, schedule.batch_size) if team.leads else None)
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -173,7 +186,7 @@ def fit(
             continue
         if loss < lowest:
             made = made._replace(best=_copy(model))
-        if epoch + 1 in keep:
+        if epoch + 1 in session.keep:
             made.kept[epoch + 1] = _copy(model)
         if journal:
             journal.save(

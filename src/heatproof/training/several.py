@@ -255,9 +255,9 @@ class Together(Team):
         """Return the sum over the devices."""
         return float(self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="sum"))
 
-    def agreed(self, make: Callable[[], T]) -> T:
-        """Return what the device that leads makes; the others wait for it."""
-        return self.fabric.broadcast(make() if self.leads else None)
+    def broadcast(self, value: T | None) -> T:
+        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        return self.fabric.broadcast(value)
 
 
 def synchronise_batch_norm(model: nn.Module) -> None:

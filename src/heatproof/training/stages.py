@@ -22,9 +22,9 @@ from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.store import write_text
 from heatproof.training.augmentation import delete_random_patches
-from heatproof.training.journal import Journal
+from heatproof.training.journal import EpochEnded, FirstEpoch, Journal
 from heatproof.training.kept import save_kept
-from heatproof.training.loop import Examples, Schedule, fit
+from heatproof.training.loop import Examples, Schedule, Session, fit
 from heatproof.training.several import Train, train_on_several
 from heatproof.training.team import Team
 
@@ -73,11 +73,11 @@ def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
     network.to(team.device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     journal = _journal(spec, *start)
-    made = fit(network, train, validation, _schedule(spec["training"]), seed, journal=journal, team=team)
+    made = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
     if not team.leads:
         return
     save_weights(made.best, spec["output"])
-    _write_history(made.history, spec["history"])
+    write_text(spec["history"], _history(made.history))
     publish_tables(spec, [spec["output"], spec["history"]], start)
     journal.forget()
 
@@ -114,12 +114,12 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
     both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
     journal = _journal(spec, spec["pretrained"])
-    made = fit(network, train, both, _schedule(settings), seed, delete, keep=spec["keep"], journal=journal, team=team)
+    made = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
     if not team.leads:
         return
     save_weights(made.best, spec["output"])
     save_kept(made.kept, spec["kept"])
-    _write_history(made.history, spec["history"])
+    write_text(spec["history"], _history(made.history))
     key, digests = whole_key(spec["key"], [spec["pretrained"]])
     write_manifest(
         spec["manifest"],
@@ -131,6 +131,16 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
         kept=sorted(made.kept),
     )
     journal.forget()
+
+
+def first_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
+    """Return what the history of a training begins with, by running its first epoch on one device."""
+    train = _finetune if "pretrained" in spec else _pretrain
+    try:
+        train({**spec, "first_epoch": True}, Team(use_machine(machine)))
+    except EpochEnded as ended:
+        return _history(ended.history)
+    raise AssertionError("a training has at least one epoch")
 
 
 def _run(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -156,7 +166,7 @@ def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
 def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
     key, _ = whole_key(spec["key"], inputs, spec.get("keep", []), library_versions())
-    return Journal(spec["output"], key)
+    return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
 
 
 def _examples(dataset: Dataset, split: str, facts: Mapping[str, Any]) -> Examples:
@@ -169,9 +179,9 @@ def _schedule(settings: Mapping[str, Any]) -> Schedule:
     return Schedule(**{key: value for key, value in settings.items() if key in Schedule.__dataclass_fields__})
 
 
-def _write_history(history: list[dict[str, Any]], path: str) -> None:
+def _history(history: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(history)
-    write_text(path, text.getvalue())
+    return text.getvalue()

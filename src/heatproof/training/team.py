@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
@@ -64,6 +63,6 @@ class Team:
         """Return the sum over the devices."""
         return value
 
-    def agreed(self, make: Callable[[], T]) -> T:
-        """Return what the device that leads makes."""
-        return make()
+    def broadcast(self, value: T | None) -> T:
+        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        return cast(T, value)

@@ -1,0 +1,159 @@
+"""`heatproof accept`: after an upgrade or a harmless edit, keep results whose values today's code makes just the same.
+
+What other code made counts as stale, and an edit of a helper can so cost a week of work. Here a sample of each store
+is computed again: the first batch of its first shard, in the composition in which it was computed then. Of a training
+it is the first epoch, and what takes seconds is made again as a whole. Where every byte is the same, manifests get the
+key of today's code, and the next run leaves the files alone. What differs is said and stays stale.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from heatproof.adopt import Results
+from heatproof.manifest import read_sealed, write_sealed
+from heatproof.pieces import comparing
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.paths import RESULTS
+from heatproof.provenance import digest, file_digest
+
+TRAININGS = ("pretrain", "finetune")
+# Made again as a whole.
+SHORT = ("prepare", "fetch_start", "fetch", "keep_epoch")
+
+Verdict = tuple[str, str | None]
+Machine = Mapping[str, Any]
+
+
+def accept(graph: Graph, machine: Machine) -> Iterator[Verdict]:
+    """Compare results of other code with what today's makes, and date forward what is the same.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    machine
+        How jobs run: batch size, threads, device.
+
+    Yields
+    ------
+    tuple
+        Path of a manifest, and what differs in words; None where nothing does. Scores, tables, figures and pages are
+        not looked at: a run makes them again, without a network.
+    """
+    differing: set[str] = set()
+    for job in graph.jobs():
+        results = Results(graph)
+        todo = [product for product in job.products if _is_of_other_code(results, product)]
+        if not todo:
+            continue
+        for manifest, difference in _compare(job, todo, differing, machine):
+            if difference is not None:
+                differing.add(_store(manifest))
+            yield manifest, difference
+
+
+def _is_of_other_code(results: Results, product: Product) -> bool:
+    """Tell whether a product is of this config, and of other code alone."""
+    made = results.manifest(product.manifest)
+    then = str(made["spec_key"]) if made else ""
+    same_config = then.partition("-")[0] == product.key.partition("-")[0]
+    return same_config and then != product.key and results.holds(product)
+
+
+def _store(manifest: str) -> str:
+    """Return the manifest's path without the shard."""
+    return manifest.rsplit(".", 2)[0]
+
+
+def _compare(job: Job, todo: list[Product], differing: set[str], machine: Machine) -> Iterator[Verdict]:
+    if job.stage in SHORT:
+        yield from _made_again(job, machine)
+    elif job.stage in TRAININGS:
+        yield from _first_epoch(job, machine)
+    elif todo[0].images is not None:
+        yield from _sample(job, todo, differing, machine)
+
+
+def _run(job: Job, spec: Mapping[str, Any], machine: Machine) -> None:
+    module, _, name = job.run.partition(":")
+    getattr(import_module(module), name)(spec, machine)
+
+
+def _sample(job: Job, todo: list[Product], differing: set[str], machine: Machine) -> Iterator[Verdict]:
+    start, stop = job.spec["images"]
+    # What stands in the first shard stands for those after it.
+    few = min(start + machine["batch_size"], stop) if job.spec["shard"] == 0 else start
+    names = {product.manifest for product in todo}
+    spec = {**job.spec, "images": [start, few]}
+    refused = [name for name in sorted(names) if _store(name) in differing]
+    if "explainers" in spec:
+        stores = {e["name"]: e.get("store") or spec["store"].format(explainer=e["name"]) for e in spec["explainers"]}
+        spec["explainers"] = [
+            entry
+            for entry in spec["explainers"]
+            if f"{stores[entry['name']]}.{spec['shard']}.json" in names and stores[entry["name"]] not in differing
+        ]
+    yield from ((name, "its first shard differs") for name in refused)
+    if len(refused) < len(names):
+        with comparing() as verdicts:
+            _run(job, spec, machine)
+        yield from (verdict for verdict in verdicts if verdict[0] in names)
+
+
+def _made_again(job: Job, machine: Machine) -> Iterator[Verdict]:
+    """Make all files of a short job beside the results, and compare."""
+    (product,) = job.products
+    made = read_sealed(product.manifest) or {}
+    with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
+        keys = [key for key in ("output", "history", "manifest") if key in job.spec]
+        aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in keys}
+        _run(job, {**job.spec, **aside}, machine)
+        files = [key for key in keys if key != "manifest"]
+        other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
+        now = read_sealed(aside["manifest"]) or {}
+    told = ("name", "class_names", "splits")
+    if any(now.get(key) != made.get(key) for key in told):
+        other.append("the list of images")
+    if other:
+        yield product.manifest, f"{', '.join(other)} differs"
+    else:
+        yield _date_forward(product, made)
+
+
+def _first_epoch(job: Job, machine: Machine) -> Iterator[Verdict]:
+    """Train for one epoch, and compare its row of the history."""
+    (product,) = job.products
+    made = read_sealed(product.manifest) or {}
+    if job.spec["training"].get("devices", 1) > 1:
+        yield product.manifest, "a training on several devices does not repeat its digits"
+        return
+    first_epoch = import_module("heatproof.training.stages").first_epoch
+    then = Path(job.spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
+    now = first_epoch(job.spec, machine).splitlines()
+    other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
+    yield _date_forward(product, made) if now == then else other
+
+
+def _date_forward(product: Product, made: Mapping[str, Any]) -> Verdict:
+    told = {**made, "spec_key": product.key}
+    if "key" in made:
+        told["key"] = digest([product.key, made.get("input_sha256", {})])
+    write_sealed(product.manifest, told)
+    return product.manifest, None
+
+
+def report(graph: Graph, machine: Machine) -> str:
+    """Return what `accept` finds, as text: a line for each result that differs, and how many are the same."""
+    verdicts = list(accept(graph, machine))
+    if not verdicts:
+        return "There is nothing to accept: no result is of this config and of other code."
+    lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]
+    same = len(verdicts) - len(lines)
+    return "\n".join(
+        [*lines, f"{same} of {len(verdicts)} results of other code are the same under today's, and stand."]
+    )

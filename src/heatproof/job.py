@@ -1,0 +1,112 @@
+"""One job of the workflow in a process of its own, and how every process of heatproof ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import NoReturn
+
+from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.store import read_json
+
+log = logging.getLogger(__name__)
+
+MACHINE = '{"batch_size": 64, "threads": 1, "device": "auto"}'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job of a spec file, and return the exit status.
+
+    Parameters
+    ----------
+    arguments
+        The path of a JSON file with ``run``, as ``module:function``, and ``spec``, what the function is told. How jobs
+        run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
+    """
+    import psutil
+
+    _end_with_controller()
+    signal.signal(signal.SIGTERM, _end_in_order)
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    machine = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
+
+    def work() -> None:
+        told = read_json(path)
+        if told is None:
+            raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
+        module, _, name = told["run"].partition(":")
+        stage = getattr(import_module(module), name)
+        started = psutil.Process().create_time()
+        log.info("%s: started in %.2f s", name, time.time() - started)
+        stage(told["spec"], machine)
+        log.info("%s: done in %.2f s", name, time.time() - started)
+
+    return guarded(work)
+
+
+def guarded(work: Callable[[], object]) -> int:
+    """Do some work, and return the exit status: 0, or else with one sentence on what is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("heatproof").setLevel(logging.INFO)
+    try:
+        work()
+        # Here, and not when Python ends, a reader that has gone can be told from an error.
+        sys.stdout.flush()
+    except HeatproofError as error:
+        return _say(str(error))
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _say(f"Interrupted: run the same command again; {KEPT}.", 130)
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _say(fault)
+    return 0
+
+
+def _say(sentence: str, status: int = 1) -> int:
+    # Where the disk is full, or nobody listens any more, the exit status still tells.
+    with suppress(OSError):
+        print(f"heatproof: {sentence}", file=sys.stderr, flush=True)
+    return status
+
+
+def _end_in_order(number: int, frame: object) -> NoReturn:
+    """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
+    name = signal.Signals(number).name
+    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {KEPT}.")
+    raise SystemExit(128 + number)
+
+
+def _end_with_controller() -> None:
+    """End when the Snakemake that started this job is gone, so that a killed run leaves no writers behind."""
+    controller = os.environ.get("HEATPROOF_CONTROLLER")
+    if not controller:
+        return
+
+    def watch(pid: int) -> None:
+        while True:
+            time.sleep(0.5)
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                os._exit(143)
+            except PermissionError:
+                return
+
+    threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Networks run in batches: what they say of perturbed images, in batches of one size that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.models.memory import WithinMemory, kept_beside
+from heatproof.models.network import load_network
+
+Network = Callable[[torch.Tensor], torch.Tensor]
+Perturbed = tuple[torch.Tensor, torch.Tensor]
+
+
+def run_batched(
+    network: Network,
+    batches: Iterable[Perturbed],
+    targets: torch.Tensor,
+    image_ids: Sequence[str],
+    *,
+    largest: bool = False,
+) -> dict[str, np.ndarray]:
+    """Run a network over batches of perturbed images and keep what metrics need of the logits.
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits (B, K), in eval mode.
+    batches
+        Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
+        from; each pair makes one network pass.
+    targets
+        (N,) int64, on the device of the batches: the class whose output is read; or (N, T), several of them.
+    image_ids
+        N strings, for messages.
+    largest
+        Give ``largest_logit`` and ``largest_log_probability`` as well: those of the predicted class.
+
+    Returns
+    -------
+    dict
+        Arrays (M,), one value per perturbed image in the order of the batches: ``logit`` float32, of the target;
+        ``log_probability`` float32, log-softmax at the target, at most 0; ``predicted`` int64, the class with the
+        largest logit; ``target_rank`` int16, the number of classes with a strictly larger logit than the target's,
+        so that top-5 correct is ``target_rank < 5``. All but ``predicted`` are (M, T) where there are T targets.
+
+    Raises
+    ------
+    HeatproofError
+        If the network is in training mode, returns anything but a tensor (B, K), has no class for a target, or
+        returns a logit that is not finite.
+    """
+    if getattr(network, "training", False):
+        raise HeatproofError(
+            "The model is in training mode, so its output would depend on the batch: call eval() on it first."
+        )
+    parts: list[dict[str, torch.Tensor]] = []
+    with torch.inference_mode():
+        for images, rows in batches:
+            logits = _checked_logits(network(images), images, rows, image_ids).float()
+            if not parts:
+                _check_targets(targets, logits.shape[1], image_ids)
+            target = targets[rows].reshape(len(rows), -1)
+            at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
+            log_probability = logits.log_softmax(1)
+            part = {
+                "logit": at_target.reshape(shape),
+                "log_probability": log_probability.gather(1, target).reshape(shape),
+                "predicted": logits.argmax(1),
+                "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(torch.int16).reshape(shape),
+                "finite": logits.isfinite().all(1),
+                "rows": rows,
+            }
+            if largest:
+                part |= {"largest_logit": logits.amax(1), "largest_log_probability": log_probability.amax(1)}
+            parts.append(part)
+        # One transfer at the end: asking every batch for its values would stall an accelerator.
+        read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
+    finite, rows_read = read.pop("finite"), read.pop("rows")
+    if not finite.all():
+        image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
+        raise HeatproofError(
+            f"The model returned a logit that is not finite for image {image_id!r}: check the weights, and the "
+            "normalisation of the images."
+        )
+    return read
+
+
+def intact_responses(
+    network: Network,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    image_ids: Sequence[str],
+    batch_size: int = 64,
+    device: torch.device | str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run a network once on every image as it is.
+
+    Returns
+    -------
+    dict
+        As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
+    """
+    device = images.device if device is None else torch.device(device)
+
+    def batches() -> Iterator[Perturbed]:
+        for rows in torch.arange(len(images), device=device).split(batch_size):
+            yield images[rows.to(images.device)].to(device).contiguous(memory_format=layout_of(images)), rows
+
+    read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
+    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
+    rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
+    return {**both, "predicted": read["predicted"], "target_rank": rank}
+
+
+class FilledBatches(torch.nn.Module):
+    """A network that always sees batches of one size, and counts the images that go through it.
+
+    How a library adds up floats can depend on the size of a batch. With the last batch of a shard filled up by copies,
+    a number depends neither on how images are cut in shards nor on what else lies in its batch. Where memory runs out
+    the size is halved, and stays so.
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits (B, K), in eval mode.
+    size
+        Images in a batch; a larger one goes through as it is.
+    within
+        What remembers the size that fits; left out, this network alone does.
+    """
+
+    def __init__(self, network: torch.nn.Module, size: int, within: WithinMemory | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+        self.within = within or WithinMemory("the network")
+        self.images = 0
+        self.eval()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (B, K)."""
+        count = len(images)
+        if count >= self.size:
+            filled = images
+        else:
+            filled = torch.cat([images, images[-1:].expand(self.size - count, *images.shape[1:])])
+            filled = filled.contiguous(memory_format=layout_of(images))
+        parts: list[torch.Tensor] = []
+        for attempt in self.within.attempts(len(filled)):
+            with attempt:
+                parts = [self.network(part) for part in filled.split(attempt.size)]
+        self.images += len(filled)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
+
+
+def open_network(
+    spec: Mapping[str, Any], num_classes: int, machine: Mapping[str, Any], device: torch.device
+) -> FilledBatches:
+    """Load the network of a job that only asks what it says.
+
+    Parameters
+    ----------
+    spec
+        Has ``model``, ``weights`` and, where it is not float32, ``precision``.
+    num_classes
+        Of the dataset.
+    machine
+        ``batch_size``, and ``compile`` for torch.compile.
+    device
+        Where the network runs.
+    """
+    network = load_network(spec["model"], num_classes, spec["weights"], device, spec.get("precision", "float32"))
+    if machine.get("compile"):
+        network.compile()
+    within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)
+    return FilledBatches(network, machine["batch_size"], within)
+
+
+def layout_of(images: torch.Tensor) -> torch.memory_format:
+    """Return channels_last for images in that layout."""
+    if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
+        return torch.contiguous_format
+    return torch.channels_last
+
+
+def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
+    """Return the network's output if it is logits for these images."""
+    if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(images):
+        return output
+    got = f"a tensor {tuple(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+    raise HeatproofError(
+        f"The model returned {got} for {len(images)} images, of which the first is {image_ids[int(rows[0])]!r}: "
+        "wrap it so that it returns one tensor of logits (images, classes)."
+    )
+
+
+def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
+    """Refuse targets that the network has no class for; on an accelerator they would end the process."""
+    wrong = (targets < 0) | (targets >= classes)
+    outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
+    if outside:
+        raise HeatproofError(
+            f"The target of image {image_ids[outside[0]]!r} is class {int(targets[wrong][0])}, but the model has "
+            f"classes 0 to {classes - 1}: check the labels, and the model's number of classes."
+        )

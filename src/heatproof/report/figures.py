@@ -1,0 +1,81 @@
+"""How all figures look, and how panels are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+Panel = TypeVar("Panel")
+# A name with two dollar signs is no formula, and ids in an SVG are the same every time.
+LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
+# Decorators of what draws.
+plain = rc_context(LOOK)
+white = rc_context(sns.axes_style("white") | LOOK)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, whose layout makes room for what is written."""
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def broken(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
+    """Break a row of panels into rows of no more than so many."""
+    return [panels[start : start + most] for start in range(0, len(panels), most)]
+
+
+def lay_out(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> list[tuple[Axes, Panel]]:
+    """Return axes for each panel of some rows; what is left of a shorter row stays empty.
+
+    Parameters
+    ----------
+    figure
+        Gets the axes.
+    rows
+        What is to be drawn in each panel.
+    shared
+        As `matplotlib.figure.Figure.subplots` takes it.
+    """
+    grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False, **shared)
+    for row, line in zip(rows, grid, strict=True):
+        for axes in line[len(row) :]:
+            axes.set_visible(False)
+    return [(axes, panel) for row, line in zip(rows, grid, strict=True) for axes, panel in zip(line, row, strict=False)]
+
+
+def draw_points(axes: Axes, heights: Sequence[float], points: pd.DataFrame, colour: Any, **marker: Any) -> Line2D:
+    """Draw values with their intervals.
+
+    Parameters
+    ----------
+    axes
+        Where.
+    heights
+        One for each row of `points`.
+    points
+        Three columns: value, low end and high end.
+    colour, marker
+        As matplotlib takes them.
+    """
+    values, low, high = (points[column].to_numpy(dtype=float) for column in points.columns)
+    axes.hlines(heights, low, high, color=colour, linewidth=1.3, alpha=0.75)
+    (drawn,) = axes.plot(values, heights, linestyle="none", color=colour, **marker)
+    return drawn
+
+
+def prepare_rows(axes: Axes, count: int) -> None:
+    """Prepare axes for values around zero in rows 0, 1, …, the first on top: bands, a grid, and no frame."""
+    for row in range(0, count, 2):
+        axes.axhspan(row - 0.5, row + 0.5, color="0.5", alpha=0.06, linewidth=0)
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.grid(axis="x", color="0.88", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)

@@ -1,0 +1,545 @@
+"""Responses: what a network is asked about images, whatever the number of metrics that read the answer.
+
+A kind of response is a class that declares all of it: its settings, the arrays of its store, what is run on a batch of
+images, and what metrics get of the answer. The same declaration serves the workflow and `heatproof.evaluate`. This
+module and those of the kinds import neither torch nor the code that runs networks, because the workflow reads them
+while it builds its plan, and because an edit of what runs one kind of response must not start the others again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.provenance import digest
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.data.registry import Dataset
+
+Arrays = Mapping[str, np.ndarray]
+Request = Callable[[], Any]
+Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+Options = Mapping[str, Any]
+
+KINDS: dict[str, type[Response]] = {}
+"""Every kind of response, entered where its class is defined."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a store: its dimensions after ``image``, its dtype, and whether each image is a chunk."""
+
+    dims: tuple[str, ...]
+    dtype: str = "float32"
+    chunk_by_image: bool = False
+
+
+@dataclass(frozen=True)
+class Contents:
+    """How large a store is: lengths of its dimensions, names along some of them, and a reason if it cannot be made."""
+
+    sizes: Mapping[str, int]
+    coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gap: str | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: one of its explainer's maps, ``raw`` or with absolute values (``abs``)."""
+
+    name: str
+    index: int = 0
+    transform: str = "raw"
+
+    def of(self, maps: np.ndarray) -> np.ndarray:
+        """Return the method's maps (N, H, W) from those of its explainer (N, maps, H, W)."""
+        own = maps[:, self.index]
+        return np.abs(own) if self.transform == "abs" else own
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images.
+
+    Attributes
+    ----------
+    images
+        (N, C, H, W), normalised.
+    labels
+        (N,) int64.
+    ids
+        N strings.
+    first
+        Place of the first image in the evaluation split.
+    intact
+        What the network says of the images as they are, for responses that `need_intact`.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    ids: Sequence[str]
+    first: int = 0
+    intact: Arrays | None = None
+
+    def since(self, row: int) -> Batch:
+        """Return the images from a row on."""
+        intact = self.intact and {name: values[row:] for name, values in self.intact.items()}
+        return Batch(self.images[row:], self.labels[row:], self.ids[row:], self.first + row, intact)
+
+    @cached_property
+    def targets(self) -> torch.Tensor:
+        """The label, and the class predicted for the intact image: (N, 2) int64."""
+        import torch
+
+        assert self.intact is not None, "a response that reads the predicted class has to say `needs_intact`"
+        return torch.stack([self.labels.cpu(), torch.from_numpy(self.intact["predicted"])], dim=1)
+
+
+@dataclass(frozen=True)
+class Along:
+    """What a response goes along: maps (N, maps, H, W) of one explainer, its methods, and the explainer's name."""
+
+    maps: np.ndarray
+    methods: Sequence[Method]
+    explainer: str = ""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A network that is asked, and how.
+
+    Attributes
+    ----------
+    open_network
+        Returns the network, images (B, C, H, W) to logits (B, K); called when it is asked first.
+    device
+        Where the network is.
+    batch_size
+        The largest number of images in one network pass.
+    seed
+        The workflow's seed.
+    facts
+        The model's input facts: ``mean``, ``std``, ``cam_layer`` …; empty where they are not known.
+    dataset, dataset_name
+        What the images are from; None in memory.
+    explain
+        Returns the function that makes the maps of a method anew, for the images of a batch; None where there is none.
+    given
+        What only a caller of `heatproof.evaluate` can give, by the name of the option.
+    """
+
+    open_network: Callable[[], Any]
+    device: Any
+    batch_size: int
+    seed: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Dataset | None = None
+    dataset_name: str = ""
+    explain: Callable[[Along, Method, Batch], Explain] | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def network(self) -> Any:
+        """The network."""
+        return self.open_network()
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """The images behind arrays that a metric gets: ids, labels (N,), height and width in pixels, and the seed."""
+
+    ids: Sequence[str]
+    labels: np.ndarray
+    size: tuple[int, int]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a metric reads a response.
+
+    Attributes
+    ----------
+    argument
+        The argument of the metric's function that takes it.
+    response
+        What is asked.
+    points
+        Which points of its sequence are read; None for all.
+    output
+        Which output of the network is read, where the metric's function does not choose that itself.
+    """
+
+    argument: str
+    response: Response
+    points: list[int] | None = None
+    output: str = "logit"
+
+    def inputs(self, arrays: Arrays, images: ScoredImages, place: int = 0) -> dict[str, Any]:
+        """Return what the metric's function gets, by argument.
+
+        Parameters
+        ----------
+        arrays
+            Those that the response says are `needed`, of N images.
+        images
+            The N images.
+        place
+            Which of the methods in the store, for a response along maps.
+        """
+        return self.response.inputs(self, arrays, images, place)
+
+
+@dataclass(frozen=True, eq=False)
+class Response(ABC):
+    """What a network is asked once. A subclass with a `kind` is entered in `KINDS`.
+
+    Attributes
+    ----------
+    settings
+        All that decides what it is, in plain values; what fills images is called ``baseline`` and ``baseline_options``.
+    kind
+        Its name in specs and manifests.
+    rule
+        The rule of the workflow that makes it.
+    along_maps
+        Whether it is asked along the maps of every explainer, or once for a network.
+    holds
+        The arrays of its store.
+    needs_intact
+        Whether the network is run on the intact images before.
+    in_memory
+        Options that only a caller of `heatproof.evaluate` can give: the workflow knows them from model and dataset.
+    argument
+        The argument of a metric's function that takes it, where the metric does not name it otherwise.
+    options
+        A function whose keyword-only arguments are the options that a metric over it has; None where each metric
+        brings its own. It is never called. ``output`` among them is what is read of the answer, and no setting.
+    executors
+        Modules that it runs on networks, by name.
+    """
+
+    settings: Options = field(default_factory=dict)
+
+    kind: ClassVar[str] = ""
+    rule: ClassVar[str]
+    along_maps: ClassVar[bool]
+    holds: ClassVar[Mapping[str, Array]]
+    needs_intact: ClassVar[bool] = False
+    argument: ClassVar[str]
+    in_memory: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Callable[..., None] | None] = None
+    executors: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if not cls.__dict__.get("kind"):
+            return
+        known = KINDS.get(cls.kind)
+        if known is not None and known.__module__ != cls.__module__:
+            raise HeatproofError(
+                f"There is a response {cls.kind!r} in {known.__module__}: enter yours under another kind."
+            )
+        KINDS[cls.kind] = cls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Response) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[str, str]:
+        return self.kind, repr(sorted(self.settings.items()))
+
+    @property
+    def name(self) -> str:
+        """The name in paths: readable, and made of the settings."""
+        return "_".join(self.words) + "-" + digest([self.kind, dict(self.settings)])[:8]
+
+    @property
+    def words(self) -> list[str]:
+        """What the name begins with."""
+        return [self.kind]
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code makes it: its declaration, and what it runs."""
+        return [type(self).__module__, *self.executors]
+
+    @property
+    def explains(self) -> bool:
+        """Whether maps are made anew on changed images."""
+        return False
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether hooks look into the network, which a compiled one does not let them."""
+        return self.explains
+
+    @classmethod
+    def from_options(
+        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+    ) -> dict[str, Response]:
+        """Return what a metric with these options reads, by the name of the argument that takes it.
+
+        Parameters
+        ----------
+        asks
+            What the metric's decorator was given as ``sequences``, or else the class's `options`.
+        options
+            All options of the metric.
+        sizes
+            Height and width of the images that will be asked about, where known.
+
+        Raises
+        ------
+        HeatproofError
+            If the options do not fit.
+        """
+        cls.check(options)
+        no_settings = {*cls.in_memory, "output"}
+        names = [key for key in keyword_defaults(asks) if key not in no_settings and key in options]
+        return {cls.argument: cls({key: plain(options[key]) for key in names})}
+
+    @classmethod  # noqa: B027
+    def check(cls, options: Options) -> None:
+        """Refuse options that do not fit together, which their annotations cannot say."""
+
+    @classmethod
+    def complete(cls, options: Options, reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
+        """Return options with what they leave to the finetuning filled in: `reference` is its grid and baseline."""
+        return dict(options)
+
+    def environment(self) -> dict[str, str]:
+        """Return what else the answer depends on, such as the version of an encoder."""
+        return {}
+
+    @abstractmethod
+    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+        """Return how large its store is, for images of this height and width."""
+
+    @abstractmethod
+    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
+        """Return what is to be called for a batch: functions of the modules in `executors`, ready to run."""
+
+    @abstractmethod
+    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
+        """Return what the requests gave as the arrays of a store, each (N, …)."""
+
+    def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Return arrays as a store gives them back."""
+        return {
+            name: np.asarray(values, self.holds[name].dtype) if name in self.holds else np.asarray(values)
+            for name, values in arrays.items()
+        }
+
+    def points_of(self, other: Response) -> list[int] | None:
+        """Return where this response, if it is a finer one, has the points of another; None where it has not."""
+        return None
+
+    @property
+    def fineness(self) -> int:
+        """Of two responses that serve a third, the one with more is taken."""
+        return 0
+
+    def needed(self, output: str) -> Sequence[str]:
+        """Return the arrays that a metric over an output reads."""
+        return list(self.holds)
+
+    def at_once(self, shard_size: int) -> int | None:
+        """Return how many images a metric is given at once, in a job whose stores are cut like that; None for all."""
+        return shard_size
+
+    @abstractmethod
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+        """Return what a metric's function gets: see `Reading.inputs`."""
+
+    def made_up(self, size: tuple[int, int]) -> Arrays | None:
+        """Return a made-up answer for two images, on which a metric's options are tried; None for none."""
+        return None
+
+    def lacks(self, session: Session) -> str | None:
+        """Return what a caller of `heatproof.evaluate` has left out, in words; None for nothing."""
+        return None
+
+    def with_baseline(self, fill: Callable[[str, Options | None], dict[str, Any]]) -> Response:
+        """Return the same with the options of its baseline completed by `fill`."""
+        if "baseline" not in self.settings:
+            return self
+        options = fill(self.settings["baseline"], self.settings.get("baseline_options"))
+        return replace(self, settings={**self.settings, "baseline_options": options})
+
+    def told(self) -> dict[str, Any]:
+        """Return plain values that stand for it in a spec."""
+        return {"kind": self.kind, "module": type(self).__module__, "settings": dict(self.settings)}
+
+
+class NetworkResponse(Response):
+    """A response that belongs to a network: logits and probabilities of variants of each image."""
+
+    rule = "subsets"
+    along_maps = False
+    argument = "drops"
+    holds: ClassVar[Mapping[str, Array]] = {"logit": Array(("variant",)), "log_probability": Array(("variant",))}
+
+    @property
+    def variants(self) -> int:
+        """How many variants of an image there are, the intact one among them."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def request(self, session: Session, batch: Batch) -> Request:
+        """Return the only call."""
+
+    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+        """Return what a metric's function gets beside the drops."""
+        return {}
+
+    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+        """Return how large its store is."""
+        return Contents({"variant": self.variants})
+
+    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
+        """Return the only call."""
+        return [self.request(session, batch)]
+
+    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
+        """Return the arrays of the only request."""
+        return {name: read[0][name] for name in self.holds}
+
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+        """Return the drops (N, variants - 1), and what is `beside`."""
+        return {reading.argument: drops_of(arrays, reading.output), **self.beside(arrays, images)}
+
+    def needed(self, output: str) -> Sequence[str]:
+        """Return the one array that has the output."""
+        return [output_array(output)]
+
+
+class MapResponse(Response):
+    """A response along maps: quantities at the points of a sequence, for every method of an explainer.
+
+    Attributes
+    ----------
+    quantities
+        What is known at every point.
+    """
+
+    rule = "curves"
+    along_maps = True
+    holds: ClassVar[Mapping[str, Array]] = {"response": Array(("method", "quantity", "point"), "float64")}
+    quantities: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def points(self, size: tuple[int, int]) -> int:
+        """Return the number of points."""
+
+    @abstractmethod
+    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
+        """Return what is to be called for the maps (N, H, W) of one method."""
+
+    @abstractmethod
+    def answer(self, batch: Batch, read: Any) -> Arrays:
+        """Return the quantities, each (N, points), from what a request gave."""
+
+    @abstractmethod
+    def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
+        """Return what a metric's function gets, from quantities (N, points)."""
+
+    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+        """Return how large its store is."""
+        names = [method.name for method in methods]
+        sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
+        return Contents(sizes, {"method": names, "quantity": list(self.quantities)})
+
+    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
+        """Return a request for every method."""
+        assert along is not None
+        found = []
+        for method in along.methods:
+            explain = session.explain(along, method, batch) if self.explains and session.explain else None
+            found.append(self.request(session, batch, method.of(along.maps), explain))
+        return found
+
+    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
+        """Return the one array of the store."""
+        answers = [self.answer(batch, one) for one in read]
+        stacked = [np.stack([answer[name] for name in self.quantities], axis=1) for answer in answers]
+        return {"response": np.stack(stacked, axis=1)}
+
+    def at_once(self, shard_size: int) -> int | None:
+        """Return None: some scores are of a whole dataset."""
+        return None
+
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+        """Return the argument of one method."""
+        chosen = slice(None) if reading.points is None else reading.points
+        values = arrays["response"]
+        of = {name: values[:, place, number][:, chosen] for number, name in enumerate(self.quantities)}
+        return {reading.argument: self.as_argument(of, images)}
+
+
+def response_of(told: Mapping[str, Any]) -> Response:
+    """Return the response that `Response.told` stands for; its module enters it, and no other kind is imported."""
+    import_module(told["module"])
+    return KINDS[told["kind"]](told["settings"])
+
+
+def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
+    """Choose what serves each response: itself, or the finest one that has all of its points and more.
+
+    Returns
+    -------
+    dict
+        Response to the one that serves it and the points to read; None for all of them.
+    """
+    unique = list(dict.fromkeys(responses))
+    chosen: dict[Response, tuple[Response, list[int] | None]] = {}
+    for response in unique:
+        finer = [(other, points) for other in unique if (points := other.points_of(response)) is not None]
+        chosen[response] = max(finer, key=lambda found: found[0].fineness, default=(response, None))
+    return chosen
+
+
+def output_array(output: str) -> str:
+    """Return the array that an output of the network is read from.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such output.
+    """
+    if output not in ("logit", "probability"):
+        raise HeatproofError(f"output is {output!r}: take 'logit' or 'probability'.")
+    return "logit" if output == "logit" else "log_probability"
+
+
+def drops_of(arrays: Arrays, output: str) -> np.ndarray:
+    """Return what the network loses with each variant: (N, V - 1) float64, from the arrays of a `NetworkResponse`."""
+    if "drops" in arrays:
+        # The caller gave them.
+        return arrays["drops"]
+    values = arrays[output_array(output)].astype(np.float64)
+    values = values if output == "logit" else np.exp(values)
+    return values[:, :1] - values[:, 1:]
+
+
+def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function, which are its options, with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def plain(value: Any) -> Any:
+    """Return an option as JSON brings it to a job."""
+    return list(value) if isinstance(value, tuple) else value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,225 @@
+"""Response curves: what a network says along a perturbation sequence, filled with a baseline or imputed by ROAD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.grids import patch_boxes
+from heatproof.responses.base import (
+    Arrays,
+    Batch,
+    Explain,
+    MapResponse,
+    Options,
+    Request,
+    Response,
+    ScoredImages,
+    Session,
+    keyword_defaults,
+)
+from heatproof.sequences import Perturbation
+
+OUTPUTS = ("logit", "probability", "accuracy")
+TARGETS = ("label", "predicted")
+# `intact` is the class predicted for the image as it is: the same at every point, and nothing once compressed.
+SAID = ("logit_label", "logit_predicted", "log_probability_label", "log_probability_predicted", "predicted", "intact")
+
+
+@dataclass(frozen=True)
+class ResponseCurve:
+    """What a network said along one perturbation sequence of N images with S points.
+
+    Attributes
+    ----------
+    arrays
+        ``logit``, ``log_probability`` (N, S, 2): of the label, and of the class predicted for the intact image;
+        ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): pixels that have changed;
+        ``magnitude``, ``positive`` (N, S): sums of |map| and max(map, 0) over them; ``total_magnitude``,
+        ``total_positive`` (N,): over the whole map.
+    classes
+        (N, 2): the label, and the class predicted for the intact image.
+    pixels
+        Pixels of an image.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    classes: np.ndarray
+    pixels: int
+
+    def read(self, output: str, target: str) -> np.ndarray:
+        """Return the responses (N, S) float64: a logit, a probability in [0, 1], or 1 where the class is predicted.
+
+        Raises
+        ------
+        HeatproofError
+            If there is no such output or target.
+        """
+        for name, value, allowed in (("output", output, OUTPUTS), ("target", target, TARGETS)):
+            if value not in allowed:
+                raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
+        which = TARGETS.index(target)
+        if output == "accuracy":
+            return (self.arrays["predicted"] == self.classes[:, which, None]).astype(np.float64)
+        values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, which].astype(np.float64)
+        return values if output == "logit" else np.exp(values)
+
+    @property
+    def fractions(self) -> np.ndarray:
+        """Share of the pixels that has changed: (N, S) float64."""
+        return self.arrays["changed"] / self.pixels
+
+
+class TwoTargets(MapResponse):
+    """A response along maps that reads two classes: the label, and the one predicted for the intact image."""
+
+    needs_intact = True
+
+    def said(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Take the two targets apart, and lay the intact prediction beside every point."""
+        assert batch.intact is not None
+        apart = {
+            f"{output}_{target}": arrays[output][:, :, place]
+            for output in ("logit", "log_probability")
+            for place, target in enumerate(TARGETS)
+        }
+        intact = np.broadcast_to(batch.intact["predicted"][:, None], arrays["predicted"].shape)
+        return {**apart, "predicted": arrays["predicted"], "intact": intact}
+
+    def both(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Put the two targets together again: arrays (N, S, 2), and the classes (N, 2) that they are of."""
+        arrays = {
+            output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
+            for output in ("logit", "log_probability")
+        }
+        arrays["predicted"] = quantities["predicted"].astype(np.int64)
+        return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
+
+
+class Curves(TwoTargets):
+    """Responses along one perturbation sequence, whose description are the settings."""
+
+    kind = "curves"
+    # The totals and pixels are those of the whole map: the same at every point.
+    quantities = (*SAID, "changed", "magnitude", "positive", "total_magnitude", "total_positive", "pixels")
+
+    @property
+    def executors(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What runs it; the code of ROAD is no part of what other sequences depend on."""
+        road = self.settings["imputation"] == "road"
+        return ("heatproof.perturbation.curves", *(("heatproof.perturbation.road",) if road else ()))
+
+    @property
+    def words(self) -> list[str]:
+        """Mode, order, and what fills."""
+        settings = self.settings
+        order = "value" if "thresholds" in settings else settings["order"]
+        fill = "road" if settings["imputation"] == "road" else settings["baseline"]
+        return [settings["mode"], order, fill, *(["updated"] if settings["update"] else [])]
+
+    @property
+    def explains(self) -> bool:
+        """Whether the map is made anew before every step."""
+        return bool(self.settings["update"])
+
+    @cached_property
+    def sequence(self) -> Perturbation:
+        """The sequence that the settings describe."""
+        return Perturbation.from_described(self.settings)
+
+    @classmethod
+    def from_options(
+        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+    ) -> dict[str, Response]:
+        """Return a response for each of the metric's sequences, held against the sizes of the images."""
+        own = {name: options[name] for name in keyword_defaults(asks) if name in options}
+        sequences: Mapping[str, Perturbation] = asks(**own)
+        for sequence in sequences.values():
+            for size in sizes:
+                sequence.points(*size)
+                if sequence.grid is not None:
+                    patch_boxes(sequence.grid, *size)
+        return {argument: cls(sequence.described()) for argument, sequence in sequences.items()}
+
+    def points(self, size: tuple[int, int]) -> int:
+        """Return the points of the sequence."""
+        return self.sequence.points(*size)
+
+    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
+        """Return what runs the sequence."""
+        return partial(
+            import_module("heatproof.perturbation.curves").response_curves,
+            session.network,
+            batch.images,
+            maps,
+            batch.targets,
+            batch.ids,
+            {"": self.sequence},
+            seed=session.seed,
+            batch_size=session.batch_size,
+            device=session.device,
+            intact=batch.intact,
+            ranking=session.given.get("ranking"),
+            explain=explain,
+        )
+
+    def answer(self, batch: Batch, read: Any) -> Arrays:
+        """Return what is said at every point, and how much of the map has changed."""
+        arrays = read[""]
+        shape = arrays["predicted"].shape
+        of_maps = {key: arrays[key] for key in ("changed", "magnitude", "positive")}
+        for key in ("total_magnitude", "total_positive"):
+            of_maps[key] = np.broadcast_to(arrays[key][:, None], shape)
+        of_maps["pixels"] = np.full(shape, batch.images.shape[-2] * batch.images.shape[-1])
+        return {**self.said(batch, arrays), **of_maps}
+
+    def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
+        """Return the curve that metrics read."""
+        arrays, classes = self.both(quantities, images)
+        arrays["changed"] = quantities["changed"].astype(np.int64)
+        arrays |= {name: quantities[name] for name in ("magnitude", "positive")}
+        arrays |= {name: quantities[name][:, 0] for name in ("total_magnitude", "total_positive")}
+        return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]))
+
+    def points_of(self, other: Response) -> list[int] | None:
+        """Return where this curve has the fractions of another; a map that is updated at other points is another."""
+        wanted, known = other.settings.get("fractions"), self.settings.get("fractions")
+        if wanted is None or known is None or other.settings["update"] or len(known) <= len(wanted):
+            return None
+        rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
+        return [known.index(share) for share in wanted] if rest == others and set(wanted) <= set(known) else None
+
+    @property
+    def fineness(self) -> int:
+        """How many fractions there are."""
+        return len(self.settings.get("fractions") or ())
+
+    def made_up(self, size: tuple[int, int]) -> Arrays:
+        """Return a straight line between the image and what fills it."""
+        sequence, pixels = self.sequence, size[0] * size[1]
+        if sequence.thresholds is None:
+            units = pixels if sequence.grid is None else sequence.grid**2
+            changed = sequence.counts(*size) * pixels / units
+        else:
+            changed = np.linspace(0, pixels, sequence.points(*size))
+        shares = changed / pixels
+        ends = 1 - shares if sequence.mode == "deletion" else shares
+        values = dict.fromkeys(self.quantities, np.zeros(len(changed)))
+        values |= dict.fromkeys(("logit_label", "logit_predicted"), ends)
+        values |= dict.fromkeys(("log_probability_label", "log_probability_predicted"), ends - 2)
+        values |= {"changed": changed, "magnitude": shares, "positive": shares}
+        values |= dict.fromkeys(("total_magnitude", "total_positive"), np.ones(len(changed)))
+        values["pixels"] = np.full(len(changed), pixels)
+        return made_up_store(self, values)
+
+
+def made_up_store(response: MapResponse, values: Mapping[str, np.ndarray]) -> Arrays:
+    """Return quantities (points,) as the store of two images and one method holds them."""
+    one = np.stack([values[name] for name in response.quantities])
+    return {"response": np.stack([one, one])[:, None].astype(np.float64)}

@@ -1,0 +1,73 @@
+"""Maps of changed images: for responses that explain again what they have perturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heatproof.attribution.make import Background, Probabilities, find_function, stack_maps
+from heatproof.attribution.registry import Explained
+from heatproof.data.registry import Dataset
+from heatproof.models.registry import InputFacts
+from heatproof.responses.base import Batch, Explain, Method, Session
+
+
+def method_maps(
+    spec: Mapping[str, Any],
+    network: torch.nn.Module,
+    dataset: Dataset,
+    explainer: str,
+    method: Method,
+    batch: Batch,
+    session: Session,
+) -> Explain:
+    """Return a function from images and targets to the maps of one method.
+
+    Parameters
+    ----------
+    spec
+        Of a response along maps: has the ``explainers``, the model's ``facts`` and the ``output`` that is explained.
+    network
+        Images (B, C, H, W) to logits (B, K), in eval mode.
+    dataset
+        Its training images are baselines of some explainers.
+    explainer, method
+        Name of the explainer, and which of its maps.
+    batch
+        The N images that are changed: images (k N, C, H, W) are k copies of each, one after another, and share its
+        draws.
+    session
+        Device, batch size and seed.
+
+    Returns
+    -------
+    callable
+        Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
+    """
+    told = next(told for told in spec["explainers"] if told["name"] == explainer)
+    function = find_function(told)
+    known = bool(told["uses_model"])
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["facts"].items()}
+    facts = InputFacts(**given)
+    background = Background(dataset, facts, session.seed) if "train" in dataset.splits else None
+    output = Probabilities(network).eval() if spec["output"] == "probability" else network
+
+    def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        copies = len(images) // len(batch.ids)
+        explained = Explained(
+            network=network if known else None,
+            output=output if known else None,
+            facts=facts if known else None,
+            images=images.to(session.device).contiguous(memory_format=torch.channels_last),
+            targets=targets.to(session.device),
+            image_ids=tuple(name for name in batch.ids for _ in range(copies)),
+            seed=session.seed,
+            batch_size=session.batch_size,
+            background=background,
+        )
+        maps = stack_maps(function(explained, **told["options"]), told, explained)
+        return torch.from_numpy(method.of(maps))
+
+    return explain

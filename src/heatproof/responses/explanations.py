@@ -1,0 +1,71 @@
+"""Maps of slightly changed images: how far an explanation moves."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any
+
+import numpy as np
+
+from heatproof.bounds import Bounds, Count
+from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, Request, ScoredImages, Session
+
+
+def change_options(
+    *,
+    radius: Annotated[float, Bounds(least=0)] = 0.02,
+    samples: Count = 10,
+    norm: Annotated[float, Bounds(least=1)] = 2.0,
+) -> None:
+    """Take the options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
+
+
+class Explanations(MapResponse):
+    """The largest relative change of a map among random changes of its image."""
+
+    kind = "explanations"
+    argument = "changes"
+    quantities = ("change",)
+    options = staticmethod(change_options)
+    executors = ("heatproof.perturbation.sensitivity",)
+
+    @property
+    def explains(self) -> bool:
+        """Return True: that is what is asked."""
+        return True
+
+    def points(self, size: tuple[int, int]) -> int:
+        """Return 1."""
+        return 1
+
+    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
+        """Return what explains the changed images."""
+        return partial(
+            import_module("heatproof.perturbation.sensitivity").max_sensitivity,
+            explain,
+            batch.images,
+            batch.labels,
+            batch.ids,
+            session.seed,
+            radius=self.settings["radius"],
+            samples=self.settings["samples"],
+            norm=self.settings["norm"],
+            batch_size=session.batch_size,
+            intact=import_module("torch").from_numpy(maps),
+        )
+
+    def answer(self, batch: Batch, read: Any) -> Arrays:
+        """Return the changes."""
+        changes, _ = read
+        # A map of zeros has no relative change. A store holds no NaN where something was computed: -1 stands for it.
+        return {"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]}
+
+    def as_argument(self, quantities: Arrays, images: ScoredImages) -> np.ndarray:
+        """Return the changes (N,), NaN where there is none."""
+        change = quantities["change"][:, 0]
+        return np.where(change < 0, np.nan, change)
+
+    def lacks(self, session: Session) -> str | None:
+        """Return that an explainer is missing, where it is."""
+        return "`explain`, which makes maps of changed images" if session.explain is None else None

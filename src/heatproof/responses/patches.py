@@ -1,0 +1,93 @@
+"""Patch drops: what a network says of every image, intact and with each patch of a grid deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, ClassVar, Literal
+
+from heatproof.bounds import Count
+from heatproof.responses.base import (
+    Array,
+    Arrays,
+    Batch,
+    NetworkResponse,
+    Options,
+    Request,
+    Response,
+    ScoredImages,
+    Session,
+)
+
+
+def patch_options(
+    *,
+    grid: Count | None = None,
+    baseline: str | None = None,
+    baseline_options: Mapping[str, Any] | None = None,
+    output: Literal["logit", "probability"] = "logit",
+) -> None:
+    """Take the patches, what fills them, and which output of the network is read; left out, as in finetuning."""
+
+
+class Patches(NetworkResponse):
+    """Patch drops of one grid and baseline."""
+
+    kind = "patches"
+    rule = "drops"
+    holds: ClassVar[Mapping[str, Array]] = {
+        "logit": Array(("variant",)),
+        "log_probability": Array(("variant",)),
+        "predicted": Array(("variant",), "int32"),
+        "target_rank": Array(("variant",), "int16"),
+    }
+    in_memory = ("baseline_options",)
+    options = staticmethod(patch_options)
+    executors = ("heatproof.perturbation.patches",)
+
+    @property
+    def name(self) -> str:
+        """The name in paths."""
+        return f"g{self.settings['grid']}_{self.settings['baseline']}"
+
+    @classmethod
+    def complete(cls, options: Options, reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
+        """Fill in the grid and the baseline of the finetuning."""
+        named = {"grid": options["grid"] or reference[0], "baseline": options["baseline"] or reference[1]}
+        return {**options, **named}
+
+    @classmethod
+    def from_options(
+        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+    ) -> dict[str, Response]:
+        """Return the patch drops; whether the grid may cut off borders is an option of the metric."""
+        settings = {key: options[key] for key in ("grid", "baseline")}
+        settings |= {key: options[key] for key in ("baseline_options", "truncate") if options.get(key)}
+        return {cls.argument: cls(settings)}
+
+    @property
+    def variants(self) -> int:
+        """The patches and the intact image."""
+        return self.settings["grid"] ** 2 + 1
+
+    def request(self, session: Session, batch: Batch) -> Request:
+        """Return the only call."""
+        return partial(
+            import_module("heatproof.perturbation.patches").patch_responses,
+            session.network,
+            batch.images,
+            batch.labels,
+            batch.ids,
+            self.settings["grid"],
+            self.settings["baseline"],
+            session.seed,
+            batch_size=session.batch_size,
+            baseline_options=self.settings.get("baseline_options"),
+            truncate=self.settings.get("truncate", False),
+            device=session.device,
+        )
+
+    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+        """Return the grid."""
+        return {"grid": self.settings["grid"]}

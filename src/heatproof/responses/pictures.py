@@ -1,0 +1,99 @@
+"""Pictures of growing information: what a network says of an image of which the most salient pixels alone are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from heatproof.bounds import Bounds
+from heatproof.errors import HeatproofError
+from heatproof.responses.base import Arrays, Batch, Explain, Options, Request, ScoredImages, Session
+from heatproof.responses.curves import SAID, TwoTargets, made_up_store
+
+# The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
+PUBLISHED = 13
+
+
+def picture_options(
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    thresholds: Sequence[Annotated[float, Bounds(above=0, most=1)]] | None = None,
+    masks: Literal["rank", "quantile"] = "rank",
+    random_mask: np.ndarray | None = None,
+) -> None:
+    """Take the options of `heatproof.perturbation.pic.pic_responses`."""
+
+
+class Pictures(TwoTargets):
+    """Responses to pictures, and how large those are as files."""
+
+    kind = "pictures"
+    argument = "pictures"
+    quantities = (*SAID, "entropy")
+    in_memory = ("mean", "std", "random_mask")
+    options = staticmethod(picture_options)
+    executors = ("heatproof.perturbation.pic",)
+
+    @classmethod
+    def check(cls, options: Options) -> None:
+        """Refuse thresholds that do not rise."""
+        shares = options["thresholds"]
+        if shares is not None and not (
+            len(shares) and all(0 < share <= 1 for share in shares) and list(shares) == sorted(set(shares))
+        ):
+            raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(shares)} is not.")
+
+    def environment(self) -> dict[str, str]:
+        """Return the encoder: entropies are sizes of files, and another one makes other numbers."""
+        return {"encoder": import_module("heatproof.perturbation.pic").encoder()}
+
+    def points(self, size: tuple[int, int]) -> int:
+        """Return the number of pictures: fully blurred, the thresholds, the original."""
+        return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
+
+    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
+        """Return what makes the pictures and runs the network on them."""
+        pic = import_module("heatproof.perturbation.pic")
+        channels = batch.images.shape[1]
+        scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
+        scale |= {key: session.facts[key] for key in scale if key in session.facts}
+        scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
+        return partial(
+            pic.pic_responses,
+            session.network,
+            batch.images,
+            maps,
+            batch.targets,
+            batch.ids,
+            **scale,
+            thresholds=tuple(self.settings["thresholds"] or pic.THRESHOLDS),
+            seed=session.seed,
+            batch_size=session.batch_size,
+            device=session.device,
+            ranking=session.given.get("ranking"),
+            random_mask=session.given.get("random_mask"),
+            masks=self.settings["masks"],
+        )
+
+    def answer(self, batch: Batch, read: Any) -> Arrays:
+        """Return what is said of each picture, and its entropy in bytes."""
+        return {**self.said(batch, read), "entropy": read["entropy"]}
+
+    def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
+        """Return arrays by name, and the ``classes`` (N, 2) that they are of."""
+        arrays, classes = self.both(quantities, images)
+        return {**arrays, "entropy": quantities["entropy"].astype(np.int64), "classes": classes}
+
+    def made_up(self, size: tuple[int, int]) -> Arrays:
+        """Return responses that rise with the entropy."""
+        rising = np.linspace(0, 1, self.points(size))
+        values = dict.fromkeys(self.quantities, np.zeros(len(rising)))
+        values |= dict.fromkeys(("logit_label", "logit_predicted"), rising)
+        values |= dict.fromkeys(("log_probability_label", "log_probability_predicted"), rising - 2)
+        values["entropy"] = (100 + 100 * rising).astype(np.int64)
+        return made_up_store(self, values)

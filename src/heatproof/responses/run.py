@@ -1,0 +1,191 @@
+"""The stage that caches responses: what a network says of the evaluation images, however they are perturbed.
+
+One job makes a shard of one response. A response along maps has a store for each explainer of the job, with its methods
+as a dimension, so that a method that is added later computes its own share and no more; images are read, and run
+intact, once for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from heatproof.data.ahead import read_ahead
+from heatproof.data.prepare import open_dataset
+from heatproof.data.registry import Dataset
+from heatproof.errors import NotApplicable
+from heatproof.manifest import read_piece
+from heatproof.models.network import normalise, use_machine
+from heatproof.perturbation.batching import intact_responses, open_network
+from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.pieces import Piece, open_piece
+from heatproof.progress import track
+from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
+from heatproof.store import ArraySpec, read
+
+log = logging.getLogger(__name__)
+
+Spec = Mapping[str, Any]
+TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision")
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A shard in the making: of a network, or along the maps of one explainer, which lie in a store."""
+
+    piece: Piece
+    explainer: str
+    methods: Sequence[Method]
+    maps: str | None
+    gap: str | None
+
+    @property
+    def todo(self) -> bool:
+        """Whether an image is missing that there can be."""
+        start, stop = self.piece.missing()
+        return self.gap is None and start < stop
+
+    def along(self, low: int, high: int) -> Along | None:
+        """Return the maps of images [low, high), where it goes along maps."""
+        if self.maps is None:
+            return None
+        return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
+
+    def publish(self, device: torch.device, gap: str | None = None) -> None:
+        """Publish what was made, or why there is nothing."""
+        reason = gap or self.gap
+        if reason is None:
+            self.piece.publish(str(device))
+        else:
+            self.piece.publish_gap(reason, str(device))
+
+
+def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
+    """Make one shard of a response, adding to what the shard holds already.
+
+    What does not apply, to the network or to the images, is published as a gap with its reason.
+
+    Raises
+    ------
+    HeatproofError
+        If a map or a response has a value that is not finite, or maps are missing or damaged.
+    """
+    device = use_machine(machine)
+    dataset = open_dataset(spec["dataset"])
+    response = response_of(spec["response"])
+    session = _session(spec, machine, dataset, response, device)
+    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
+    for work in every:
+        if not work.todo:
+            if work.gap is None:
+                log.info("%s: all images are there already", work.explainer or response.name)
+            work.publish(device)
+    _run(spec, [work for work in every if work.todo], response, session)
+    # Only now: until the job ends well, Snakemake may remove what it published.
+    for work in every:
+        work.piece.forget_journal()
+
+
+def _session(
+    spec: Spec, machine: Mapping[str, Any], dataset: Dataset, response: Response, device: torch.device
+) -> Session:
+    machine = {**machine, "compile": bool(machine.get("compile")) and not response.looks_inside}
+    session = Session(
+        open_network=cache(partial(open_network, spec, dataset.num_classes, machine, device)),
+        device=device,
+        batch_size=machine["batch_size"],
+        seed=spec["seed"],
+        facts=spec["model"]["facts"],
+        dataset=dataset,
+        dataset_name=spec["dataset"]["name"],
+    )
+
+    def explain(along: Along, method: Method, batch: Batch) -> Explain:
+        # Found by name, so that the code of explainers is no part of what other responses depend on.
+        method_maps = import_module("heatproof.responses.explaining").method_maps
+        return method_maps(spec, session.network.network, dataset, along.explainer, method, batch, session)
+
+    return replace(session, explain=explain)
+
+
+def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, session: Session) -> Work:
+    # Pages look for the settings, such as grid and baseline, beside the other facts.
+    made_by = {**response.settings, **{key: spec[key] for key in TOLD if key in spec}, **response.environment()}
+    read_from: dict[str, str] = {}
+    store, key, name, methods, maps, gap = spec["store"], spec.get("key", ""), "", [], None, None
+    if explainer is not None:
+        name, maps, key = explainer["name"], explainer["maps_store"], explainer["key"]
+        store = store.format(explainer=name)
+        methods = [Method(told["method"], told["index"], told["transform"]) for told in explainer["methods"]]
+        made = read_piece(maps, spec["shard"])
+        gap, read_from = made["gap"], {f"{maps}.{spec['shard']}.json": made["key"]}
+        made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
+    assert session.dataset is not None
+    contents = response.contents(session, session.dataset.images("evaluation", 0, 1).shape[-2:], methods)
+    piece = open_piece(
+        spec,
+        store,
+        key,
+        session.dataset.splits["evaluation"],
+        {
+            array: ArraySpec(
+                holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image
+            )
+            for array, holds in response.holds.items()
+        },
+        made_by=made_by,
+        inputs=[spec["weights"]],
+        coordinates=contents.coordinates,
+        upstream=list(response.environment().values()),
+        read_from=read_from,
+    )
+    return Work(piece, name, methods, maps, gap or contents.gap)
+
+
+def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
+    if not todo:
+        return
+    assert session.dataset is not None
+    dataset, size, device = session.dataset, session.batch_size, session.device
+    split, network = dataset.splits["evaluation"], session.network
+    response = response.with_baseline(
+        lambda baseline, options: dataset_options(baseline, options, dataset, session.facts)
+    )
+    start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
+    gaps: dict[Work, str] = {}
+    # Reading and the intact images are paid by the first explainer of a batch.
+    began = time.monotonic()
+    for low, images in read_ahead(
+        lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), session.facts),
+        track(range(start, stop, size), response.name, unit="batch"),
+        device,
+    ):
+        high = min(low + size, stop)
+        whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
+        if response.needs_intact:
+            whole = replace(whole, intact=intact_responses(network, images, whole.labels, whole.ids, size, device))
+        for work in todo:
+            # As a rule with the first image of the batch; where images were added, within it or after it.
+            begin = max(work.piece.missing()[0], low)
+            if begin >= high or work in gaps:
+                continue
+            before, batch = network.images, whole.since(begin - low)
+            try:
+                read_now = [request() for request in response.requests(session, batch, work.along(begin, high))]
+            except NotApplicable as reason:
+                # It applied to the images, and does not to what they are changed to.
+                log.info("%s does not apply: %s", work.explainer, reason)
+                gaps[work] = str(reason)
+                continue
+            arrays = response.pack(session, batch, read_now)
+            work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
+            began = time.monotonic()
+    for work in todo:
+        work.publish(device, gaps.get(work))

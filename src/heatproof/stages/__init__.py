@@ -1,1 +1,0 @@
-"""Stages that need both sides: maps from explainers, and what a network says of perturbed images."""

@@ -1,0 +1,111 @@
+"""Whose maps and responses an edit of a module of explainers starts again: only theirs whose module imports it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from heatproof import provenance
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.config import default_config, merge
+from heatproof.plan import specs
+from heatproof.plan.case import Network
+from heatproof.plan.whole import make_plan
+from heatproof.responses.patches import Patches
+
+FOLDER = Path(provenance.ROOT) / "attribution"
+# The stage, what it calls, and the table: all maps are made through them.
+SHARED = {"__init__", "catalogue", "gate", "make", "registry"}
+MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED)
+FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
+WHERE = ("digits", "resnet20", "finetuned")
+CONFIG = {
+    "datasets": ["digits"],
+    "models": [{"resnet20": {"architecture": "cifar_resnet20"}}],
+    "explainers": list(EXPLAINERS),
+    # Of each kind of response along maps; the last one explains again.
+    "metrics": ["deletion_morf", "sic", "sensitivity_max"],
+}
+
+
+def imports(module):
+    """Return the modules of the package that a module imports, itself among them, as its source has it."""
+    found, pending = set(), [module]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+            pending += set(re.findall(r"^ *from heatproof\.attribution\.(\w+) import", text, re.MULTILINE)) - SHARED
+    return found
+
+
+def keys():
+    """Return the keys of drops, and of each explainer's maps and responses, under a plan that is made now."""
+    plan = make_plan(merge(default_config(), CONFIG))
+    maps = {}
+    for names, where in ((plan.model_explainers, WHERE), (plan.reference_explainers, ("digits", None, None))):
+        for entry in plan.attribute_spec(*where, list(names), 0)["explainers"]:
+            maps[entry["name"]] = entry["key"]
+    responses = {}
+    for response in plan.method_responses:
+        for entry in plan.curves_spec(*WHERE, list(plan.explainers), response, 0)["explainers"]:
+            responses[response, entry["name"]] = entry["key"]
+    fills = [Patches({"grid": grid, "baseline": baseline}) for grid, baseline in plan.combinations]
+    drops = [plan.response_spec(Network(*WHERE), response, 0)["key"] for response in fills]
+    return {"drops": drops, "maps": maps, "responses": responses}
+
+
+def forget():
+    for known in (provenance._digest_of, specs._code):
+        known.cache_clear()
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    """Return a function to the keys after an edit of a module, of which nothing is written."""
+    plain = provenance.read_source
+
+    def after(edited):
+        def read_source(module):
+            source = plain(module)
+            changed = module == f"heatproof.attribution.{edited}"
+            return source._replace(text=source.text + "\nEDITED = True") if changed else source
+
+        monkeypatch.setattr(provenance, "read_source", read_source)
+        forget()
+        return keys()
+
+    yield after
+    forget()
+
+
+@pytest.fixture(scope="module")
+def untouched():
+    return keys()
+
+
+@pytest.mark.parametrize("module", [*MODULES, "make"])
+def test_an_edit_starts_maps_and_responses_of_the_explainers_that_import_it(module, untouched, edited):
+    after = edited(module)
+    expected = {
+        name
+        for name, entry in EXPLAINERS.items()
+        if module == "make" or module in imports(entry.function.__module__.rpartition(".")[2])
+    }
+    assert expected
+    assert {name for name, key in after["maps"].items() if key != untouched["maps"][name]} == expected
+    changed = {key for key, value in after["responses"].items() if value != untouched["responses"][key]}
+    assert changed == {(response, name) for response, name in after["responses"] if name in expected}
+    assert len({response for response, _ in changed}) == 3
+    assert after["drops"] == untouched["drops"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_family_imports_another(family):
+    assert imports(family) & set(FAMILIES) == {family}
+
+
+def test_the_stage_imports_no_family():
+    modules = {name.rpartition(".")[2] for name in provenance.import_closure(["heatproof.attribution.make"])}
+    assert not modules & set(MODULES)

@@ -1,0 +1,72 @@
+"""Through whose code an error in the network's forward comes: the explainer's module and no more of ours."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+import heatproof
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.errors import NotApplicable
+
+ROOT = Path(heatproof.__file__).parent
+FEW = {"steps": 2, "samples": 2, "masks": 4, "baselines": 2}
+# What passes through a second module of ours, and why.
+MORE = {
+    name: {"_attention"}
+    for name in ("raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "transition_attention")
+}
+
+
+class Broken(Exception):
+    pass
+
+
+def modules(error):
+    """Return the modules of heatproof that a traceback crosses."""
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return {file.stem for file in files if file.is_relative_to(ROOT)}
+
+
+def broken_at(explained, entry, call):
+    """Return what an explainer raises when the network does in its `call`-th forward; None if it never gets there."""
+    calls = []
+
+    def fail(module, inputs):
+        calls.append(None)
+        if len(calls) == call:
+            raise Broken
+
+    layer = next(module for module in explained.network.modules() if isinstance(module, torch.nn.Conv2d))
+    handle = layer.register_forward_pre_hook(fail)
+    try:
+        entry.function(explained, **{name: FEW[name] for name in FEW.keys() & entry.options.keys()})
+    except Broken as error:
+        return error
+    except NotApplicable:
+        return None
+    finally:
+        handle.remove()
+    return None
+
+
+@pytest.mark.parametrize(
+    "name",
+    # zennit runs a traced copy: an error in the network's own code is met while it is traced, and is a gap's reason.
+    sorted(name for name, entry in EXPLAINERS.items() if entry.uses_model and name != "lrp"),
+)
+def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name, explain_digits):
+    entry = EXPLAINERS[name]
+    own = entry.function.__module__.rpartition(".")[2]
+    vit = "attention" in own or "transformer" in own
+    special = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
+    architecture = special.get(name, "small_vit" if vit else "cifar_resnet20")
+    explained = explain_digits(architecture, count=2)
+    # As the gate asks: some explainers then run the network once more.
+    explained = type(explained)(**{**vars(explained), "figures": {}})
+    found = [broken_at(explained, entry, call) for call in (1, 2, 3, 4)]
+    assert found[0] is not None
+    for error in filter(None, found):
+        network = {"_resnet", "_vit", "_bagnet", "_bcos"}
+        assert modules(error) - network == {own} | MORE.get(name, set())

@@ -1,0 +1,91 @@
+"""The claims card from cached stores, and what an offset of the maps does to metrics along curves."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from toy_project import WHERE
+
+import heatproof
+from heatproof.claims.card import claims
+from heatproof.claims.catalogue import CLAIMS
+from heatproof.claims.offsets import offset_changes
+from heatproof.data.prepare import open_dataset
+from heatproof.models.network import load_network, normalise
+from heatproof.plan.paths import RELIABILITY, RELIABILITY_PNG
+from heatproof.plan.reports import OFFSET_KINDS
+from heatproof.report.believed import believed
+
+CONFIG = {
+    "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
+    "metrics": [{name: {"steps": 6}} for name in OFFSET_KINDS],
+}
+
+
+@pytest.fixture
+def made(project):
+    return project(**CONFIG).attribute().drop().respond().score_all().score()
+
+
+def inside(folder, run):
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        return run()
+    finally:
+        os.chdir(before)
+
+
+def test_an_offset_changes_scores_as_if_the_maps_had_been_made_with_it(made):
+    spec = made.job("claims").spec
+    chosen = [method for method in spec["methods"] if method["name"] == "mine_abs"]
+    found = inside(made.folder, lambda: offset_changes(spec["offsets"], chosen))
+    told = made.plan.finetune_spec(*WHERE)
+    data = open_dataset(told["dataset"])
+    network = load_network(told["model"], 3, made.folder / told["output"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), told["model"]["facts"])
+    labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
+    maps = np.abs(made.maps()[:, 0])
+    # In double precision, so that the offset makes no new ties.
+    moved = maps.astype(np.float64) + 0.1 * maps.max(axis=(1, 2), keepdims=True)
+    ids = list(data.splits["evaluation"].ids[:10])
+    for kind in OFFSET_KINDS:
+        plain, after = (
+            heatproof.evaluate(kind, network, images, labels, values, image_ids=ids, steps=6)["score"]
+            for values in (maps, moved)
+        )
+        np.testing.assert_allclose(found[kind][0], after - plain, atol=1e-5, equal_nan=True)
+    assert np.nanmax(np.abs(found["mas_insertion"])) > 1e-3
+    np.testing.assert_array_equal(np.nan_to_num(found["rise_insertion"]), 0)
+
+
+def test_the_card_has_every_claim(made):
+    inside(made.folder, lambda: claims(made.job("claims").spec, made.machine()))
+    card = pd.read_csv(made.folder / "results/claims.csv").set_index("claim")
+    assert list(card.index) == list(CLAIMS)
+    assert card.loc["rise_ignores_an_offset", "verdict"] == "holds"
+    assert card.loc["mas_notices_an_offset", "value"] > 0
+    assert card.loc["bagnet_beats_post_hoc_methods", "verdict"] == "cannot be tested here"
+
+
+def test_it_reads_what_its_rule_names(made):
+    missing = [path for path in made.job("claims").inputs if not (made.folder / path).exists()]
+    assert not missing
+
+
+def test_how_far_the_ranking_can_be_believed(made):
+    spec = made.job("believed").spec
+    inside(made.folder, lambda: believed(spec, made.machine()))
+    assert all((made.folder / file).stat().st_size for file in [*RELIABILITY.values(), *RELIABILITY_PNG.values()])
+    tables = {name: pd.read_csv(made.folder / path) for name, path in RELIABILITY.items()}
+    methods = len(made.plan.methods)
+    assert sorted(tables["ranking"]["method"]) == sorted(made.plan.methods)
+    assert tables["ranking"]["n_cases"].max() == len(made.plan.all_cases())
+    cases = len(made.plan.all_cases())
+    assert len(tables["consistency"]) == cases * (cases - 1) / 2
+    assert tables["consistency"]["spearman"].between(-1, 1).all()
+    assert len(tables["significance"]) == methods * (methods - 1) / 2
+    assert (tables["significance"]["p_holm"] >= tables["significance"]["p"]).all()
+    assert set(tables["reliability"]["metric"]) == {"idsds", *OFFSET_KINDS}

@@ -1,0 +1,137 @@
+"""`heatproof accept`: results of other code are kept where today's code makes the same values, and only there."""
+
+import os
+import shutil
+from importlib import import_module
+
+import pytest
+from toy_project import BASE
+
+from heatproof import accept as accepting
+from heatproof.adopt import Results
+from heatproof.config import merge
+from heatproof.manifest import read_sealed
+from heatproof.plan import specs
+from heatproof.plan.graph import Graph
+from heatproof.plan.whole import make_plan
+
+MACHINE = {"batch_size": 4, "threads": 1, "device": "cpu"}
+CHANGE = {
+    "metrics": [{"rise_deletion": {"steps": 4}}, {"infidelity": {"samples": 4, "sizes": [0.25]}}],
+    "pretraining": {"epochs": 2},
+    "finetuning": {"epochs": 2, "keep": [1]},
+    "shard_size": 6,
+}
+STAGES = (
+    "prepare",
+    "pretrain",
+    "finetune",
+    "keep_epoch",
+    "attribute",
+    "attribute_reference",
+    "drops",
+    "curves",
+    "subsets",
+)
+
+
+def graph_of(**change):
+    return Graph(make_plan(merge(merge(BASE, CHANGE), change)))
+
+
+def jobs_of(graph):
+    return [job for job in graph.jobs() if job.stage in STAGES]
+
+
+def products_of(graph):
+    return [(job, product) for job in jobs_of(graph) for product in job.products]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder, before = tmp_path_factory.mktemp("accept"), os.getcwd()
+    os.chdir(folder)
+    for job in jobs_of(graph_of()):
+        module, _, name = job.run.partition(":")
+        getattr(import_module(module), name)(job.spec, MACHINE)
+    os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    """Edit a helper that all code imports, so that every digest of code is another."""
+    code = specs._code
+    monkeypatch.setattr(specs, "_code", lambda modules: code(modules)[::-1])
+
+
+def bytes_of(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and "c" in path.parts}
+
+
+def verdicts(graph):
+    return dict(accepting.accept(graph, MACHINE))
+
+
+def test_results_of_today_have_nothing_to_accept(folder):
+    """As after an edit of a comment, which changes no digest."""
+    assert verdicts(graph_of()) == {}
+    assert accepting.report(graph_of(), MACHINE).startswith("There is nothing to accept")
+
+
+def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
+    before, graph = bytes_of(folder), graph_of()
+    every = products_of(graph)
+    assert not any(Results(graph).is_current(job, product) for job, product in every)
+    asked = []
+    maps = import_module("heatproof.attribution.make")._Context.maps
+    monkeypatch.setattr(
+        import_module("heatproof.attribution.make")._Context,
+        "maps",
+        lambda self, low, images, figures=None: asked.append((low, len(images))) or maps(self, low, images, figures),
+    )
+    assert verdicts(graph) == {product.manifest: None for _, product in every}
+    assert all(Results(graph).is_current(job, product) for job, product in every)
+    assert bytes_of(folder) == before, "not one shard is written"
+    assert set(asked) == {(0, 4)}, "one batch of the first shard, and the gate's"
+    assert verdicts(graph) == {}
+
+
+def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypatch):
+    make = import_module("heatproof.attribution.make")
+    stack = make.stack_maps
+    monkeypatch.setattr(
+        make, "stack_maps", lambda maps, entry, told: (1 + (entry["name"] == "mine")) * stack(maps, entry, told)
+    )
+    graph = graph_of()
+    found = verdicts(graph)
+    other = {name for name, difference in found.items() if difference is not None}
+    assert {name.split("/")[-1] for name in other if "/maps/" in name} == {"mine.0.json", "mine.1.json"}
+    assert "attribution of 4 of 4 images differs" in found["results/maps/toy/net/finetuned/mine.0.json"]
+    assert found["results/maps/toy/net/finetuned/mine.1.json"] == "its first shard differs"
+    assert not [name for name in other if "/maps/" not in name and "/mine/" not in name]
+    results = Results(graph)
+    assert not any(results.is_current(job, product) for job, product in products_of(graph) if product.manifest in other)
+    assert read_sealed("results/maps/toy/net/finetuned/mine.0.json")["spec_key"] not in {
+        product.key for _, product in products_of(graph)
+    }
+
+
+def test_a_training_that_goes_another_way_is_not_kept(folder, edited, monkeypatch):
+    loop = import_module("heatproof.training.loop")
+    epoch = loop._one_epoch
+    monkeypatch.setattr(loop, "_one_epoch", lambda *arguments: 1.5 * epoch(*arguments))
+    found = verdicts(graph_of())
+    assert "its first epoch is 0," in found["results/weights/toy/net/pretrained.json"]
+    assert found["results/datasets/toy.json"] is None
+
+
+def test_results_of_another_config_are_not_accepted(folder, edited):
+    assert not [name for name in verdicts(graph_of(seed=1)) if "/maps/" in name or "/weights/" in name]

@@ -1,0 +1,101 @@
+"""What reaches tables by its wording, or decides what is drawn: purposes of random draws, claims, reasons of gaps.
+
+Published numbers depend on the purposes, and tables of two versions are compared byte for byte. A text may stand in any
+module, and what fills its placeholders may have any name. Change a list of `frozen/` only where tables are meant to
+change.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import heatproof
+from heatproof.claims.catalogue import CLAIMS
+from heatproof.models.registry import InputFacts
+
+TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(heatproof.__file__).parent.rglob("*.py")]
+
+
+def frozen(name: str) -> list[str]:
+    """Return the lines of a stored list."""
+    return (Path(__file__).parent / "frozen" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def template(node: ast.expr) -> str | None:
+    """Return a literal text with `{}`, or `{a|b}` for a choice, and its format for what is filled in; else None."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    made = ""
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            choice = [part.value.body, part.value.orelse] if isinstance(part.value, ast.IfExp) else []
+            form = template(part.format_spec) if part.format_spec else None
+            made += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
+        else:
+            made += template(part) or ""
+    return made
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call in the sources, and the last name of what it calls."""
+    for tree in TREES:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                yield node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
+
+
+def places_of_purpose() -> dict[str, int]:
+    """Return the place of the argument `purpose` of every function and class that has one."""
+    found = {}
+    for owner in (node for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef)):
+        for node in owner.body:
+            names = [argument.arg for argument in node.args.args] if isinstance(node, ast.FunctionDef) else []
+            if "purpose" in names:
+                is_class = isinstance(owner, ast.ClassDef) and node.name == "__init__"
+                found[owner.name if is_class else node.name] = names.index("purpose") - isinstance(owner, ast.ClassDef)
+    return found
+
+
+def purposes() -> set[str]:
+    """Return what the callers of everything that takes a purpose write there."""
+    places = places_of_purpose()
+    assert {"derive_seed", "numpy_generator", "torch_generator"} <= set(places)
+    found = set()
+    for name, call in calls():
+        if name in places:
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "purpose"]
+            node = (named or call.args[places[name] :])[0]
+            if isinstance(node, ast.Name) and node.id == "purpose":
+                continue  # what the caller was given
+            text = template(node)
+            assert text is not None, f"{ast.unparse(call)}: write the purpose out, or name it `purpose` and hand it on"
+            found.add(text)
+    return found
+
+
+def reasons(*exceptions: str) -> set[str]:
+    """Return the texts with which exceptions of these names are raised."""
+    given = (call.args[0] for name, call in calls() if name in exceptions)
+    return {text for node in given if (text := template(node)) is not None}
+
+
+def test_purposes_of_random_draws():
+    assert purposes() == set(frozen("purposes"))
+
+
+def test_reasons_of_gaps():
+    assert reasons("NotApplicable") | {InputFacts().cam_reason} == set(frozen("reasons_of_gaps"))
+
+
+def test_reasons_why_claims_cannot_be_tested():
+    given = [call.args[1] for name, call in calls() if name in ("required", "_mean")]
+    asked = {text for node in given if (text := template(node)) is not None}
+    assert reasons("Untestable") | asked == set(frozen("reasons_why_untested"))
+
+
+def test_texts_of_claims():
+    # In the order in which they stand in the table.
+    texts = ["\t".join((c.name, c.paper, c.place, c.sentence, c.quantity)) for c in CLAIMS.values()]
+    assert texts == frozen("claims")

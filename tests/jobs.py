@@ -1,0 +1,60 @@
+"""A job of the workflow in a process of its own, started as its rule starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heatproof.provenance import digest
+from heatproof.store import write_json
+
+MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
+
+
+def spec_file(folder: Path, run: str, spec: Mapping[str, Any]) -> str:
+    """Write what a job is told into a folder, and return the path."""
+    told = {"run": run, "spec": spec}
+    path = Path(folder) / f"job-{digest(told)}.json"
+    write_json(path, told)
+    return str(path)
+
+
+def job_process(
+    folder: Path,
+    run: str,
+    spec: Mapping[str, Any],
+    *,
+    machine: Mapping[str, Any] = MACHINE,
+    importable: str | Path = "",
+    program: Sequence[str] = ("-m", "heatproof.job"),
+    **environment: str,
+) -> dict[str, Any]:
+    """Return the arguments of `subprocess.run` or `subprocess.Popen` for one job.
+
+    Parameters
+    ----------
+    folder
+        Where it runs, and where its spec file is written.
+    run
+        The function that does the work, as ``module:function``.
+    spec
+        What the function is told.
+    machine
+        How jobs run.
+    importable
+        A folder of code of the user's own.
+    program
+        What Python is asked to run in place of the job's module.
+    environment
+        More variables.
+    """
+    path = os.pathsep.join(filter(None, [str(importable), os.environ.get("PYTHONPATH")]))
+    return {
+        "args": [sys.executable, *program, spec_file(folder, run, spec)],
+        "cwd": folder,
+        "env": {**os.environ, "HEATPROOF_MACHINE": json.dumps(machine), "PYTHONPATH": path, **environment},
+    }

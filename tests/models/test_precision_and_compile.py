@@ -1,0 +1,68 @@
+"""What a run with fewer bits, or with compiled networks, changes: the bits, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from toy_project import BASE, WHERE, Project
+
+from heatproof.plan.graph import Graph
+from heatproof.plan.whole import make_plan
+from heatproof.responses.patches import Patches
+from heatproof.store import read_json
+
+CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Project(tmp_path_factory.mktemp("exact"), **CONFIG).train().attribute().drop().respond()
+
+
+def lower(exact, tmp_path):
+    """Return a project of the same weights with bfloat16."""
+    import shutil
+
+    shutil.copytree(exact.folder, tmp_path, dirs_exist_ok=True)
+    return Project(tmp_path, **CONFIG, precision="bfloat16")
+
+
+def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
+    made = lower(exact, tmp_path).attribute().drop()
+    for one, two in ((exact.drops_of(), made.drops_of()), (exact.maps("saliency"), made.maps("saliency"))):
+        assert not np.array_equal(one, two)
+        assert np.corrcoef(one.ravel(), two.ravel())[0, 1] > 0.99
+    np.testing.assert_array_equal(exact.maps("random"), made.maps("random"))
+    manifest = read_json(made.folder / "results/drops/toy/net/finetuned/g4_zeros.0.json")
+    assert manifest["made_by"]["precision"] == "bfloat16"
+
+
+def test_only_what_runs_a_network_on_evaluation_images_is_made_anew():
+    plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
+    assert plain.finetune_spec(*WHERE)["key"] == few.finetune_spec(*WHERE)["key"]
+    reference = [plan.attribute_spec("toy", None, None, ["random"], 0)["explainers"][0]["key"] for plan in (plain, few)]
+    assert reference[0] == reference[1]
+    drops = [plan.response_spec(WHERE, Patches({"grid": 4, "baseline": "zeros"}), 0)["key"] for plan in (plain, few)]
+    assert drops[0] != drops[1]
+    maps = [plan.attribute_spec(*WHERE, ["saliency"], 0)["explainers"][0]["key"] for plan in (plain, few)]
+    assert maps[0] != maps[1]
+
+
+def test_how_jobs_run_is_in_no_spec():
+    plain = make_plan(BASE)
+    other = make_plan({**BASE, "compile": True, "deterministic": True})
+    keys = [[product.key for job in Graph(plan).jobs() for product in job.products] for plan in (plain, other)]
+    assert keys[0] == keys[1]
+    assert other.machine()["compile"]
+    assert other.machine()["deterministic"]
+
+
+def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
+    """The compiler is replaced by one that only counts: that it is asked is ours, what it does is PyTorch's."""
+    asked = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
+    made = Project(tmp_path, **CONFIG)
+    made.machine = lambda batch_size=64: {"batch_size": batch_size, "threads": 1, "device": "cpu", "compile": True}
+    made.train().attribute().drop().respond()
+    assert len(asked) == 2, "patch drops and the response, and not the maps"
+    assert made.bytes("drops", "curves") == exact.bytes("drops", "curves")

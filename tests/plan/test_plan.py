@@ -1,0 +1,284 @@
+"""What follows from a config: names of methods and metrics, and files of which each has one maker."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from heatproof.config import default_config, merge, read_config
+from heatproof.errors import HeatproofError
+from heatproof.plan import reports, whole
+from heatproof.plan.graph import STAGES, Graph
+from heatproof.plan.reports import targets
+from heatproof.plan.whole import make_plan
+from heatproof.responses.patches import Patches
+
+ROOT = Path(__file__).parents[2]
+AFTER_SCORES = [name for name, kind in STAGES.items() if kind.make.__module__ == reports.__name__]
+CONFIGS = sorted(str(path.relative_to(ROOT / "config")) for path in (ROOT / "config").rglob("*.yaml"))
+ON_VIT = {"dataset": "digits", "model": "vit", "weights": "finetuned"}
+
+
+def plan_of(**change):
+    return make_plan(merge(default_config(), change))
+
+
+def planned(name):
+    """Return the plan of a config that is shipped, with few shards, which make no job of another kind."""
+    config = read_config(ROOT / "config" / name)
+    images = max(config["evaluation"][key] or 0 for key in ("images", "accuracy_images"))
+    return make_plan({**config, "shard_size": max(images // 2, 1)})
+
+
+def keys_of(plan):
+    return [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
+
+
+def test_a_signed_map_has_an_absolute_row_beside_it():
+    plan = plan_of(explainers=["saliency", "grad_cam", {"ig": {"explainer": "integrated_gradients", "steps": 3}}])
+    assert list(plan.methods) == ["saliency", "saliency_abs", "grad_cam", "ig", "ig_abs"]
+    assert plan.explainers["ig"].options["steps"] == 3
+    assert plan.explainers["ig"].kind == "integrated_gradients"
+
+
+def test_maps_of_a_renamed_family_carry_its_name():
+    plan = plan_of(explainers=["noise_input_x_gradient", {"mine": {"explainer": "noise_input_x_gradient"}}])
+    plain, renamed = (list(entry.maps) for entry in plan.explainers.values())
+    assert len(plain) > 1
+    assert renamed == [f"mine_{name}" for name in plain]
+
+
+def test_idsds_is_only_for_weights_of_the_same_domain():
+    plan = plan_of(
+        drops={"grids": [4, 8], "baselines": ["zeros", "blur"]},
+        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur"}}, {"fine": {"grid": 8}}],
+    )
+    names = {weights: list(plan.metrics_of(weights, "vit")) for weights in plan.weights}
+    assert names == {
+        "pretrained": ["sds", "sds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
+        "finetuned": ["idsds", "sds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
+        "blurred": ["sds", "idsds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
+        "fine": ["sds", "sds_g4_blur", "idsds_g8_zeros", "sds_g8_blur"],
+    }
+
+
+def test_overrides_of_a_model_come_before_those_of_weights():
+    models = [{"m": {"architecture": "small_vit", "finetuning": {"epochs": 5, "lr": 0.5}}}]
+    plan = plan_of(models=models, weights=["finetuned", {"long": {"epochs": 99}}], finetuning={"epochs": 2, "shift": 1})
+    assert [plan.finetuning("m", w)["epochs"] for w in ("finetuned", "long")] == [5, 99]
+    assert plan.finetuning("m", "long")["lr"] == 0.5
+    assert plan.finetuning("m", "long")["shift"] == 1
+
+
+def test_kept_epochs_are_weights_of_their_own():
+    plan = plan_of(
+        drops={"baselines": ["zeros", "blur"]},
+        finetuning={"epochs": 9, "keep": [4, 2]},
+        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur", "keep": [9]}}, {"plain": {"keep": []}}],
+    )
+    assert plan.weights == [
+        "pretrained",
+        *("finetuned", "finetuned_epoch2", "finetuned_epoch4"),
+        *("blurred", "blurred_epoch9"),
+        "plain",
+    ]
+    assert plan.finetuned() == ["finetuned", "blurred", "plain"]
+    assert list(plan.metrics_of("finetuned_epoch2", "vit")) == ["idsds", "sds_g4_blur"]
+    assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
+    spec = plan.weights_spec("digits", "vit", "blurred_epoch9")
+    parent = plan.finetune_spec("digits", "vit", "blurred")
+    assert (spec["epoch"], spec["kept"], spec["upstream"]) == (9, parent["kept"], parent["key"])
+
+
+def test_what_is_kept_changes_nothing_that_was_there():
+    less, more = plan_of(), plan_of(finetuning={"keep": [1, 3]})
+    keys = dict(keys_of(more))
+    upstream_of_tables = [
+        product for job in Graph(less).jobs() if job.stage not in AFTER_SCORES for product in job.products
+    ]
+    assert len(upstream_of_tables) > 20
+    assert all(keys[product.manifest] == product.key for product in upstream_of_tables)
+
+
+def test_precision_is_part_of_a_spec_only_where_it_is_not_float32():
+    specs = {
+        precision: plan_of(finetuning={"precision": precision}).finetune_spec("digits", "vit", "finetuned")
+        for precision in ("float32", "bfloat16")
+    }
+    assert "precision" not in specs["float32"]["training"]
+    assert specs["bfloat16"]["training"]["precision"] == "bfloat16"
+    assert specs["bfloat16"]["key"] != specs["float32"]["key"]
+
+
+def test_devices_are_part_of_a_spec_only_where_there_are_several():
+    one, two = (plan_of(pretraining={"devices": n}, finetuning={"devices": n}) for n in (1, 2))
+    for weights in ("pretrained", "finetuned"):
+        alone, shared, left_out = (plan.weights_spec("digits", "vit", weights) for plan in (one, two, plan_of()))
+        assert alone == left_out
+        assert "devices" not in alone["training"]
+        assert shared["training"] == {**alone["training"], "devices": 2}
+        assert shared["key"] != alone["key"]
+
+
+def test_a_training_asks_for_its_own_number_of_devices():
+    plan = plan_of(
+        models=[{"small_vit": {"pretraining": {"devices": 2}}}, "cifar_vgg11_bn"],
+        weights=["pretrained", {"finetuned": {"keep": [1]}}, {"wide": {"devices": 4}}],
+    )
+    found = {where: plan.training_devices(*where) for where in plan.trainings()}
+    assert found == {
+        ("small_vit", "pretrained"): 2,
+        ("cifar_vgg11_bn", "pretrained"): 1,
+        **{(model, "finetuned"): 1 for model in ("small_vit", "cifar_vgg11_bn")},
+        **{(model, "wide"): 4 for model in ("small_vit", "cifar_vgg11_bn")},
+    }
+
+
+@pytest.mark.parametrize("section", ["pretraining", "finetuning"])
+def test_every_device_needs_two_images(section):
+    plan_of(**{section: {"devices": 4, "batch_size": 8}})
+    with pytest.raises(HeatproofError, match=r"trained on devices: 4 with batch_size: 7, and each device needs two"):
+        plan_of(**{section: {"devices": 4, "batch_size": 7}})
+
+
+def test_several_devices_need_a_library(monkeypatch):
+    monkeypatch.setattr(whole, "find_spec", lambda name: None)
+    plan_of().require_libraries()
+    with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*pip install \"heatproof\[multi-gpu\]\""):
+        plan_of(finetuning={"devices": 2}).require_libraries()
+
+
+def test_every_file_has_one_maker_and_upstream_comes_first():
+    plan = plan_of(
+        shard_size=16,
+        evaluation={"images": 40},
+        drops={"grids": [4, 8], "baselines": ["zeros", "blur"]},
+        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur", "keep": [1, 2]}}],
+        datasets=["digits", {"fewer": {"dataset": "digits", "evaluation": 0.3}}],
+    )
+    check_graph(plan)
+    graph = Graph(plan)
+    rank = {output: rank for job, rank in graph.ranks() for output in job.outputs}
+    for case in plan.test_cases():
+        spec = plan.score_spec(case)
+        assert all(rank[path] < rank[spec["output"]] for path in plan.score_inputs(case))
+
+
+def check_graph(plan):
+    """Every file has one maker, and every input that is no file of the user's own has one that comes before."""
+    graph = Graph(plan)
+    jobs = list(graph.jobs())
+    products = [product for job in jobs for product in job.products]
+    makers = Counter(output for job in jobs for output in job.outputs)
+    assert set(makers.values()) == {1}
+    assert all({product.manifest, product.data} <= set(product.files) for product in products)
+    assert len({product.manifest for product in products}) == len(products)
+    made, ranks = set(), {}
+    for job, rank in graph.ranks():
+        upstream = set(job.inputs) - set(job.sources)
+        assert upstream <= made, f"{job.stage} {job.wildcards} comes before what it reads"
+        assert rank == 1 + max((ranks[path] for path in upstream), default=-1)
+        made.update(job.outputs)
+        ranks |= dict.fromkeys(job.outputs, rank)
+    assert set(targets(plan)) <= made
+    return jobs
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_graph_of_every_config_that_is_shipped(name):
+    try:
+        plan = planned(name)
+    except HeatproofError as error:
+        # Some datasets have to be fetched by hand, and some packages are extras that the tests do not install.
+        if not any(reason in str(error) for reason in ("There is no folder", "pip install 'heatproof[")):
+            raise
+        pytest.skip(str(error))
+    jobs = check_graph(plan)
+    assert {"prepare", "drops", "attribute", "score", "tables", "report_page"} <= {job.stage for job in jobs}
+    # Also as Snakemake has the wildcards, in texts.
+    graph, texts = Graph(plan), jobs[:: max(1, len(jobs) // 40)]
+    for job in texts:
+        assert graph.job(job.stage, {key: str(value) for key, value in job.wildcards.items()}) == job
+
+
+@pytest.mark.parametrize("way", ["together", "apart"])
+def test_wildcards_in_texts_give_the_same_job(way):
+    graph = Graph(plan_of(shard_size=40, attribution_jobs=way))
+    for job in graph.jobs():
+        texts = {key: str(value) for key, value in job.wildcards.items()}
+        assert graph.job(job.stage, texts) is job
+        assert Graph(graph.plan).job(job.stage, texts) == job
+
+
+def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
+    plan = plan_of(shard_size=40, weights=["pretrained", "finetuned"])
+    graph = Graph(plan)
+    first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "zeros", "shard": 0})
+    assert [job.stage for job in graph.needed([first.products[0].data])] == ["prepare", "pretrain", "finetune", "drops"]
+    scores = graph.needed([plan.score_spec(plan.case(*ON_VIT.values(), "idsds"))["output"]])
+    assert {job.wildcards.get("model", "vit") for job in scores} == {"vit"}
+    shards = len(plan.shards(plan.images))
+    assert Counter(job.stage for job in scores) == {
+        **dict.fromkeys(("prepare", "pretrain", "finetune", "score"), 1),
+        **dict.fromkeys(("attribute", "attribute_reference", "drops"), shards),
+    }
+    everything = graph.needed(targets(plan))
+    assert everything == list(graph.jobs())
+    assert graph.needed([]) == []
+
+
+def specs(plan):
+    return [
+        plan.dataset_spec("digits"),
+        plan.pretrain_spec("digits", "vit"),
+        plan.finetune_spec("digits", "vit", "finetuned"),
+        plan.response_spec(("digits", "vit", "finetuned"), Patches({"grid": 4, "baseline": "zeros"}), 0),
+        plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0),
+        plan.attribute_spec("digits", None, None, plan.reference_explainers, 0),
+        plan.score_spec(plan.case("digits", "vit", "finetuned", "idsds")),
+        Graph(plan).job("tables", {}).spec,
+    ]
+
+
+def test_specs_are_json_and_the_same_every_time():
+    """Snakemake compares them as text."""
+    assert json.dumps(specs(plan_of())) == json.dumps(specs(plan_of()))
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch_size": 7}, {"threads": 2}, {"device": "cpu"}, {"attribution_jobs": "apart"}]
+)
+def test_how_jobs_run_is_no_part_of_what_they_make(change):
+    assert sorted(keys_of(plan_of())) == sorted(keys_of(plan_of(**change)))
+
+
+# A change of the config, and which files must stay valid under it: a prefix of their manifests' paths.
+KEEPS = {
+    "cam layer": (
+        {"models": [{"vit": {"architecture": "small_vit", "cam_layer": "last_tokens"}}]},
+        {"saliency": True, "grad_cam": False},
+    ),
+    "option of another": (
+        {"explainers": ["saliency", "grad_cam", {"rise": {"masks": 7}}]},
+        {"saliency": True, "rise": False},
+    ),
+    "seed": ({"seed": 1}, {"saliency": False}),
+    "output": ({"attribution": {"output": "probability"}}, {"saliency": False, "random": True}),
+}
+
+
+@pytest.mark.parametrize("what", KEEPS)
+def test_maps_depend_on_their_own_settings_alone(what):
+    base = {
+        "models": [{"vit": {"architecture": "small_vit"}}],
+        "explainers": ["saliency", "grad_cam", "rise", "random"],
+    }
+    change, stays = KEEPS[what]
+    keys = []
+    for config in (base, {**base, **change}):
+        plan = plan_of(**config)
+        entries = plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0)["explainers"]
+        entries += plan.attribute_spec("digits", None, None, plan.reference_explainers, 0)["explainers"]
+        keys.append({entry["name"]: entry["key"] for entry in entries})
+    assert {name: keys[0][name] == keys[1][name] for name in stays} == stays

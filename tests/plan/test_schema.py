@@ -1,0 +1,156 @@
+"""The schema, the registries and the ready configs do not drift apart."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.check import check_config
+from heatproof.config import default_config, merge, normalise, schema
+from heatproof.data.catalogue import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.perturbation.baselines import BASELINES
+from heatproof.plan.whole import make_plan
+from heatproof.training.loop import Schedule
+
+REPOSITORY = Path(__file__).parents[2]
+REGISTRIES = {
+    "dataset": DATASETS,
+    "architecture": ARCHITECTURES,
+    "explainer": EXPLAINERS,
+    # Those of tests and users are named by reference.
+    "baseline": BASELINES,
+}
+# What a user may leave out altogether, and so has no default.
+WITHOUT_DEFAULT = (
+    "model_settings",
+    "pretraining_overrides",
+    "finetuning_overrides",
+    "weights_settings",
+    "training_properties",
+)
+
+
+def enums(node, path=""):
+    """Yield every enum of strings with its path in the schema."""
+    if isinstance(node, dict):
+        if "enum" in node:
+            yield path, node["enum"]
+        for key, child in node.items():
+            yield from enums(child, f"{path}/{key}")
+    elif isinstance(node, list):
+        for place, child in enumerate(node):
+            yield from enums(child, f"{path}/{place}")
+
+
+def properties(node, path=""):
+    """Yield every described key of the config with its path in the schema."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            if key == "properties":
+                for name, inner in child.items():
+                    yield f"{path}/{name}", inner
+            yield from properties(child, f"{path}/{key}")
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_names_in_the_schema_are_those_of_the_registry(kind):
+    definition = schema()["$defs"][kind]
+    listed = definition.get("enum") or definition["anyOf"][0]["enum"]
+    assert sorted(listed) == sorted(REGISTRIES[kind])
+    assert len(set(listed)) == len(listed)
+
+
+def test_a_list_of_baselines_stands_nowhere_else_with_other_names():
+    found = [names for path, names in enums(schema()) if path.rsplit("/", 2)[-1] == "baseline"]
+    assert len(found) >= 3
+    assert all(sorted(names) == sorted(BASELINES) for names in found)
+
+
+@pytest.mark.parametrize("kind", ["dataset", "architecture", "explainer"])
+def test_a_callable_of_ones_own_is_allowed(kind):
+    pattern = schema()["$defs"][kind]["anyOf"][1]["pattern"]
+    assert re.search(pattern, "my.package:build")
+    assert not re.search(pattern, "my.package")
+    assert not re.search(pattern, "my package:build")
+
+
+@pytest.mark.parametrize(
+    ("path", "node"), list(properties(schema())), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_key_is_described_and_has_a_default(path, node):
+    assert node["description"][0].isupper() or node["description"][0] == "`"
+    assert node["description"].endswith((".", ")"))
+    if not any(name in path for name in WITHOUT_DEFAULT) and not path.endswith("/seed"):
+        assert "default" in node
+    assert "default" in schema()["properties"]["seed"]
+
+
+def test_every_mapping_refuses_what_it_does_not_know():
+    def objects(node, path=""):
+        if isinstance(node, dict):
+            if "properties" in node and node.get("type") == "object":
+                yield path, node
+            for key, child in node.items():
+                yield from objects(child, f"{path}/{key}")
+
+    found = dict(objects(schema()))
+    assert len(found) > 5
+    assert [path for path, node in found.items() if node.get("additionalProperties") is not False] == []
+
+
+def test_the_defaults_alone_are_a_whole_config():
+    filled = normalise({})
+    assert set(filled) == set(schema()["properties"])
+    assert make_plan({}).methods
+
+
+def test_training_reads_every_key_of_the_schema_and_no_other():
+    # Who trains is read before the schedule is.
+    fields = set(Schedule.__dataclass_fields__) | {"devices"}
+    filled = normalise({})
+    assert set(filled["pretraining"]) == fields
+    assert set(filled["finetuning"]) == fields | {"grid", "baseline", "share", "keep"}
+    overrides = schema()["$defs"]
+    assert set(overrides["pretraining_overrides"]["properties"]) == fields | {"seed"}
+    own = fields | {"seed", "grid", "baseline", "share"}
+    assert set(overrides["finetuning_overrides"]["properties"]) == own
+    assert set(overrides["weights_settings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
+
+
+# The papers' grids need data of the user's own: tests/estimate plans them without.
+READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith("paper"))
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
+def test_ready_configs_are_sound(path):
+    try:
+        assert f"{path} is sound" in check_config(path)
+    except HeatproofError as error:
+        if "pip install 'heatproof[" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def test_the_default_config_names_every_key_at_the_top():
+    """It is the example from which users start."""
+    assert set(default_config()) == set(schema()["properties"])
+
+
+def test_merging_replaces_lists_and_joins_mappings():
+    base = {"a": {"x": 1, "y": [1, 2]}, "b": [1], "c": {"z": 1}}
+    over = {"a": {"y": [3]}, "b": [], "c": None}
+    assert merge(base, over) == {"a": {"x": 1, "y": [3]}, "b": [], "c": None}
+    assert base == {"a": {"x": 1, "y": [1, 2]}, "b": [1], "c": {"z": 1}}, "neither is changed"
+
+
+def test_normalising_changes_nothing_that_was_given():
+    config = default_config()
+    before = yaml.safe_dump(config)
+    first = normalise(config)
+    first["finetuning"]["epochs"] = 999
+    assert yaml.safe_dump(config) == before
+    assert normalise(config)["finetuning"]["epochs"] != 999

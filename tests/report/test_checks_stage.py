@@ -1,0 +1,67 @@
+"""Protocol checks and montages from cached scores and maps."""
+
+import pandas as pd
+import pytest
+
+from heatproof.plan.paths import CHECKS
+from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS
+from heatproof.report.checks import WHERE, check_tables, checks
+from heatproof.report.montage import montage
+
+EXPLAINERS = [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"]
+
+
+@pytest.fixture
+def made(project):
+    drops = {"grids": [2, 4], "outputs": ["logit", "probability"]}
+    return project(explainers=EXPLAINERS, drops=drops).attribute().drop().score()
+
+
+def test_the_stage_tells_what_the_score_tables_tell(made):
+    missing = [path for path in made.job("checks").inputs if not (made.folder / path).exists()]
+    assert not missing
+    made.inside(checks, made.job("checks").spec)
+    assert all((made.folder / file).stat().st_size for file in made.job("checks").outputs)
+    methods = pd.read_csv(made.folder / CHECKS["methods"])
+    table = pd.read_csv(made.folder / "results/idsds_table.csv").set_index(["metric", "method"])
+    rows = methods[(methods["factor"] == "grid") & (methods["level"] == "P = 4")]
+    assert sorted(rows["method"]) == sorted(made.plan.methods)
+    for row in rows.to_dict("records"):
+        told = table.loc[("sds_g2_zeros", row["method"])]
+        assert row["score"] == pytest.approx(told["score"], nan_ok=True)
+        assert row["rank"] == told["rank"]
+    absolute = methods[(methods["factor"] == "transform") & (methods["level"] == "abs")].set_index("method")["score"]
+    assert list(absolute.index) == ["mine", "saliency", "random", "edges"]
+    assert absolute["mine"] == pytest.approx(table.loc[("idsds", "mine_abs"), "score"])
+    assert absolute["edges"] == pytest.approx(table.loc[("idsds", "edges"), "score"])
+    summary = pd.read_csv(made.folder / CHECKS["summary"])
+    assert list(summary["factor"]) == ["grid", "output", "transform"]
+    captions = pd.read_csv(made.folder / CHECKS["captions"])
+    assert list(captions["factor"]) == ["grid", "output", "transform"]
+    page = (made.folder / CHECKS["page"]).read_text()
+    assert page.count("data:image/png") == 3
+    assert captions.loc[0, "shows"] in page
+
+
+def test_nothing_varies_and_tables_have_their_heads(made):
+    spec = {**made.job("checks").spec, "comparisons": []}
+    made.inside(checks, spec)
+    assert list(pd.read_csv(made.folder / CHECKS["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
+    assert list(pd.read_csv(made.folder / CHECKS["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
+    assert pd.read_csv(made.folder / CHECKS["captions"]).empty
+    assert "every convention has one level" in (made.folder / CHECKS["page"]).read_text()
+
+
+def test_a_network_without_scores_is_left_out(made):
+    spec = made.job("checks").spec
+    methods, pairs = check_tables(pd.DataFrame(), spec)
+    assert methods.empty
+    assert pairs.empty
+
+
+def test_montages(made):
+    job = made.job("montage")
+    assert not [path for path in job.inputs if not (made.folder / path).exists()]
+    made.inside(montage, job.spec)
+    pictures = [file for file in job.outputs if file.endswith(".png")]
+    assert [(made.folder / file).stat().st_size > 0 for file in pictures] == [True]

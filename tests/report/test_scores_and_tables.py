@@ -1,0 +1,131 @@
+"""From cached maps and drops to the tables, gaps included."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import spearmanr
+from toy_project import WHERE
+
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.models.network import load_network, normalise
+from heatproof.report.tables import tables
+from heatproof.store import read_json
+
+GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
+MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
+IDSDS = "results/scores/toy/net/finetuned/idsds.parquet"
+# Of float32 through a few layers: a processor adds up in an order that depends on the batch, and logits reach 30.
+ROUNDING = 1e-6
+
+
+def table(project, name="idsds_table"):
+    return pd.read_csv(project.folder / f"results/{name}.csv")
+
+
+@pytest.fixture
+def scored(project):
+    def make(**change):
+        return project(**change).attribute().drop().score()
+
+    return make
+
+
+def test_drops_are_what_the_network_says(project):
+    made = project(evaluation={"images": 4, "accuracy_images": 9}).drop()
+    spec = made.plan.finetune_spec(*WHERE)
+    data = open_dataset(spec["dataset"])
+    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 9), spec["model"]["facts"])
+    labels = data.splits["evaluation"].labels[:9]
+    for variant in (0, 1, 6, 16):
+        deleted = images.clone()
+        if variant:
+            row, column = divmod(variant - 1, 4)
+            deleted[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3] = 0
+        logits = network(deleted).numpy()
+        found = made.drops_of("logit")[:, variant]
+        np.testing.assert_allclose(found, logits[np.arange(9), labels], rtol=ROUNDING, atol=1e-5)
+        np.testing.assert_array_equal(made.drops_of("predicted")[:, variant], logits.argmax(1))
+        ranks = (logits > logits[np.arange(9), labels][:, None]).sum(1)
+        np.testing.assert_array_equal(made.drops_of("target_rank")[:, variant], ranks)
+
+
+@pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 5), (64, 4)])
+@pytest.mark.parametrize("baseline", ["zeros", "random", "blur", "mean"])
+def test_neither_batches_nor_shards_change_a_drop(project, batch_size, shard_size, baseline):
+    change = {"drops": {"baselines": [baseline]}}
+    whole = project(**change).drop()
+    other = project(**change, shard_size=shard_size).drop(batch_size=batch_size)
+    for array in ("logit", "log_probability"):
+        expected, found = (made.drops_of(array, baseline=baseline) for made in (whole, other))
+        np.testing.assert_allclose(found, expected, rtol=ROUNDING, atol=1e-5)
+    again = project(**change).drop()
+    assert again.bytes("drops") == whole.bytes("drops") != {}
+
+
+def test_a_score_is_the_correlation_of_patch_sums_and_drops(scored):
+    made = scored(shard_size=4)
+    scores = pd.read_parquet(made.folder / IDSDS)
+    logits = made.drops_of("logit").astype(np.float64)
+    sums = made.maps()[:, 0].astype(np.float64).reshape(10, 4, 3, 4, 3).sum((2, 4)).reshape(10, 16)
+    expected = [spearmanr(sums[image], logits[image, 0] - logits[image, 1:]).statistic for image in range(10)]
+    mine = scores[scores.method == "mine"]
+    assert mine.image.tolist() == [f"evaluation-{row:02d}" for row in range(10)]
+    np.testing.assert_allclose(mine.score, expected, atol=1e-12)
+    absolute = np.abs(made.maps()[:, 0]).astype(np.float64).reshape(10, 4, 3, 4, 3).sum((2, 4)).reshape(10, 16)
+    expected = [spearmanr(absolute[image], logits[image, 0] - logits[image, 1:]).statistic for image in range(10)]
+    np.testing.assert_allclose(scores[scores.method == "mine_abs"].score, expected, atol=1e-12)
+
+
+def test_a_gap_goes_through_to_the_table(scored):
+    made = scored(explainers=[MINE, GAP, "random"])
+    assert read_json(made.folder / IDSDS.replace("parquet", "json"))["gaps"] == dict.fromkeys(
+        ("odd", "odd_abs"), "the network has no attention"
+    )
+    rows = table(made).set_index("method")
+    assert rows.loc["odd", "gap"] == "the network has no attention"
+    assert rows.loc[["odd", "odd_abs"], ["score", "rank", "ci_low"]].isna().all(axis=None)
+    assert rows.loc["odd", "n_images"] == 0
+    assert rows.loc[["mine", "random"], "gap"].isna().all()
+    assert sorted(rows["rank"].dropna()) == [1, 2, 3, 4]
+    ranked = table(made, "meta_rank").set_index("method")
+    assert ranked["kappa"].notna().sum() == 4
+
+
+def test_no_gap_no_column(scored):
+    assert "gap" not in table(scored(explainers=[MINE, "random"]))
+
+
+def test_nothing_but_gaps(scored):
+    """No method of the config applies to this model, so there is no table."""
+    with pytest.raises(HeatproofError, match="No method has a score in any test case"):
+        scored(explainers=[GAP])
+
+
+def test_tables_name_the_bytes_behind_them(scored):
+    """Of every test case, although all score files have the same name."""
+    made = scored(drops={"baselines": ["zeros", "random"]})
+    said = read_json(made.folder / "results/tables.json")
+    assert set(said["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
+
+
+def test_the_same_command_gives_the_same_tables(scored):
+    first, second = scored(), scored()
+    for name in ("idsds_table", "meta_rank", "accuracy"):
+        assert table(first, name).equals(table(second, name))
+
+
+def test_a_lost_manifest_is_said(scored):
+    made = scored()
+    made.base("mine").with_name("mine.0.json").unlink()
+    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
+        made.score()
+
+
+def test_a_lost_manifest_of_scores_is_said(scored):
+    made = scored()
+    (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
+    with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
+        made.inside(tables, made.job("tables").spec)

@@ -1,0 +1,140 @@
+"""Networks before and after finetuning, compared from what is cached."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from toy_project import Project
+
+from heatproof.data.prepare import open_dataset, prepare
+from heatproof.errors import NotApplicable
+from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.channels import channel_activations
+from heatproof.plan.paths import SIMILARITY
+from heatproof.report.similarity import COLUMNS, shared_images, similarity
+from heatproof.responses.run import respond
+from heatproof.store import read, read_json
+from heatproof.training.stages import finetune, pretrain
+
+SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
+CONFIG = {
+    "models": [
+        {"net": SMALL},
+        {"other": {**SMALL, "pretraining": {"seed": 7}}},
+        {"flat": {**SMALL, "cam_layer": None}},
+    ],
+    "weights": ["pretrained", "finetuned"],
+    "explainers": ["saliency", "grad_cam", "random"],
+    "evaluation": {"images": 10},
+}
+
+
+class Alike(Project):
+    """The stages behind a comparison of networks, for every model and weights."""
+
+    def run(self):
+        plan = self.plan
+        self.inside(prepare, plan.dataset_spec("toy"))
+        for model in plan.models:
+            self.inside(pretrain, plan.pretrain_spec("toy", model))
+            self.inside(finetune, plan.finetune_spec("toy", model, "finetuned"))
+            for weights in plan.weights:
+                self.network(("toy", model, weights))
+        self.inside(similarity, self.job("similarity").spec)
+        return self
+
+    def network(self, net):
+        from heatproof.attribution.make import attribute
+
+        grid, baseline = self.plan.combinations[0]
+        self.inside(respond, self.on_network("drops", *net, grid=grid, baseline=baseline, shard=0).spec)
+        self.inside(attribute, self.plan.attribute_spec(*net, self.plan.model_explainers, 0))
+        self.inside(respond, self.on_network("channels", *net, shard=0).spec)
+
+    def table(self):
+        return pd.read_csv(self.folder / SIMILARITY["output"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Alike(tmp_path_factory.mktemp("alike"), **CONFIG).run()
+
+
+def drops_of(made, model, weights, array):
+    return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_zeros.zarr", array, 0, 10)[:, 0]
+
+
+def test_every_pair_is_there_once(made):
+    table = made.table()
+    assert list(table.columns) == COLUMNS
+    pairs = table[["pair", "model", "weights", "other_model", "other_weights"]].drop_duplicates()
+    assert (pairs["pair"] == "finetuning").sum() == 3
+    assert (pairs["pair"] == "unrelated").sum() == 3
+    one_place = ["pair", "model", "other_model", "quantity", "explainer", "map"]
+    assert not table.duplicated(one_place).any()
+
+
+def test_probabilities_and_accuracy_are_those_of_the_drops(made):
+    table = made.table().set_index(["model", "other_model", "quantity"])
+    before, after = (np.exp(drops_of(made, "net", w, "log_probability")) for w in ("pretrained", "finetuned"))
+    assert table.loc[("net", "net", "softmax"), "value"] == pytest.approx(np.abs(after - before).mean(), rel=1e-6)
+    ranks = [drops_of(made, "net", weights, "target_rank") for weights in ("pretrained", "finetuned")]
+    expected = (ranks[1] < 1).mean() - (ranks[0] < 1).mean()
+    assert table.loc[("net", "net", "accuracy_change"), "value"] == pytest.approx(expected)
+
+
+def test_maps_are_compared_at_one_scale(made):
+    rows = made.table().query("model == 'net' and other_model == 'net' and explainer == 'saliency'")
+    maps = [
+        read(made.folder / f"results/maps/toy/net/{weights}/saliency.zarr", "attribution", 0, 10)[:, 0].reshape(10, -1)
+        for weights in ("pretrained", "finetuned")
+    ]
+    scaled = [values / np.abs(values).max(1, keepdims=True) for values in maps]
+    expected = np.abs(scaled[0] - scaled[1]).mean()
+    value = rows.set_index("quantity").loc["maps", "value"]
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_model_without_channels_is_left_out_with_its_reason(made):
+    exciting = made.table().query("quantity == 'exciting'")
+    assert set(exciting["model"]) | set(exciting["other_model"]) == {"net", "other"}
+    gap = read_json(made.folder / "results/channels/toy/flat/pretrained.0.json")["gap"]
+    assert "no layer" in gap
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_channels_do_not_depend_on_the_batch(made, batch_size):
+    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
+    data = open_dataset(spec["dataset"])
+    network = load_network(spec["model"], data.num_classes, made.folder / spec["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"])
+    found = channel_activations(network, images, "features", batch_size)
+    stored = read(made.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
+    np.testing.assert_allclose(found, stored, rtol=1e-6, atol=1e-6)
+    with torch.inference_mode():
+        direct = network.features(images).amax((2, 3)).numpy()
+    np.testing.assert_allclose(found, direct, rtol=1e-6, atol=1e-6)
+
+
+def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    with pytest.raises(NotApplicable, match="no \\(batch"):
+        channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
+    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
+    model = {**spec["model"], "facts": {**spec["model"]["facts"], "cam_layer": "head"}}
+    made.inside(respond, {**spec, "model": model, "store": str(tmp_path / "flat")})
+    assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
+
+
+def test_shared_images_of_known_channels():
+    values = np.arange(12.0).reshape(6, 2)
+    np.testing.assert_array_equal(shared_images(values, values, 2), [1, 1])
+    np.testing.assert_array_equal(shared_images(values, -values, 3), [0, 0])
+    dead = np.column_stack([values[:, 0], np.zeros(6)])
+    np.testing.assert_array_equal(shared_images(values, dead, 2), [1, np.nan])
+
+
+def test_one_model_has_no_yardstick_and_no_error(tmp_path):
+    alone = Alike(tmp_path, **{**CONFIG, "models": [{"net": SMALL}]}).run()
+    assert set(alone.table()["pair"]) == {"finetuning"}

@@ -1,0 +1,107 @@
+"""Of what images the batches are that a network sees: scores depend on it in their last bits, so it stays as it is."""
+
+import numpy as np
+import pytest
+import torch
+from toy_plugin import Network, Toy
+from toy_project import WHERE
+
+from heatproof.responses.run import respond
+
+SIZE, IMAGES, PIXELS = 4, 5, 144
+CONFIG = {
+    "evaluation": {"images": IMAGES},
+    "explainers": ["random"],
+    "metrics": [
+        {"deletion_morf": {"steps": 3}},
+        {"rise_insertion": {"steps": 2}},
+        {"road_lerf": {"fractions": [0.3, 0.6]}},
+        {"sic": {"thresholds": [0.2, 0.6]}},
+        {"sensitivity_n": {"samples": 3, "sizes": [0.1, 0.4]}},
+    ],
+}
+# Nothing of an image is left.
+NOTHING = (None, PIXELS)
+
+
+@pytest.fixture
+def made(project):
+    return project(**CONFIG).attribute()
+
+
+@pytest.fixture
+def seen(made, monkeypatch):
+    """Every batch that the network is given from now on, as (image, changed pixels) of its rows."""
+    batches = []
+    intact = torch.from_numpy((Toy(0, 12, ()).pixels["evaluation"][:IMAGES] - np.float32(0.5)) / np.float32(0.5))
+    forward = Network.forward
+
+    def watched(network, images):
+        same = (images[:, None] == intact).all(2).sum((2, 3))
+        kept, which = (values.tolist() for values in same.max(1))
+        batches.append([(image if left else None, PIXELS - left) for image, left in zip(which, kept, strict=True)])
+        return forward(network, images)
+
+    monkeypatch.setattr(Network, "forward", watched)
+    return batches
+
+
+def filled(*rows):
+    """Cut rows in batches, the last one filled up by copies of its last row."""
+    cut = [list(rows[at : at + SIZE]) for at in range(0, len(rows), SIZE)]
+    return [batch + batch[-1:] * (SIZE - len(batch)) for batch in cut]
+
+
+def curves_of(made, kind):
+    (response,) = (name for name in made.plan.method_responses if name.startswith(kind))
+    return made.plan.curves_spec(*WHERE, list(made.plan.explainers), response, 0)
+
+
+def test_patch_drops(made, seen):
+    made.drop(SIZE)
+    rows = [(image, 9 * (patch > 0)) for image in range(IMAGES) for patch in range(17)]
+    assert seen == filled(*rows[: 4 * 17]) + filled(*rows[4 * 17 :])
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("deletion_morf_zeros", lambda image: [(image, 48), (image, 96), NOTHING]),
+        ("insertion_morf_blur", lambda image: [NOTHING, (image, 72)]),
+    ],
+)
+def test_curves(made, seen, kind, steps):
+    """One image after the other, and each way of reading the map after the other."""
+    made.inside(respond, curves_of(made, kind), SIZE)
+    several = [row for image in range(4) for row in steps(image)]
+    expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
+    assert seen == expected + filled((4, 0)) + 2 * filled(*steps(4))
+
+
+def test_curves_with_imputation(made, seen):
+    """One step after the other."""
+    made.inside(respond, curves_of(made, "deletion_lerf_road"), SIZE)
+    several = [(image, changed) for changed in (43, 86) for image in range(4)]
+    expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
+    assert seen == expected + filled((4, 0)) + 2 * filled((4, 43), (4, 86))
+
+
+def test_pictures(made, seen):
+    """The pictures of one image make a batch: what stands before the first threshold, and the image, among them."""
+    made.inside(respond, curves_of(made, "pictures"), SIZE)
+    assert [{image for image, _ in batch} for batch in seen[:1]] == [{0, 1, 2, 3}]
+    assert [{image for image, _ in batch} for batch in seen[1:]] == [{0}, {1}, {2}, {3}] * 2 + [{4}] * 3
+    assert {len(batch) for batch in seen} == {SIZE}
+
+
+def test_subsets(made, seen):
+    (response,) = made.plan.model_responses
+    made.inside(respond, made.on_network("subsets", response=response, shard=0).spec, SIZE)
+    rows = [(image, changed) for image in range(IMAGES) for changed in (0, 14, 14, 14, 58, 58, 58)]
+    assert seen == filled(*rows[: 4 * 7]) + filled(*rows[4 * 7 :])
+
+
+def test_channels(made, seen):
+    made.inside(respond, made.on_network("channels", shard=0).spec, SIZE)
+    # The first pass finds out how many channels there are.
+    assert seen == filled((0, 0)) + filled((0, 0), (1, 0), (2, 0), (3, 0)) + filled((4, 0))

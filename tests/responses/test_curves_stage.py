@@ -1,0 +1,362 @@
+"""Responses cached by the workflow's stages, and what every metric makes of them."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import spearmanr
+from toy_project import WHERE, Project
+
+import heatproof
+from heatproof.data.prepare import open_dataset
+from heatproof.errors import HeatproofError
+from heatproof.metrics.score import score
+from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.dataset_mean import mean_value
+from heatproof.responses import run as stage
+from heatproof.responses.base import Batch, Method, Session
+from heatproof.responses.explaining import method_maps
+from heatproof.responses.explanations import Explanations
+from heatproof.responses.pictures import Pictures
+from heatproof.store import describe, read, read_json
+
+CURVES = "results/curves/toy/net/finetuned"
+FEW = {"steps": 6}
+METRICS = [
+    {"ids": FEW},
+    {"deletion_morf": FEW},
+    {"deletion_lerf": FEW},
+    "road_morf",
+    "road_lerf",
+    {"rise_insertion": FEW},
+    {"rise_deletion": FEW},
+    {"rise_difference": FEW},
+    {"mas_insertion": FEW},
+    {"mas_deletion": FEW},
+    {"mas_difference": FEW},
+    "sic",
+    "aic",
+    {"soundness": {"level": 0.7, "threshold": 0.0}},
+    {"completeness": {"output": "probability"}},
+    {"road_lerf_probability": {"metric": "road_lerf", "output": "probability"}},
+    {"sensitivity_n": {"samples": 5}},
+    {"infidelity": {"samples": 5}},
+    {"sensitivity_max": {"samples": 2}},
+    {"ids_updated": {"metric": "ids", "update": True, "steps": 3}},
+    {"deletion_mean": {"metric": "deletion_morf", "baseline": "mean", "grid": 4, "steps": 4}},
+    {"soundness_score": {"metric": "soundness", "output": "probability", "level": 0.5}},
+    {"sds_of_mine": {"metric": "toy_plugin:smallest_drop"}},
+]
+# Right or wrong at few points: many images have the same score.
+BY_ACCURACY = ("road_morf", "road_lerf", "aic", "soundness")
+NAMES = [entry if isinstance(entry, str) else next(iter(entry)) for entry in METRICS]
+CONFIG = {
+    "metrics": METRICS,
+    "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "random"],
+    "drops": {"outputs": ["logit", "probability"]},
+}
+
+
+def whole_chain(made, batch_size=64):
+    return made.attribute().drop().respond(batch_size).score_all()
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory):
+    """Everything of the config above, in one shard. Do not change it."""
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    shutil.copytree(trained.folder, folder)
+    torch.set_num_threads(1)
+    return whole_chain(Project(folder, **CONFIG))
+
+
+@pytest.fixture(scope="module")
+def case(finished):
+    """Return the network, the images and the labels behind the scores."""
+    spec = finished.plan.finetune_spec(*WHERE)
+    data = open_dataset(spec["dataset"])
+    network = load_network(spec["model"], 3, finished.folder / spec["output"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"])
+    return network, images, torch.from_numpy(data.splits["evaluation"].labels[:10]), data, spec["model"]["facts"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["mine", "mine_abs", "random"])
+def test_scores_are_those_of_evaluate(finished, case, name, method):
+    network, images, labels, data, facts = case
+    entry = finished.plan.metrics[name]
+    explainer = method.removesuffix("_abs")
+    maps = finished.maps(explainer)[:, 0]
+    maps = np.abs(maps) if method.endswith("_abs") else maps
+    options = {key: value for key, value in entry.options.items() if value is not None}
+    if entry.metric.reads is Pictures:
+        options |= {"mean": facts["mean"], "std": facts["std"]}
+    if options.get("baseline") == "mean":
+        options["baseline_options"] = {"value": mean_value(data, facts)}
+    if options.get("update") or entry.metric.reads is Explanations:
+        response = next(iter(entry.responses.values())).name
+        spec = finished.plan.curves_spec(*WHERE, [explainer], response, 0)
+        which = next(one for one in spec["explainers"][0]["methods"] if one["method"] == method)
+        options["explain"] = method_maps(
+            spec,
+            network,
+            data,
+            explainer,
+            Method(which["method"], which["index"], which["transform"]),
+            Batch(images, labels, data.splits["evaluation"].ids[:10]),
+            Session(lambda: network, torch.device("cpu"), 64, spec["seed"]),
+        )
+    ids = list(data.splits["evaluation"].ids[:10])
+    expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)
+    rows = finished.scores(name)
+    rows = rows[rows.method == method]
+    assert rows.image.tolist() == ids
+    if name not in BY_ACCURACY and not (method == "random" and name == "sensitivity_max"):
+        assert rows.score.nunique() > 3, "scores that are all alike show nothing"
+    np.testing.assert_allclose(rows.score, expected["score"], atol=1e-5, equal_nan=True)
+    np.testing.assert_array_equal(rows.valid, expected["valid"])
+
+
+def test_scores_on_probabilities(finished):
+    logs = finished.drops_of("log_probability").astype(np.float64)
+    drops = np.exp(logs[:, :1]) - np.exp(logs[:, 1:])
+    sums = finished.maps()[:, 0].astype(np.float64).reshape(10, 4, 3, 4, 3).sum((2, 4)).reshape(10, 16)
+    expected = [spearmanr(a, b).statistic for a, b in zip(sums, drops, strict=True)]
+    rows = finished.scores("idsds_probability")
+    np.testing.assert_allclose(rows[rows.method == "mine"].score, expected, atol=1e-12)
+    assert set(pd.read_csv(finished.folder / "results/scores.csv").metric) == {"idsds", "idsds_probability", *NAMES}
+
+
+def test_the_table_has_every_metric_with_its_direction(finished):
+    table = pd.read_csv(finished.folder / "results/scores.csv")
+    assert list(table.columns[:11]) == [
+        *("dataset", "model", "weights", "method", "metric", "score", "ci_low", "ci_high"),
+        *("n_images", "n_undefined", "rank"),
+    ]
+    directions = table.groupby("metric")["higher_is_better"].unique()
+    assert not directions["deletion_morf"][0]
+    assert not directions["infidelity"][0]
+    assert directions["soundness"][0]
+    best = table[(table["rank"] == 1) & (table.metric == "deletion_morf")].score.max()
+    assert best == table[table.metric == "deletion_morf"].score.min()
+    assert ((table.n_images + table.n_undefined) == 10).all()
+
+
+def test_the_table_tells_how_far_a_method_is_above_the_references(finished):
+    table = pd.read_csv(finished.folder / "results/scores.csv")
+    references = finished.plan.reference_methods
+    assert references == ["random", "random_abs"]
+    for metric, rows in table.groupby("metric"):
+        sign = 1 if rows["higher_is_better"].all() else -1
+        best = (sign * rows.score[rows.method.isin(references)]).max()
+        # The table has eight digits.
+        digits = 1e-7 * rows.score.abs().max()
+        np.testing.assert_allclose(rows.above_reference, sign * rows.score - best, rtol=0, atol=digits, err_msg=metric)
+
+
+# Maps that are drawn for each image by itself: what is left is what the responses add.
+DRAWN = {**CONFIG, "explainers": [{"noisy": {"explainer": "toy_plugin:noisy"}}, "random"]}
+
+
+@pytest.fixture(scope="module")
+def in_one_shard(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("in_one_shard") / "project"
+    shutil.copytree(trained.folder, folder)
+    torch.set_num_threads(1)
+    return Project(folder, **DRAWN).attribute().drop(8).respond(8).score_all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shard_size", "apart"), [(4, False), (7, True)])
+def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size, apart):
+    """Under one batch size: shards begin their batches elsewhere, and jobs apart make one explainer each."""
+    other = project(**DRAWN, shard_size=shard_size).attribute().drop(8)
+    for explainer in (["noisy"], ["random"]) if apart else (None,):
+        other.respond(8, explainer)
+    other.score_all()
+    table = "results/scores.csv"
+    assert (other.folder / table).read_bytes() == (in_one_shard.folder / table).read_bytes()
+    for name in ("idsds", "idsds_probability", *NAMES):
+        pd.testing.assert_frame_equal(other.scores(name), in_one_shard.scores(name), check_exact=True)
+
+
+def test_other_batch_sizes_stay_within_rounding(project, in_one_shard):
+    other = project(**DRAWN).attribute().drop(3).respond(3).score_all()
+    for name in NAMES:
+        np.testing.assert_allclose(other.scores(name).score, in_one_shard.scores(name).score, atol=1e-5)
+
+
+def test_metrics_share_responses(finished):
+    """What two metrics need is asked once, and a curve of few fractions is read off one of many."""
+    names = sorted(finished.plan.method_responses)
+    kinds = [name.rpartition("-")[0] for name in names]
+    assert sorted(kinds) == [
+        "deletion_lerf_road",
+        "deletion_lerf_zeros",
+        "deletion_lerf_zeros_updated",
+        "deletion_morf_mean",
+        "deletion_morf_road",
+        "deletion_morf_zeros",
+        "deletion_value_road",
+        "explanations",
+        "insertion_morf_blur",
+        "pictures",
+    ]
+    assert len(finished.plan.model_responses) == 1
+    served = finished.plan.score_spec(finished.plan.case(*WHERE, "road_lerf"))["responses"]["deletion"]
+    assert served["points"] == [7, 17, 27, 37, 47, 57, 67, 77, 87]
+
+
+def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
+    coarse = {"metric": "ids", "update": True, "rule": "mean", "fractions": [0.0, 0.5, 1.0]}
+    fine = {**coarse, "fractions": [0.0, 0.25, 0.5, 0.75, 1.0]}
+    served = project(metrics=[{"coarse": coarse}, {"fine": fine}]).plan.serving
+    assert all(wanted == response and points is None for wanted, (response, points) in served.items())
+
+
+def test_a_metric_says_itself_what_is_undefined(project):
+    made = project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"]).attribute().respond()
+    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "mine")))
+    rows = made.scores("mine")
+    assert not rows.valid.all()
+    assert rows.score.isna().equals(~rows.valid)
+    assert (rows.score.dropna() > 0.5).all()
+
+
+def test_drops_of_probabilities_alone(project):
+    made = project(drops={"outputs": ["probability"]}, explainers=["random"]).attribute().drop().score()
+    assert set(pd.read_csv(made.folder / "results/idsds_table.csv").metric) == {"idsds_probability"}
+    assert pd.read_csv(made.folder / "results/accuracy.csv").in_domain.tolist() == [True]
+
+
+def test_both_outputs_are_one_test_case(project):
+    made = project(drops={"outputs": ["logit", "probability"]}, explainers=["random", "saliency"])
+    made.attribute().drop().score()
+    assert (pd.read_csv(made.folder / "results/meta_rank.csv").n_cases == 1).all()
+
+
+def test_stores_say_what_they_hold(finished):
+    name = next(name for name in finished.plan.method_responses if name.startswith("deletion_morf_zeros"))
+    store = finished.folder / f"{CURVES}/mine/{name}.zarr"
+    facts = describe(store)
+    assert facts["coordinates"]["method"] == ["mine", "mine_abs"]
+    values = read(store, "response", 0, 10)
+    of = dict(zip(facts["coordinates"]["quantity"], np.moveaxis(values, 2, 0), strict=True))
+    assert values.shape == (10, 2, 12, 7)
+    maps = finished.maps()[:, 0].astype(np.float64)
+    np.testing.assert_allclose(of["total_positive"][:, 0, 3], np.maximum(maps, 0).sum((1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(of["positive"][:, 0, 1], np.sort(np.maximum(maps, 0).reshape(10, -1))[:, -24:].sum(1))
+    np.testing.assert_allclose(of["total_magnitude"][:, 0, 3], np.abs(maps).sum((1, 2)), rtol=1e-6)
+    np.testing.assert_array_equal(of["changed"][:, 0], np.tile(np.arange(7) * 24, (10, 1)))
+    np.testing.assert_allclose(of["magnitude"][:, 1, -1], np.abs(finished.maps()[:, 0]).sum((1, 2)), rtol=1e-6)
+    made = read_json(finished.folder / f"{CURVES}/mine/{name}.0.json")
+    assert made["made_by"]["response"]["settings"]["order"] == "morf"
+    pictures = next(name for name in finished.plan.method_responses if name.startswith("pictures"))
+    assert read_json(finished.folder / f"{CURVES}/mine/{pictures}.0.json")["made_by"]["encoder"].startswith("libwebp ")
+
+
+def passes(made, shard=0):
+    """Network passes of every response of one explainer."""
+    folder = made.folder / CURVES / "mine"
+    return {path.name: read_json(path)["network_passes"] for path in folder.glob(f"*.{shard}.json")}
+
+
+def test_rise_and_mas_cost_one_set_of_curves(project):
+    """65 passes an image for 32 steps both ways, the intact image among them."""
+    steps = [name for kind in ("rise", "mas") for name in (f"{kind}_insertion", f"{kind}_deletion")]
+    made = project(metrics=steps, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}])
+    made.attribute().respond(5)
+    # Ten images, raw and absolute; the intact images are seen once for both, before the methods.
+    assert sum(passes(made).values()) == 10 * 2 * 64
+
+
+def test_a_metric_over_cached_responses_makes_no_pass(project):
+    first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}]}
+    made = project(**first, metrics=["rise_deletion", "soundness"]).attribute().drop().respond()
+    before = made.bytes("curves")
+    more = ["rise_deletion", "soundness", "road_lerf", {"late": {"metric": "soundness", "level": 0.9}}, "mas_deletion"]
+    again = type(made)(made.folder, **first, metrics=more)
+    assert set(again.plan.method_responses) == set(made.plan.method_responses)
+    again.score_all()
+    assert made.bytes("curves") == before
+    assert set(pd.read_csv(made.folder / "results/scores.csv").metric) > {"late", "road_lerf", "mas_deletion"}
+
+
+def test_a_metric_with_other_responses_leaves_those_that_are_there_alone(project):
+    first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}]}
+    made = project(**first, metrics=["rise_deletion"]).attribute().respond()
+    before = {path: read_json(path) for path in (made.folder / CURVES / "mine").glob("*.json")}
+    again = type(made)(made.folder, **first, metrics=["rise_deletion", "road_morf"]).respond()
+    assert {path: read_json(path) for path in before} == before
+    assert len(passes(again)) == 2
+
+
+def test_more_images_ask_for_the_new_ones_only(project):
+    change = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}], "metrics": ["ids", "road_morf"]}
+    few = project(**change, evaluation={"images": 4}).attribute().respond(4)
+    first = passes(few)
+    more = type(few)(few.folder, **change, evaluation={"images": 8}).attribute().respond(4)
+    assert passes(more) == {name: 2 * count for name, count in first.items()}
+    at_once = project(**change, evaluation={"images": 8}).attribute().respond(4)
+    assert more.bytes("curves") == at_once.bytes("curves") != {}
+
+
+def test_a_gap_goes_through_to_the_scores(project):
+    gap = {"odd": {"explainer": "toy_plugin:never_applies"}}
+    made = whole_chain(project(explainers=[gap, "random"], metrics=["rise_deletion", "sensitivity_n"]))
+    for metric in ("rise_deletion", "sensitivity_n"):
+        manifest = read_json(made.folder / f"results/scores/toy/net/finetuned/{metric}.json")
+        assert manifest["gaps"] == dict.fromkeys(("odd", "odd_abs"), "the network has no attention")
+    rows = pd.read_csv(made.folder / "results/scores.csv").set_index(["metric", "method"])
+    assert rows.loc[("rise_deletion", "odd"), "gap"] == "the network has no attention"
+    assert rows.loc[("rise_deletion", "random"), "n_images"] == 10
+
+
+def test_what_does_not_apply_to_changed_images_is_a_gap(project):
+    """Also the training images are there for those that take baselines from them."""
+    explainers = [{"picky": {"explainer": "toy_plugin:picky"}}, {"expected_gradients": {"samples": 2, "baselines": 4}}]
+    change = {"explainers": explainers, "metrics": [{"sensitivity_max": {"samples": 2}}, {"ids": FEW}]}
+    made = whole_chain(project(**change))
+    gaps = {
+        name: read_json(made.folder / f"results/scores/toy/net/finetuned/{name}.json")["gaps"]
+        for name in ("ids", "sensitivity_max")
+    }
+    assert gaps["ids"] == {}
+    assert gaps["sensitivity_max"] == dict.fromkeys(("picky", "picky_abs"), "this is no image of the split")
+    assert made.scores("sensitivity_max").valid.all()
+
+
+def test_nothing_but_gaps(project):
+    made = project(explainers=[{"odd": {"explainer": "toy_plugin:never_applies"}}], metrics=["ids"])
+    made.attribute().respond()
+    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "ids")))
+    assert len(made.scores("ids")) == 0
+
+
+def test_lost_maps_are_said(project):
+    made = project(metrics=["ids"]).attribute()
+    made.base("mine").with_name("mine.0.json").unlink()
+    with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
+        made.respond()
+
+
+def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
+    """A job that dies in its second batch goes on with the second batch."""
+    made = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute()
+    real, calls = stage.intact_responses, []
+
+    def dies(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(stage, "intact_responses", dies)
+    with pytest.raises(KeyboardInterrupt):
+        made.respond(4)
+    made.respond(4)
+    assert len(calls) == 4, "three batches of ten images, of which the first was done"
+    whole = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute().respond(4)
+    assert made.bytes("curves") == whole.bytes("curves")

@@ -1,0 +1,137 @@
+"""What the kinds of responses declare, and what that keeps apart."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
+from heatproof.provenance import import_closure, source_path
+from heatproof.responses.base import (
+    KINDS,
+    MapResponse,
+    NetworkResponse,
+    Reading,
+    Response,
+    ScoredImages,
+    response_of,
+    serving,
+)
+from heatproof.responses.channels import Channels
+from heatproof.responses.curves import Curves, ResponseCurve
+from heatproof.responses.patches import Patches
+from heatproof.sequences import Perturbation
+
+OURS = {kind: found for kind, found in KINDS.items() if found.__module__.startswith("heatproof.")}
+IMAGES = ScoredImages(("a", "b"), np.array([2, 1]), (8, 8), 0)
+
+
+def examples():
+    """Return a response of every kind that a metric reads, as the metric's defaults ask for it."""
+    found = {}
+    for entry in METRICS.values():
+        if entry.function.__module__.startswith("heatproof."):
+            for response in entry.responses(entry.reads.complete(entry.options)).values():
+                found.setdefault(response.name, response)
+    return list(found.values())
+
+
+EXAMPLES = examples()
+
+
+def curves(**change):
+    return Curves(Perturbation(**{"steps": 4, **change}).described())
+
+
+def test_every_kind_but_that_of_channels_is_read_by_a_metric():
+    assert {response.kind for response in EXAMPLES} | {Channels.kind} == set(OURS)
+
+
+@pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
+def test_a_spec_tells_it(response):
+    again = response_of(response.told())
+    assert again == response
+    assert again.name == response.name
+    assert hash(again) == hash(response)
+
+
+@pytest.mark.parametrize("kind", sorted(OURS))
+def test_what_runs_it_is_found_by_name_alone(kind):
+    """So that the workflow, and every job that scores, imports none of it, and a digest of a declaration has none."""
+    found = OURS[kind]
+    program = f"import sys, {found.__module__}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    reached = import_closure([found.__module__])
+    assert not [name for name in reached if name.startswith(("heatproof.perturbation", "heatproof.attribution"))]
+
+
+@pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
+def test_its_code_is_its_own(response):
+    """An edit of ROAD's solver, of the pictures or of an explainer starts no other response."""
+    assert all(source_path(module) for module in response.modules)
+    reached = import_closure(["heatproof.responses.run", *response.modules])
+    assert "heatproof.perturbation.batching" in reached
+    own = {name for name in reached if name.startswith("heatproof.responses.")}
+    kinds = {found.__module__ for found in OURS.values()} & own
+    # Pictures take the two targets apart as curves do; a metric with a response of its own imports what others read.
+    shared = {"heatproof.responses.curves"}
+    if type(response).__module__.startswith("heatproof.metrics."):
+        shared |= import_closure(["heatproof.metrics.registry"])
+    assert kinds <= {type(response).__module__} | shared
+    apart = {"heatproof.perturbation.road", "heatproof.perturbation.pic", "heatproof.perturbation.sensitivity"}
+    assert reached & apart == set(response.modules) & apart
+    assert not [name for name in reached if name.startswith("heatproof.attribution")]
+
+
+def test_two_kinds_of_one_name_are_refused():
+    before = dict(KINDS)
+    with pytest.raises(HeatproofError, match=r"There is a response 'curves' in heatproof\.responses\.curves"):
+        type("Mine", (NetworkResponse,), {"kind": "curves", "__module__": "mine"})
+    assert before == KINDS
+
+
+def test_names_are_those_of_their_settings():
+    assert curves().name == curves(steps=4).name
+    assert curves(steps=5).name != curves().name
+    assert curves().name.rpartition("-")[0] == "deletion_morf_zeros"
+    assert Patches({"grid": 4, "baseline": "zeros"}).name == "g4_zeros"
+
+
+def test_what_has_more_points_serves_what_has_some_of_them():
+    few, more, most = (curves(steps=None, fractions=shares) for shares in ((0.5,), (0.25, 0.5), (0.1, 0.25, 0.5)))
+    other = curves(steps=None, fractions=(0.1, 0.25, 0.5), baseline="blur")
+    assert serving([few, more, most, other]) == {
+        few: (most, [2]),
+        more: (most, [1, 2]),
+        most: (most, None),
+        other: (other, None),
+    }
+
+
+@pytest.mark.parametrize(
+    "response", [one for one in EXAMPLES if isinstance(one, MapResponse)], ids=lambda one: one.name
+)
+def test_what_goes_into_a_store_comes_out_again(response):
+    """In memory and from a store a metric gets the same: the arrays are cast, and points chosen, in one place."""
+    rng = np.random.default_rng(0)
+    points = response.points(IMAGES.size)
+    values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)
+    arrays = response.cast({"response": values})
+    assert arrays["response"].dtype == response.holds["response"].dtype
+    (got,) = Reading("x", response, [0]).inputs(arrays, IMAGES, 1).values()
+    place = response.quantities.index("change" if response.kind == "explanations" else "predicted")
+    expected = values[:, 1, place, :1]
+    if isinstance(got, ResponseCurve):
+        np.testing.assert_array_equal(got.arrays["predicted"], expected)
+        np.testing.assert_array_equal(got.classes[:, 0], IMAGES.labels)
+    elif isinstance(got, dict):
+        np.testing.assert_array_equal(got["predicted"], expected)
+    else:
+        np.testing.assert_array_equal(got, expected[:, 0])
+
+
+def test_a_response_says_all_that_it_has_to():
+    with pytest.raises(TypeError, match="abstract"):
+        type("Mine", (Response,), {})()

@@ -1,0 +1,246 @@
+"""What a model loses without the parts of an object, cached by its stage, and the scores that are read off it."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from toy_project import Project
+
+import heatproof
+from heatproof.check import check_config
+from heatproof.config import merge
+from heatproof.data.prepare import open_dataset
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.metrics.score import score
+from heatproof.models.network import load_network, normalise
+from heatproof.plan.whole import make_plan
+from heatproof.responses.run import respond
+from heatproof.store import describe, read, read_json
+
+WHERE = ("toy", "net", "finetuned")
+STORE = "results/parts/toy/net/finetuned.zarr"
+FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
+CONFIG = {
+    "datasets": [{"toy": {"dataset": "parts", **FEW}}],
+    "models": [{"net": {"architecture": "cifar_resnet20", "options": {"width": 4}}}],
+    "pretraining": {"epochs": 1, "batch_size": 8},
+    "finetuning": {"epochs": 1, "batch_size": 8},
+    "explainers": ["saliency", "random"],
+    "metrics": [
+        "part_deletion",
+        {"wide": {"metric": "part_deletion", "widen": 1, "output": "probability"}},
+    ],
+}
+
+
+class WithParts(Project):
+    """The stages of a config whose metrics read parts."""
+
+    def respond(self, batch_size=64):
+        for shard in self.plan.shards(self.plan.images):
+            self.inside(respond, self.on_network("parts", shard=shard).spec, batch_size)
+        return self
+
+    def score_metrics(self):
+        for metric in self.plan.metrics:
+            self.inside(score, self.plan.score_spec(self.plan.case(*WHERE, metric)))
+        return self
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    torch.set_num_threads(1)
+    return WithParts(tmp_path_factory.mktemp("parts"), **CONFIG).train().attribute().respond().score_metrics()
+
+
+@pytest.fixture(scope="module")
+def case(made):
+    spec = made.plan.finetune_spec(*WHERE)
+    data = open_dataset(spec["dataset"])
+    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    facts = spec["model"]["facts"]
+    removed = data.without_part("evaluation", 0, 10)
+    removed = normalise(removed.reshape(-1, 3, 16, 16), facts).reshape(removed.shape)
+    labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
+    return data, network, normalise(data.images("evaluation", 0, 10), facts), labels, removed
+
+
+def test_the_metrics_that_hold_the_truth_are_told(made):
+    assert made.job("believed").spec["truths"] == ["part_deletion", "wide"]
+
+
+@pytest.mark.parametrize("method", ["saliency", "random"])
+@pytest.mark.parametrize("name", ["part_deletion", "wide"])
+def test_scores_are_those_of_evaluate(made, case, name, method):
+    data, network, images, labels, removed = case
+    options = {"widen": 1, "output": "probability"} if name == "wide" else {}
+    expected = heatproof.evaluate(
+        "part_deletion",
+        network,
+        images,
+        labels,
+        made.maps(method)[:, 0],
+        masks=data.part_masks("evaluation", 0, 10),
+        removed=removed,
+        image_ids=data.splits["evaluation"].ids[:10],
+        **options,
+    )
+    rows = made.scores(name)
+    rows = rows[rows.method == method]
+    assert rows.image.tolist() == list(data.splits["evaluation"].ids[:10])
+    assert rows.score.nunique() > 2
+    np.testing.assert_allclose(rows.score, expected["score"], atol=1e-12)
+
+
+def test_the_store_has_each_parts_importance_and_mask(made, case):
+    data, network, images, labels, removed = case
+    store = made.folder / STORE
+    facts = describe(store)
+    assert facts["coordinates"]["part"] == ["tail", "crest", "snout", "legs", "mark"]
+    assert facts["coordinates"]["variant"] == ["intact", *facts["coordinates"]["part"]]
+    assert facts["image_ids"] == list(data.splits["evaluation"].ids)
+    with torch.inference_mode():
+        intact = network(images).gather(1, labels[:, None])
+        without = network(removed.flatten(0, 1)).reshape(10, 5, 3)
+    drops = (intact - without.gather(2, labels[:, None, None].expand(-1, 5, 1))[..., 0]).numpy()
+    np.testing.assert_allclose(read(store, "importance", 0, 10), drops, atol=1e-5)
+    logit = read(store, "logit", 0, 10)
+    np.testing.assert_array_equal(read(store, "importance", 0, 10), logit[:, :1] - logit[:, 1:])
+    np.testing.assert_array_equal(read(store, "mask", 0, 10), data.part_masks("evaluation", 0, 10))
+    assert read(store, "mask", 0, 10).any(axis=(2, 3)).all()
+
+
+def test_every_file_of_the_rule_is_made(made):
+    """What Snakemake is told to wait for is what the stage leaves."""
+    job = made.on_network("parts", shard=0)
+    (product,) = job.products
+    assert product.manifest == "results/parts/toy/net/finetuned.0.json"
+    assert len(job.outputs) == 5
+    assert all((made.folder / path).is_file() for path in job.outputs)
+    inputs = made.on_network("score", metric="part_deletion").inputs
+    assert set(job.outputs) <= set(inputs)
+    assert read_json(made.folder / product.manifest)["spec_key"] == product.key
+    assert job.run == "heatproof.responses.run:respond"
+
+
+def test_one_store_serves_all_metrics_over_parts(made):
+    specs = [made.plan.score_spec(made.plan.case(*WHERE, name)) for name in ("part_deletion", "wide")]
+    reads = [spec["responses"]["drops"] for spec in specs]
+    assert {read["store"] + ".zarr" for read in reads} == {STORE}
+    assert [read["output"] for read in reads] == ["logit", "probability"]
+    assert made.plan.reads_parts == ["part_deletion", "wide"]
+    assert made.plan.method_responses == made.plan.model_responses == {}
+
+
+def again(made, folder, **change):
+    """Return a project with the same weights."""
+    shutil.copytree(made.folder / "results" / "weights", folder / "results" / "weights")
+    shutil.copytree(made.folder / "results" / "datasets", folder / "results" / "datasets")
+    return WithParts(folder, **merge(CONFIG, change))
+
+
+def test_neither_shards_nor_growth_change_a_bit(made, tmp_path):
+    few = again(made, tmp_path, evaluation={"images": 5}, shard_size=4).respond()
+    assert read_json(tmp_path / "results/parts/toy/net/finetuned.1.json")["images"] == [4, 5]
+    more = WithParts(few.folder, **merge(CONFIG, {"shard_size": 4})).respond()
+    for array in ("logit", "log_probability", "importance", "mask"):
+        np.testing.assert_array_equal(
+            read(more.folder / STORE, array, 0, 10), read(made.folder / STORE, array, 0, 10), err_msg=array
+        )
+
+
+def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, monkeypatch):
+    """As in `test_batches.py`: the parts of one image after the other."""
+    _, network, images, _, removed = case
+    seen, kind = [], type(network)
+    forward = kind.forward
+
+    def watched(network, batch):
+        seen.append(batch.clone())
+        return forward(network, batch)
+
+    monkeypatch.setattr(kind, "forward", watched)
+    again(made, tmp_path).respond(7)
+    rows = torch.cat([images.unsqueeze(1), removed], dim=1).flatten(0, 1)
+    # Seven images and then three are taken together: six and three batches, the last one filled up.
+    expected = torch.cat([rows, rows[-1:].expand(3, *rows.shape[1:])])
+    assert [len(batch) for batch in seen] == [7] * 9
+    assert torch.equal(torch.cat(seen), expected)
+
+
+def test_more_images_ask_for_the_new_ones_only(made, tmp_path):
+    def passes():
+        return read_json(tmp_path / "results/parts/toy/net/finetuned.0.json")["network_passes"]
+
+    first = again(made, tmp_path, evaluation={"images": 4}).respond(2)
+    assert passes() == 4 * 6
+    WithParts(first.folder, **CONFIG).respond(2)
+    assert passes() == 10 * 6
+
+
+def test_a_dataset_without_parts_is_refused_before_work_starts(tmp_path):
+    config = {"metrics": ["part_deletion"], "datasets": ["digits"]}
+    with pytest.raises(HeatproofError) as raised:
+        make_plan(config)
+    assert str(raised.value) == (
+        "The metric 'part_deletion' needs a dataset whose parts are known, and 'digits' has none: take 'parts' or "
+        "'watermarked', or leave the metric out."
+    )
+    (tmp_path / "both.yaml").write_text(yaml.safe_dump({**config, "datasets": ["parts", "digits"]}))
+    with pytest.raises(HeatproofError, match="'digits' has none"):
+        check_config(tmp_path / "both.yaml")
+    assert make_plan({**config, "datasets": ["parts"]}).reads_parts == ["part_deletion"]
+    assert make_plan({"metrics": ["sensitivity_n"], "datasets": ["digits"]}).reads_parts == []
+
+
+@pytest.mark.parametrize("option", ["masks", "removed", "drops"])
+def test_what_the_dataset_knows_is_no_option_of_a_config(option):
+    with pytest.raises(HeatproofError, match=f"The metric 'part_deletion' has no option '{option}'"):
+        make_plan({"metrics": [{"part_deletion": {option: []}}], "datasets": ["parts"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [({"widen": -1}, "of at least 0, not -1"), ({"output": "x"}, "'logit' or")]
+)
+def test_options_are_held_against_their_bounds(options, says):
+    with pytest.raises(HeatproofError, match=says):
+        make_plan({"metrics": [{"part_deletion": options}], "datasets": ["parts"]})
+
+
+class Plain:
+    """A dataset of the user's own, which says nothing of parts."""
+
+    num_classes = 3
+    class_names = ("a", "b", "c")
+    splits = dict.fromkeys(("train", "validation", "evaluation"), Split(("x",), np.zeros(1, dtype=np.int64)))
+
+    def images(self, split, start, stop):
+        return np.zeros((1, 3, 16, 16), dtype=np.float32)
+
+
+class Crooked(Plain):
+    """One whose masks are of another size."""
+
+    part_names = ("wheel", "door")
+
+    def part_masks(self, split, start, stop):
+        return np.zeros((1, 2, 8, 8), dtype=bool)
+
+    def without_part(self, split, start, stop):
+        return np.zeros((1, 2, 3, 16, 16), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        (Plain, "The dataset 'toy' does not say of which parts its objects are made"),
+        (Crooked, r"gives masks \(1, 2, 8, 8\) and images without a part \(1, 2, 3, 16, 16\)"),
+    ],
+)
+def test_a_dataset_of_ones_own_is_asked_by_the_stage(made, tmp_path, monkeypatch, dataset, says):
+    monkeypatch.setattr("heatproof.responses.run.open_dataset", lambda spec: dataset())
+    with pytest.raises(HeatproofError, match=says):
+        made.inside(respond, made.on_network("parts", shard=0).spec)

@@ -1,0 +1,208 @@
+"""What goes through the network: each response once, whatever the number of metrics that read it."""
+
+import os
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy_project import BASE
+
+import heatproof
+from heatproof.attribution.make import attribute
+from heatproof.config import merge
+from heatproof.data.prepare import prepare
+from heatproof.metrics.catalogue import METRICS
+from heatproof.models.network import load_network
+from heatproof.perturbation import batching
+from heatproof.plan.case import Network
+from heatproof.plan.whole import make_plan
+from heatproof.responses.patches import Patches
+from heatproof.responses.run import respond
+from heatproof.training.stages import pretrain
+
+IMAGES, SIDE = 8, 12
+STEPS = {"steps": 4}
+SUBSETS = {"samples": 3, "sizes": [0.1, 0.5]}
+# Every metric; those in one row read nothing that another row reads.
+ROWS = [
+    ["idsds", "sds"],
+    [("ids", STEPS), ("deletion_lerf", STEPS)],
+    [
+        *((name, STEPS) for name in ("deletion_morf", "rise_deletion", "mas_deletion", "rise_insertion")),
+        *((name, STEPS) for name in ("mas_insertion", "rise_difference", "mas_difference")),
+    ],
+    ["road_morf"],
+    ["road_lerf", "soundness"],
+    ["completeness"],
+    ["sic", "aic"],
+    [("sensitivity_n", SUBSETS), ("infidelity", SUBSETS)],
+    [("sensitivity_max", {"samples": 2})],
+    ["part_deletion"],
+]
+ASKED = {one if isinstance(one, str) else one[0]: {} if isinstance(one, str) else one[1] for row in ROWS for one in row}
+# Variants of each image in every row: what is run beside the intact image of all curves and pictures, and explanations.
+PASSES = [17, 4, 4 + 4, 9, 96, 9, 15, 7, 2, 3]
+
+
+class Counter:
+    """Images that went forwards and backwards through a network."""
+
+    def __init__(self, network):
+        self.forwards = self.backwards = 0
+        network.register_forward_pre_hook(self._forward)
+        network.register_full_backward_hook(self._backward)
+
+    def _forward(self, module, inputs):
+        self.forwards += len(inputs[0])
+
+    def _backward(self, module, into, out):
+        self.backwards += len(out[0])
+
+
+def small():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(200, 3)).eval()
+
+
+@pytest.fixture
+def case():
+    torch.manual_seed(1)
+    network = small()
+    images, labels = torch.rand(IMAGES, 3, SIDE, SIDE), torch.arange(IMAGES) % 3
+
+    def explain(changed, targets):
+        inputs = changed.detach().requires_grad_()
+        chosen = network(inputs).gather(1, targets[:, None]).sum()
+        return (torch.autograd.grad(chosen, inputs)[0] * changed).sum(1)
+
+    maps = explain(images, labels).detach()
+    given = {
+        "part_deletion": {
+            "masks": np.ones((IMAGES, 2, SIDE, SIDE)),
+            "removed": torch.rand(IMAGES, 2, *images.shape[1:]),
+        }
+    }
+    return network, images, labels, maps, explain, given
+
+
+def evaluate(case, names):
+    network, images, labels, maps, explain, given = case
+    counter = Counter(network)
+    asked = {name: {**ASKED.get(name, {}), **given.get(name, {})} for name in names}
+    found = heatproof.evaluate(asked, network, images, labels, maps, explain=explain)
+    return found, counter
+
+
+def others():
+    """Return metrics without a row, one for each response that they read: what they cost is measured of each alone."""
+    known = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
+    names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in ASKED]
+    entries = {name: METRICS[name] for name in names}
+    return {
+        tuple(entry.responses(entry.reads.complete(entry.options)).values()): name for name, entry in entries.items()
+    }
+
+
+def test_evaluate_asks_each_response_once(case):
+    alone = {name: evaluate(case, [name])[1].forwards for name in others().values()}
+    more = sum(count - IMAGES * METRICS[name].reads.needs_intact for name, count in alone.items())
+    found, counter = evaluate(case, [*ASKED, *others().values()])
+    assert list(found)[: len(ASKED)] == list(ASKED)
+    assert counter.forwards == IMAGES * (1 + sum(PASSES)) + more
+    assert counter.backwards == IMAGES * 2, "the explanations of changed images, and no more"
+
+
+@pytest.mark.parametrize(("row", "passes"), list(zip(ROWS, PASSES, strict=True)))
+def test_metrics_over_one_response_cost_the_passes_of_it(case, row, passes):
+    names = [one if isinstance(one, str) else one[0] for one in row]
+    together, counter = evaluate(case, names)
+    needs_intact = METRICS[names[0]].reads.needs_intact
+    assert counter.forwards == IMAGES * (passes + needs_intact)
+    for name in names:
+        alone, _ = evaluate(case, [name])
+        np.testing.assert_array_equal(together[name]["score"], alone[name]["score"])
+        np.testing.assert_array_equal(together[name]["valid"], alone[name]["valid"])
+
+
+METRICS_OF_A_CONFIG = [
+    *({name: options} for name, options in ASKED.items() if name not in ("idsds", "sds", "part_deletion")),
+    {"ids_updated": {"metric": "ids", "update": True, "steps": 3}},
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("passes")
+    change = {
+        "weights": ["pretrained"],
+        "evaluation": {"images": IMAGES},
+        "pretraining": {"epochs": 1},
+        "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}],
+        "metrics": METRICS_OF_A_CONFIG,
+    }
+    plan = make_plan(merge(BASE, change))
+    before = os.getcwd()
+    os.chdir(folder)
+    run(prepare, plan.dataset_spec("toy"))
+    run(pretrain, plan.pretrain_spec("toy", "net"))
+    run(attribute, plan.attribute_spec("toy", "net", "pretrained", ["mine"], 0))
+    yield plan
+    os.chdir(before)
+
+
+def run(stage, spec):
+    stage(spec, {"batch_size": IMAGES, "threads": 1, "device": "cpu"})
+
+
+def specs(plan):
+    """Yield every job that asks the network something for the metrics of the config."""
+    where, (grid, baseline) = Network("toy", "net", "pretrained"), plan.combinations[0]
+    yield plan.response_spec(where, Patches({"grid": grid, "baseline": baseline}), 0)
+    for response in plan.method_responses:
+        yield plan.curves_spec(*where, ["mine"], response, 0)
+    for response in plan.model_responses.values():
+        yield plan.response_spec(where, response, 0)
+
+
+def test_the_workflow_asks_each_response_once(made, monkeypatch):
+    counters = []
+
+    def counted(*arguments):
+        network = load_network(*arguments)
+        counters.append(Counter(network))
+        return network
+
+    monkeypatch.setattr(batching, "load_network", counted)
+    for spec in specs(made):
+        run(respond, spec)
+    assert len(counters) == len(list(specs(made))), "a job has one network"
+    # Two methods, raw and absolute. Each job along maps that reads the predicted class sees the intact images once.
+    along = [4, 4, 4, 9, 96, 9, 15]
+    updated = {"points": 4, "explained": 3}
+    forwards = 17 + 7 + sum(1 + 2 * points for points in along)
+    forwards += 1 + 2 * (updated["points"] + updated["explained"]) + 2 * 2
+    assert sum(counter.forwards for counter in counters) == IMAGES * forwards
+    assert sum(counter.backwards for counter in counters) == IMAGES * 2 * (updated["explained"] + 2)
+    for spec in specs(made):
+        run(respond, spec)
+    assert sum(counter.forwards for counter in counters) == IMAGES * forwards, "what is there is not asked again"
+
+
+class Breaks(torch.nn.Module):
+    def forward(self, images):
+        raise ZeroDivisionError("the user's own mistake")
+
+
+@pytest.mark.parametrize("kind", ["drops", "deletion_morf_zeros", "deletion_lerf_road", "pictures", "subsets"])
+def test_an_error_in_the_network_is_near_to_who_reads_it(made, monkeypatch, tmp_path, kind):
+    """From the stage down to the network's own code: the loop, what perturbs, and what runs batches."""
+    spec = next(one for one in specs(made) if f"/{kind}" in one["store"])
+    monkeypatch.setattr(batching, "load_network", lambda *arguments: Breaks().eval())
+    with pytest.raises(ZeroDivisionError) as raised:
+        run(respond, {**spec, "store": str(tmp_path / "store_{explainer}")})
+    package = Path(heatproof.__file__).parent
+    frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
+    ours = {file.name for file in frames if package in file.parents}
+    assert len(ours) <= 3, ours

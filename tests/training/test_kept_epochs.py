@@ -1,0 +1,189 @@
+"""Epochs of one finetuning as weights, and a finetuning that is killed."""
+
+import logging
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import toy_project
+from jobs import job_process
+from toy_project import WHERE, Project
+
+from heatproof.adopt import Results
+from heatproof.claims.card import claims
+from heatproof.errors import HeatproofError
+from heatproof.manifest import whole
+from heatproof.plan.graph import Graph
+from heatproof.responses.run import respond
+from heatproof.store import read_json
+from heatproof.training import stages
+from heatproof.training.journal import Journal
+from heatproof.training.kept import keep_epoch
+
+FOLDER = "results/weights/toy/net"
+
+
+def finetuned(project):
+    project.inside(stages.finetune, project.plan.finetune_spec(*WHERE))
+    return project
+
+
+def taken_out(project, epoch):
+    project.inside(keep_epoch, project.plan.kept_spec("toy", "net", f"finetuned_epoch{epoch}"))
+    return project.folder / FOLDER / f"finetuned_epoch{epoch}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def kept(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept") / "project"
+    shutil.copytree(trained.folder, folder)
+    return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
+
+
+def test_a_kept_epoch_is_what_a_training_of_that_length_ends_in(kept, project):
+    short = finetuned(project(finetuning={"epochs": 1}))
+    assert taken_out(kept, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
+    history = kept.folder / FOLDER / "finetuned_epoch1.history.csv"
+    assert history.read_bytes() == (short.folder / FOLDER / "finetuned.history.csv").read_bytes()
+    assert taken_out(kept, 3).read_bytes() != taken_out(kept, 1).read_bytes()
+
+
+def test_what_is_kept_changes_no_byte_of_the_finetuned_weights(kept, trained):
+    for name in ("finetuned.safetensors", "finetuned.history.csv"):
+        assert (kept.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+    assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
+
+
+def test_every_manifest_holds(kept):
+    taken_out(kept, 1)
+    for name in ("finetuned", "finetuned_epoch1"):
+        path = kept.folder / FOLDER / f"{name}.json"
+        assert whole(path, read_json(path)["key"])
+
+
+def test_later_stages_take_them_for_weights(kept):
+    taken_out(kept, 3)
+    where = ("toy", "net", "finetuned_epoch3")
+    kept.inside(respond, kept.on_network("drops", *where, grid=4, baseline="zeros", shard=0).spec)
+    assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
+
+
+def test_the_claim_on_checkpoints_is_tested_on_them(kept, monkeypatch):
+    """From weights through all stages to the card; the epoch that did best is not paired with itself."""
+    for epoch in (1, 3):
+        taken_out(kept, epoch)
+    scored = Project(
+        kept.folder,
+        finetuning={"keep": [1, 3]},
+        evaluation={"images": 6},
+        explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "input_x_gradient", "random"],
+        metrics=[{name: {"fractions": [0.2, 0.6]}} for name in ("deletion_morf", "deletion_lerf")],
+    )
+    for weights in scored.plan.weights:
+        monkeypatch.setattr(toy_project, "WHERE", ("toy", "net", weights))
+        scored.attribute(reference=weights == "finetuned").drop().respond()
+    scored.score_all().score()
+    scored.inside(claims, scored.job("claims").spec)
+    card = pd.read_csv(kept.folder / "results/claims.csv").set_index("claim")
+    row = card.loc["ranks_agree_between_checkpoints"]
+    assert row["basis"] == "pairs of test cases: 2", "one of MoRF and one of LeRF"
+    assert -1 <= row["value"] <= 1
+    ranked = set(pd.read_csv(kept.folder / "results/idsds_table.csv")["weights"])
+    assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
+
+
+def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
+    class TrainedAgain(Exception):
+        pass
+
+    def fit(*_, **__):
+        raise TrainedAgain
+
+    monkeypatch.setattr(stages, "fit", fit)
+    finetuned(Project(kept.folder, finetuning={"keep": [3]}))
+    with pytest.raises(TrainedAgain):
+        finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))
+
+
+def test_copied_results_without_an_epoch_are_not_taken_for_whole(kept, monkeypatch):
+    monkeypatch.chdir(kept.folder)
+    for keep, expected in (([3], True), ([2, 3], False)):
+        asked = Project(kept.folder, finetuning={"keep": keep})
+        job = asked.on_network("finetune")
+        assert Results(Graph(asked.plan)).is_current(job, *job.products) is expected
+
+
+@pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
+def test_states_that_cannot_be_had_are_said(kept, project, damage):
+    other = project(finetuning={"keep": [1]})
+    path = other.folder / FOLDER / "kept/finetuned.safetensors"
+    if damage == "not safetensors":
+        path.write_bytes(b"no")
+    elif damage == "gone":
+        path.unlink()
+    with pytest.raises(HeatproofError, match=r"kept/finetuned\.safetensors .*as its target"):
+        taken_out(other, 1)
+
+
+DYING = """
+import os, signal, sys
+from heatproof import job
+
+replace, moved = os.replace, []
+
+def replace_or_die(aside, target):
+    if str(target).endswith(".pt"):
+        moved.append(target)
+    if len(moved) == 3 and sys.argv[1] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(aside, target)
+    if len(moved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.replace = replace_or_die
+job.main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("when", "done"), [("before", 2), pytest.param("after", 3, marks=pytest.mark.slow)])
+def test_killed_and_run_again(project, caplog, when, done):
+    """By the operating system, before or after the third epoch's state is moved into place."""
+    change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
+    undisturbed, killed = finetuned(project(**change)), project(**change)
+    path = killed.folder / FOLDER
+    asked = killed.on_network("finetune")
+    started = job_process(
+        killed.folder,
+        asked.run,
+        asked.spec,
+        machine=killed.machine(),
+        importable=Path(__file__).parents[1],
+        program=("-c", DYING, when),
+    )
+    job = subprocess.run(**started, stderr=subprocess.DEVNULL, check=False)
+    assert job.returncode == -signal.SIGKILL
+    # As Snakemake does with the outputs of a job that was killed.
+    for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
+        (path / output).unlink()
+    with caplog.at_level(logging.INFO):
+        finetuned(killed)
+    said = [record.getMessage() for record in caplog.records if "going on" in record.getMessage()]
+    assert said == [f"going on after epoch {done} of 5, which an earlier job left"]
+    for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
+        assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
+    assert not list(path.glob(".*")), "no journal is left"
+
+
+def test_another_config_does_not_go_on_from_it(project, caplog):
+    changed = project(finetuning={"epochs": 2})
+    with pytest.MonkeyPatch.context() as killed_before_the_end:
+        killed_before_the_end.setattr(Journal, "forget", lambda self: None)
+        finetuned(changed)
+    (left,) = (changed.folder / FOLDER).glob(".finetuned.journal/*.pt")
+    with caplog.at_level(logging.INFO):
+        finetuned(Project(changed.folder, finetuning={"epochs": 1}))
+    assert not any("going on" in record.getMessage() for record in caplog.records)
+    assert not left.exists()

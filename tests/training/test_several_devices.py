@@ -1,0 +1,320 @@
+"""One training on two processes of a CPU: the steps of one, the same bytes again, after kills as well."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import toy_plugin
+from jobs import job_process
+from torch import nn
+from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
+from toy_project import WHERE, Project
+
+from heatproof.errors import HeatproofError
+from heatproof.training import several, stages
+from heatproof.training.journal import Journal
+from heatproof.training.loop import Examples, Schedule, Session, fit
+from heatproof.training.several import Together, synchronise_batch_norm, train_on_several
+
+pytest.importorskip("lightning_fabric")
+
+MACHINE = {"threads": 2, "device": "cpu"}
+FOLDER = Path("results/weights/toy/net")
+FILES = ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors")
+# What a job of SLURM finds about itself, and what an outer launcher says: neither is for the processes of a training.
+OUTER = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "LOCAL_RANK": "0"}
+CHANGE = {
+    "models": [{"net": {"architecture": "test_several_devices:at_its_pace", "cam_layer": "features"}}],
+    "finetuning": {"devices": 2, "epochs": 8, "batch_size": 10, "keep": [1, 8], "shift": 1},
+}
+
+
+def at_its_pace(num_classes, *, width=4):
+    """The toy network, slow enough in its training to be killed in the middle where the environment says so."""
+    made = toy_plugin.network(num_classes, width=width)
+    made.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
+    return made
+
+
+def examples(count, seed):
+    """Images whose red channel tells their class, under noise."""
+    labels = torch.arange(count) % 2
+    images = torch.randn(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    images[:, 0] += (2 * labels - 1)[:, None, None]
+    return Examples(images, labels)
+
+
+def network(*layers):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.Tanh(), nn.Flatten(), nn.Linear(64, 2))
+
+
+def with_unused():
+    net = network()
+    net[0].register_module("unused", nn.LayerNorm(2))
+    return net
+
+
+def that_draws():
+    return network(nn.BatchNorm2d(4), nn.Dropout(0.3))
+
+
+# Network, images to train on, and what the schedule changes. Batches are cut evenly; unevenly; a last batch of three is
+# taken whole by both, and one of a single image by nobody; unused weights have no gradient.
+CASES = {
+    "even": (network, 32, {}),
+    "uneven": (network, 45, {"batch_size": 15, "shift": 1}),
+    "three left": (network, 35, {"label_smoothing": 0.1}),
+    "one left": (with_unused, 33, {"weight_decay": 0.1}),
+    "adamw": (network, 37, {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}),
+}
+DRAWS = (that_draws, 45, {})
+
+
+def run(case, team=None, journal=None, augment=None):
+    build, count, change = case
+    base = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
+    base |= {"schedule": "step", "decay": 0.5, "decay_every": 2, "label_smoothing": 0.0, "shift": 0}
+    schedule = Schedule(**{**base, **change})
+    return fit(build(), examples(count, 0), examples(20, 1), schedule, 0, augment, Session([3], journal, team))
+
+
+def noise(images, generator):
+    return images + 0.1 * torch.randn(images.shape, generator=generator)
+
+
+class Killed(Exception):
+    pass
+
+
+def cut_off_in_the_second_epoch(seen):
+    def augment(images, generator):
+        seen.append(None)
+        if len(seen) > 4:
+            raise Killed
+        return noise(images, generator)
+
+    return augment
+
+
+def in_both(spec, team):
+    """All that is looked at below, in one go, because processes take seconds to start."""
+    made = {name: run(case, team, augment=noise) for name, case in CASES.items()}
+    made["draws"] = run(DRAWS, team, augment=noise)
+    journal = Journal(spec["output"].with_name("net.safetensors"), "key")
+    with pytest.raises(Killed):
+        run(DRAWS, team, journal, cut_off_in_the_second_epoch([]))
+    assert journal.file.is_file() or not team.leads
+    torch.manual_seed(7)
+    made["draws, cut off"] = run(DRAWS, team, journal, noise)
+    for folder in (spec["folder"], spec["disturbed"]):
+        os.chdir(folder)
+        stages._finetune(spec["finetune"], team)
+    if team.leads:
+        torch.save({name: tuple(trained) for name, trained in made.items()}, spec["output"])
+    team.broadcast(None)
+    if not team.leads:
+        raise HeatproofError("One of them says no.")
+    team.broadcast(None)
+
+
+@pytest.fixture(scope="module")
+def folder(trained, tmp_path_factory):
+    """Where both work, with pretrained weights."""
+    folder = tmp_path_factory.mktemp("two") / "project"
+    shutil.copytree(trained.folder, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def disturbed(folder, tmp_path_factory):
+    """Where a training by the command line was killed, went on and was ended; and what the second one said."""
+    disturbed = tmp_path_factory.mktemp("disturbed") / "project"
+    shutil.copytree(folder, disturbed)
+    (disturbed / FOLDER / "finetuned.json").unlink()
+    before = 0
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        said = cut_off(disturbed, end, before)
+        before = saved(disturbed)
+    return disturbed, said
+
+
+@pytest.fixture(scope="module")
+def on_two(folder, disturbed):
+    spec = {
+        "output": folder / "made.pt",
+        "folder": folder,
+        "disturbed": disturbed[0],
+        "finetune": Project(folder, **CHANGE).plan.finetune_spec(*WHERE),
+    }
+    with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
+        train_on_several(in_both, spec, MACHINE, 2)
+    assert "LOCAL_RANK" not in os.environ
+    return torch.load(spec["output"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CASES))
+def test_two_take_the_steps_of_one(on_two, name):
+    _, history, kept = on_two[name]
+    alone = run(CASES[name], augment=noise)
+    assert kept[3].keys() == alone.kept[3].keys()
+    for key, value in alone.kept[3].items():
+        torch.testing.assert_close(kept[3][key], value, rtol=1e-5, atol=1e-5)
+    for row, expected in zip(history, alone.history, strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
+    """With batch norm and dropout, whose draws differ between devices."""
+    (best, history, kept), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
+    assert history == same_history
+    assert all(torch.equal(best[key], again[key]) for key in best)
+    assert all(torch.equal(kept[3][key], same_kept[3][key]) for key in best)
+
+
+def cut_off(folder, end, before):
+    """Begin a training, end it in the middle by a signal, and return what it said."""
+    asked = Project(folder, **CHANGE).on_network("finetune")
+    # Sixteen seconds in all: a signal that comes late on a busy machine still finds it in the middle.
+    here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1"}
+    started = job_process(folder, asked.run, asked.spec, machine=MACHINE, importable=here, **slowly)
+    job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
+    began = time.monotonic()
+    while saved(folder) <= before:
+        assert job.poll() is None, job.communicate()[1]
+        assert time.monotonic() < began + 200
+        time.sleep(0.02)
+    children = psutil.Process(job.pid).children(recursive=True)
+    assert len(children) >= 2
+    job.send_signal(end)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == (-9 if end == signal.SIGKILL else 143)
+    assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
+    assert "Traceback" not in said
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert not left
+    return said
+
+
+@pytest.mark.slow
+def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
+    """The bytes of an undisturbed training, and no process that goes on."""
+    again, said = disturbed
+    assert "going on after epoch" in said
+    for name in FILES:
+        assert (again / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
+    assert not list((again / FOLDER).glob(".*")), "no journal is left"
+
+
+def saved(folder):
+    """Return when the journal was last written; 0 if never."""
+    times = [0]
+    for file in folder.glob(f"{FOLDER}/.finetuned.journal/[!.]*.pt"):
+        # What is in the making has a hidden name, and a journal goes when the weights are there.
+        with suppress(FileNotFoundError):
+            times.append(file.stat().st_mtime_ns)
+    return max(times)
+
+
+@pytest.mark.parametrize(("devices", "images"), [(2, 16), (2, 7), (3, 8), (4, 8), (4, 11), (5, 10)])
+def test_rows_and_weights(devices, images):
+    rows, weights = [], 0.0
+    for rank in range(devices):
+        member = Together(type("Fabric", (), {"device": None, "world_size": devices, "global_rank": rank}))
+        part = member.part(images)
+        taken = list(range(images))[part.rows]
+        assert len(taken) >= 2
+        assert part.weight == pytest.approx(len(taken) * devices / images)
+        rows += taken
+        weights += part.weight
+        assert member.part(2 * devices - 1) == (slice(0, 2 * devices - 1), 1.0)
+    assert rows == list(range(images))
+    assert weights == pytest.approx(devices)
+
+
+def test_batch_norm_over_all_devices():
+    """Of PyTorch and timm; a library's own kind computes something else."""
+
+    from timm.layers import BatchNormAct2d
+
+    class Own(nn.BatchNorm2d):
+        pass
+
+    net = nn.Sequential(nn.BatchNorm2d(2), nn.Sequential(BatchNormAct2d(2), Own(2)))
+    weights = dict(net.state_dict())
+    synchronise_batch_norm(net)
+    assert isinstance(net[0], nn.SyncBatchNorm)
+    assert isinstance(net[1][0], nn.SyncBatchNorm)
+    assert isinstance(net[1][0].act, nn.ReLU)
+    assert type(net[1][1]) is Own
+    assert list(net.state_dict()) == list(weights)
+
+
+def test_fewer_gpus_than_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(HeatproofError, match=r"^A training has devices: 2, and this job sees 1 GPU\(s\): .*\.$"):
+        train_on_several(in_both, {}, {**MACHINE, "device": "auto"}, 2)
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*heatproof\[multi-gpu\]"):
+        train_on_several(in_both, {}, MACHINE, 2)
+
+
+def test_one_device_does_not_look_for_the_library(project, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    one = project(finetuning={"epochs": 1})
+    one.inside(stages.finetune, one.plan.finetune_spec(*WHERE))
+
+
+def test_what_is_said_of_a_process_that_failed(tmp_path):
+    killed = several._cause(ProcessExitedException("", 1, 9, -9, "SIGKILL"), tmp_path)
+    assert isinstance(killed, HeatproofError)
+    assert "on device 1 was ended by SIGKILL, most likely" in str(killed)
+    ended = str(several._cause(ProcessExitedException("", 0, 9, -11, "SIGSEGV"), tmp_path))
+    assert "on device 0 was ended by SIGSEGV: look" in ended
+    assert "memory" not in ended
+    taken = several._cause(ProcessRaisedException("... code: -98, name: EADDRINUSE, ...", 0, 9), tmp_path)
+    assert isinstance(taken, HeatproofError)
+    assert "port" in str(taken)
+    raised = ProcessRaisedException("what torch says", 0, 9)
+    assert str(several._cause(raised, tmp_path)) == "what torch says"
+    for when, sentence, trace in ((2, "It is full.", ""), (1, None, "the first one's traceback")):
+        (tmp_path / f"{when:020d}.{when}").write_text(json.dumps({"sentence": sentence, "traceback": trace}))
+    cause = several._cause(raised, tmp_path)
+    assert not isinstance(cause, HeatproofError)
+    assert str(cause) == "the first one's traceback"
+
+
+def test_one_that_was_killed_is_found_where_another_is_reported_first(tmp_path):
+    class Context(ProcessContext):
+        def __init__(self):
+            self.processes = [SimpleNamespace(exitcode=1), SimpleNamespace(exitcode=-9)]
+
+        def join(self):
+            raise ProcessRaisedException("Connection closed by peer", 0, 9)
+
+    with pytest.raises(ProcessRaisedException) as caught:
+        Context().join()
+    assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
+    told = tmp_path / "1.0"
+    told.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
+    assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
+    # Long after the first failure it is PyTorch that kills.
+    os.utime(told, (0, 0))
+    assert str(several._cause(caught.value, tmp_path)) == "The disk is full."

@@ -1,0 +1,77 @@
+"""An error in the network's forward is traced through few modules of ours: from the stage to who runs the network."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+import toy_plugin
+from toy_project import WHERE
+
+import heatproof
+from heatproof.attribution.make import attribute
+from heatproof.training.stages import finetune, pretrain
+
+ROOT = Path(heatproof.__file__).parent
+EXPLAINERS = {
+    "saliency": "gradient",
+    "integrated_gradients": "path",
+    "noise_integrated_gradients": "noise",
+    "grad_cam": "cam",
+    "score_cam": "cam",
+    "rise": "perturbation",
+    "occlusion": "superpixels",
+    "guided_backprop": "backprop",
+    "deep_lift": "deep",
+    "gradient_shap": "expected",
+}
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.fixture
+def break_forward(monkeypatch):
+    """Return a function that makes the toy network fail, in all modes or in one."""
+
+    def change(training=None):
+        forward = toy_plugin.Network.forward
+
+        def broken(self, images):
+            if training in (None, self.training):
+                raise Broken
+            return forward(self, images)
+
+        monkeypatch.setattr(toy_plugin.Network, "forward", broken)
+
+    return change
+
+
+def crossed(error):
+    """Return the modules of heatproof that a traceback crosses."""
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return {str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT)}
+
+
+@pytest.mark.parametrize(
+    ("explainer", "output"), [*((name, "logit") for name in EXPLAINERS), ("saliency", "probability")]
+)
+def test_maps(project, break_forward, explainer, output):
+    options = {"gradient_shap": {"baselines": 8}}.get(explainer, {})
+    made = project(explainers=[{explainer: options}], attribution={"output": output})
+    break_forward()
+    with pytest.raises(Broken) as caught:
+        made.inside(attribute, made.plan.attribute_spec(*WHERE, [explainer], 0))
+    # A network of ours would be the third.
+    assert crossed(caught.value) == {"attribution/make.py", f"attribution/{EXPLAINERS[explainer]}.py"}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("stage", [pretrain, finetune])
+def test_training_and_its_validation(project, break_forward, stage, training):
+    made = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
+    break_forward(training)
+    spec = made.plan.pretrain_spec("toy", "net") if stage is pretrain else made.plan.finetune_spec(*WHERE)
+    with pytest.raises(Broken) as caught:
+        made.inside(stage, spec)
+    assert crossed(caught.value) == {"training/stages.py", "training/loop.py"}

@@ -1,0 +1,90 @@
+"""A network of the user's own that fails: the log of its job leads there in a few steps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from snakemake_project import Project, clone
+
+from heatproof.plan import paths
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+PLUGIN = """
+import os
+
+import torch
+from torch import nn
+
+
+class Fragile(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+    def forward(self, images):
+        if os.environ.get("FRAGILE"):
+            raise RuntimeError("no such thing as a square")
+        return self.head(images)
+
+
+def network(num_classes):
+    return Fragile(num_classes)
+"""
+CONFIG = {
+    "evaluation": {"images": 2, "accuracy_images": 0},
+    "weights": ["pretrained"],
+    "models": [{"mine": {"architecture": "fragile:network"}}],
+    "pretraining": {"epochs": 1},
+    "explainers": ["saliency", "random"],
+    "metrics": [{"rise_deletion": {"steps": 2}}, {"sensitivity_n": {"samples": 3, "sizes": [0.5]}}],
+    "scores": {"bootstrap": 20},
+    "report": {"all_metrics": False},
+}
+NETWORK = {"dataset": "digits", "model": "mine", "weights": "pretrained"}
+# Rules whose jobs ask the network, by a file of theirs.
+ASKED = {
+    "drops": f"{paths.DROPS}.0.json".format(**NETWORK, grid=4, baseline="zeros"),
+    "attribute": f"{paths.MAPS}.0.json".format(**NETWORK, explainer="saliency"),
+    "scores": paths.SCORES_TABLE,
+}
+MOST = 4
+
+
+class Own(Project):
+    """A project beside whose config lies code."""
+
+    failing = False
+
+    def environment(self) -> dict[str, str]:
+        before = super().environment()
+        more = {"FRAGILE": "1"} if self.failing else {}
+        return {**before, "PYTHONPATH": f"{before['PYTHONPATH']}:{self.folder}", **more}
+
+
+def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
+    project = Own(clone(tmp_path / "project"), CONFIG)
+    (project.folder / "fragile.py").write_text(PLUGIN)
+
+    reference = f"{paths.REFERENCE_MAPS}.0.json".format(dataset="digits", explainer="random")
+    # Maps are there, so that the responses along them are asked for; then those of one explainer are lost.
+    assert project.ran(ASKED["attribute"], reference)["attribute"] == 1
+    project.failing = True
+    project.run("--keep-going", ASKED["drops"], ASKED["scores"], fails=True)
+    for file in (project.folder / "results/maps/digits/mine").rglob("saliency*"):
+        if file.is_file():
+            file.unlink()
+    project.run(ASKED["attribute"], fails=True)
+    for stage, count in {"drops": 1, "curves": 1, "subsets": 1, "attribute": 1}.items():
+        failed = [log for log in logs(project, stage) if "no such thing as a square" in log]
+        assert len(failed) == count, stage
+        for log in failed:
+            crossed = dict.fromkeys(re.findall(r'^ +File "[^"]*/src/(heatproof/[^"]+)", line', log, flags=re.MULTILINE))
+            assert "heatproof/job.py" in crossed, log
+            assert len(crossed) <= MOST, f"{stage}: {', '.join(crossed)}"
+
+
+def logs(project: Project, stage: str) -> list[str]:
+    return [Path(file).read_text() for file in sorted((project.folder / "results/logs" / stage).rglob("*.log"))]
