@@ -1,0 +1,108 @@
+"""Single insertion: a map's say on a patch against what the model gains when it sees that patch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from heatproof.bounds import Count
+from heatproof.errors import HeatproofError
+from heatproof.grids import patch_masks
+from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.registry import Result, metric
+from heatproof.responses.base import Arrays, Batch, NetworkResponse, Reading, Request, ScoredImages, Session, drops_of
+
+
+def insertion_options(
+    *,
+    grid: Count = 4,
+    baseline: str = "zeros",
+    baseline_options: Mapping[str, Any] | None = None,
+    output: Literal["logit", "probability"] = "logit",
+) -> None:
+    """Take the patches, what stands in the place of all others, and which output of the model is read."""
+
+
+class Insertions(NetworkResponse):
+    """What a network says of the image, of its baseline, and of each patch of the image alone on the baseline."""
+
+    kind = "insertions"
+    argument = "gains"
+    options = staticmethod(insertion_options)
+    executors = ("heatproof.perturbation.subsets",)
+
+    @property
+    def variants(self) -> int:
+        """The intact image, its baseline, and the patches."""
+        return self.settings["grid"] ** 2 + 2
+
+    def request(self, session: Session, batch: Batch) -> Request:
+        """Return the only call: subsets that leave out everything, and then all but one patch each."""
+        patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
+        removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
+        return partial(
+            import_module("heatproof.perturbation.subsets").subset_responses,
+            session.network,
+            batch.images,
+            batch.labels,
+            batch.ids,
+            [removed] * len(batch.ids),
+            self.settings["baseline"],
+            session.seed,
+            batch_size=session.batch_size,
+            baseline_options=self.settings["baseline_options"],
+            device=session.device,
+        )
+
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+        """Return what each patch gains over the baseline, (N, grid × grid), and the grid."""
+        drops = drops_of(arrays, reading.output)
+        return {reading.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
+
+
+@metric(
+    "patch_insertion",
+    higher_is_better=True,
+    range=(-1.0, 1.0),
+    source="Covert et al., Explaining by Removing, JMLR 2021, section 6 (include individual)",
+    reads=Insertions,
+)
+def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
+    """Spearman correlation of the attribution in each patch with the gain of that patch alone: higher is better.
+
+    The counterpart of single deletion: a patch that others can stand in for loses nothing when it is deleted, and gains
+    when it is all there is. Images of one patch are out of domain for a network that has not seen any.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W), signed: sums are taken as they are.
+    gains
+        (N, grid × grid): target logit of patch p on the baseline minus target logit of the baseline.
+    grid
+        Patches along one side.
+
+    Returns
+    -------
+    score : numpy.ndarray
+        (N,) float64 in [-1, 1]; NaN where it is undefined.
+    valid : numpy.ndarray
+        (N,) bool: false where the patch sums or the gains of an image are all equal or have a NaN.
+    curves : dict
+        Empty.
+
+    Raises
+    ------
+    HeatproofError
+        If maps and gains do not belong together, or the grid does not divide the maps.
+    """
+    sums = patch_sums(maps, grid)
+    if sums.shape != gains.shape:
+        raise HeatproofError(f"Gains {gains.shape} do not belong to {len(maps)} maps on a grid of {grid}.")
+    score = spearman_rows(sums, gains)
+    return score, ~np.isnan(score), {}

@@ -1,0 +1,102 @@
+"""Single insertion on a model whose gains are known, in memory and through the workflow's own jobs."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from toy_project import WHERE, Project
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.metrics.score import score
+from heatproof.plan.case import Network
+from heatproof.plan.graph import Graph
+from heatproof.plan.whole import make_plan
+from heatproof.responses.run import respond
+
+SIDE = 8
+
+
+class Additive(torch.nn.Module):
+    """A weighted sum over pixels, against zero."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.register_buffer("weights", weights)
+        self.passes = 0
+
+    def forward(self, images):
+        self.passes += len(images)
+        logit = (images.sum(1) * self.weights).sum((1, 2))
+        return torch.stack([logit, torch.zeros_like(logit)], dim=1)
+
+
+@pytest.fixture
+def planted():
+    generator = torch.Generator().manual_seed(3)
+    images = torch.rand(6, 3, SIDE, SIDE, generator=generator) + 0.1
+    model = Additive(torch.rand(SIDE, SIDE, generator=generator) * 0.04).eval()
+    return model, images, torch.zeros(6, dtype=torch.long), images.sum(1) * model.weights
+
+
+def test_the_truth_is_best_its_reverse_worst_and_a_constant_undefined(planted):
+    model, images, labels, truth = planted
+    for maps, expected in ((truth, 1.0), (-truth, -1.0)):
+        found = heatproof.evaluate("patch_insertion", model, images, labels, maps)
+        np.testing.assert_allclose(found["score"], expected)
+    flat = heatproof.evaluate("patch_insertion", model, images, labels, torch.ones_like(truth))
+    assert not flat["valid"].any()
+
+
+def test_a_patch_that_another_stands_in_for_gains_and_does_not_lose():
+    """Both patches hold the evidence and one is enough, so that a deletion finds nothing."""
+    images = torch.zeros(1, 1, 4, 4)
+    images[0, 0, 0, 0] = images[0, 0, 3, 3] = 1.0
+
+    def enough(batch):
+        logit = batch.flatten(1).sum(1).clamp(max=1)
+        return torch.stack([logit, 0 * logit], dim=1)
+
+    maps, labels = images[:, 0], torch.zeros(1, dtype=torch.long)
+    deleted, inserted = (
+        heatproof.evaluate(name, enough, images, labels, maps, grid=2)["score"].item()
+        for name in ("sds", "patch_insertion")
+    )
+    assert np.isnan(deleted)
+    assert inserted == pytest.approx(1)
+
+
+def test_every_variant_goes_through_once(planted):
+    model, images, labels, truth = planted
+    heatproof.evaluate("patch_insertion", model, images, labels, truth, grid=2)
+    assert model.passes == 6 * (1 + 1 + 4)
+
+
+def test_a_grid_that_does_not_divide_is_refused(planted):
+    with pytest.raises(HeatproofError, match="grid of 3 does not divide"):
+        heatproof.evaluate("patch_insertion", *planted, grid=3)
+
+
+def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
+    """No rule, no list and no stage knows it: the response is one of those that are made once for a network."""
+    change = {"metrics": [{"patch_insertion": {"baseline": "mean"}}], "explainers": ["saliency"]}
+    made = (
+        Project(tmp_path, **change, pretraining={"epochs": 1}, finetuning={"epochs": 1}).train().attribute().respond()
+    )
+    assert [name.partition("-")[0] for name in made.plan.model_responses] == ["insertions"]
+    job = next(job for job in Graph(made.plan).jobs() if "/insertions-" in job.outputs[0])
+    assert all(os.path.isfile(made.folder / path) for path in job.outputs)
+    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "patch_insertion")))
+    rows = pd.read_parquet(made.folder / "results/scores/toy/net/finetuned/patch_insertion.parquet")
+    assert rows.valid.all()
+    assert rows.score.nunique() > 3
+    before = made.bytes("subsets")
+    spec = made.plan.response_spec(Network(*WHERE), next(iter(made.plan.model_responses.values())), 0)
+    made.inside(respond, spec)
+    assert made.bytes("subsets") == before != {}
+
+
+def test_it_is_in_no_default_config():
+    assert "patch_insertion" not in make_plan({}).metrics
