@@ -106,11 +106,9 @@ def code_lines(text: str) -> dict[int, str]:
         if token.type not in SILENT:
             numbers.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            told = node.body[0]
-            numbers.difference_update(range(told.lineno, (told.end_lineno or told.lineno) + 1))
+        # Docstrings of attributes as well.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            numbers.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return {number: lines[number - 1] for number in sorted(numbers) if lines[number - 1].strip()}
 
 

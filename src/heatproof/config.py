@@ -1,14 +1,28 @@
-"""The config: defaults, the schema, and one clear sentence for what is wrong in it."""
+"""The config: every key with its type, bounds, default and description, and one sentence for what is wrong in one.
+
+The JSON schema in ``workflow/schemas`` and the tables of ``config/README.md`` are written from these classes by
+``python docs/config.py``.
+"""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
-from functools import cache, reduce
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
@@ -17,23 +31,331 @@ Config = dict[str, Any]
 
 # File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
 LONGEST_NAME = 150
+# Where names of a table stand in the schema, until the table is laid in.
+NAMES = "names"
+# The value of a key without a default that was not given.
+UNSET: Any = None
 
 
-def _packaged(name: str, in_repository: str) -> Path:
-    beside = Path(__file__).with_name(name)
-    return beside if beside.is_file() else Path(__file__).parents[2] / in_repository
+class Entries:
+    """Annotation of a mapping of names to settings that a config writes as a list of names or {name: settings}."""
+
+    def __init__(self, kind: str, least: int = 1) -> None:
+        self.kind, self.least = kind, least
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.with_info_before_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        settings = handler(schema)["additionalProperties"]
+        settings = {"anyOf": [{"type": "object"} if settings is True else settings, {"type": "null"}]}
+        entry = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": settings}
+        names = [{NAMES: self.kind}, {"type": "string"}]
+        return {"type": "array", "minItems": self.least, "items": {"anyOf": [*names, entry]}}
+
+    def _read(self, items: Any, info: Any) -> dict[str, Any]:
+        key = info.field_name
+        if isinstance(items, Mapping):  # read before
+            return dict(items)
+        if not isinstance(items, list) or len(items) < self.least:
+            raise HeatproofError(f"{key!r} in the config must be a list of names or {{name: settings}}, not {items!r}.")
+        entries: dict[str, Any] = {}
+        for place, item in enumerate(items):
+            name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
+            alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
+            if not alone or not isinstance(settings, Mapping | None):
+                raise HeatproofError(
+                    f"'{key}.{place}' in the config must be a name or {{name: settings}}, not {item!r}."
+                )
+            name = str(name)  # YAML reads 18 as a number
+            if name in entries:
+                raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
+            plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+            if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
+                raise HeatproofError(
+                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
+                    "bytes at most; what it refers to goes into its settings."
+                )
+            entries[name] = dict(settings or {})
+            if not isinstance(entries[name].get(self.kind, ""), str):
+                raise HeatproofError(
+                    f"{self.kind!r} in {key}: {name} must be a name, not {entries[name][self.kind]!r}."
+                )
+        return entries
 
 
-@cache
-def schema() -> dict[str, Any]:
-    """Return the schema of the config."""
-    path = _packaged("config.schema.yaml", "workflow/schemas/config.schema.yaml")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+class NameOf:
+    """Annotation of a name that a table of heatproof has; the plan looks it up."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        return {NAMES: self.kind}
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
+    if twice is not None:
+        raise PydanticCustomError("twice", "names {value} twice", {"value": repr(twice)})
+    return values
+
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Grid = Annotated[int, Field(ge=2)]
+Baseline = Annotated[str, NameOf("baseline")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+Distinct = AfterValidator(_distinct)
+ThreeNumbers = Field(min_length=3, max_length=3)
+
+
+class Section(BaseModel):
+    """Keys that stand together. Types are taken as they are: a text is no number, and 64.0 no whole number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def plain(self) -> Config:
+        """Return a mapping without what has no value, unless null was written."""
+        return {key: _plain(value) for key, value in self if value is not None or key in self.model_fields_set}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.plain()
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else copy.copy(value)
+
+
+class Training(Section):
+    """How a network is trained."""
+
+    epochs: Count
+    """Passes over the training images."""
+    batch_size: Annotated[int, Field(ge=2)]
+    """Images in one step."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """`sgd`, with momentum, or `adamw`."""
+    lr: Positive
+    """Learning rate at the start."""
+    momentum: Annotated[float, Field(ge=0)] = 0.9
+    """Momentum of SGD."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    """Weight decay."""
+    schedule: Literal["step", "cosine"]
+    """`step` multiplies the rate by `decay` every `decay_every` epochs, `cosine` lowers it to zero."""
+    decay: Positive = 0.1
+    """Factor of the step schedule."""
+    decay_every: Count = 10
+    """Epochs between steps of the step schedule."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Label smoothing in [0, 1)."""
+    shift: Annotated[int, Field(ge=0)] = 0
+    """Random shift of training images, in pixels either way."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """`float32`, or `bfloat16` for the passes of training in bfloat16, where float32 is too slow or too large. Weights,
+    steps and validation stay in float32; later stages have the `precision` at the top."""
+    devices: Count = 1
+    """GPUs of one node that share every batch; on a CPU, processes. More than 1 needs `pip install
+    "heatproof[multi-gpu]"` and a `batch_size` of at least two images for each. What stays the same and what does not:
+    `docs/devices.md`."""
+    seed: Seed = UNSET
+    """A seed of its own for this training, for example to finetune twice; left out, the `seed` at the top."""
+
+
+class Pretraining(Training):
+    """Training from scratch, for models without a `checkpoint`, or from the checkpoint with `transfer: true`."""
+
+    epochs: Count = 30
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    lr: Positive = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0005
+    schedule: Literal["step", "cosine"] = "cosine"
+
+
+class Finetuning(Training):
+    """In-domain finetuning with patch deletion (Hesse et al. 2024, section 3)."""
+
+    grid: Grid = 4
+    """Patches along one side of the image, of which one is deleted."""
+    baseline: Baseline = "zeros"
+    """What replaces the deleted patch."""
+    share: Share = 0.5
+    """Share of the training images that lose a patch."""
+    keep: Annotated[list[Count], Distinct] = []
+    """Epochs after which the weights are kept as well, counted from 1; `[]` for none. Each is weights of its own, such
+    as `finetuned_epoch4`, in all that follows."""
+    epochs: Count = 30
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    lr: Positive = 0.001
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0001
+    schedule: Literal["step", "cosine"] = "step"
+
+
+def describe(section: type[Section], key: str) -> str:
+    """Return the description of a key, which a section that gives it another default inherits."""
+    fields = (getattr(base, "model_fields", {}).get(key) for base in section.__mro__)
+    return next(" ".join(field.description.split()) for field in fields if field and field.description)
+
+
+def _overrides(name: str, base: type[Training], *without: str) -> type[Section]:
+    """Return a section with the keys of another, each of which may be left out."""
+    fields: dict[str, Any] = {}
+    for key, field in base.model_fields.items():
+        if key not in without:
+            fields[key] = (field.rebuild_annotation(), Field(default=None, description=describe(base, key)))
+    return create_model(name, __base__=Section, __doc__=f"Overrides of `{base.__name__.lower()}`.", **fields)
+
+
+PretrainingOverrides = _overrides("PretrainingOverrides", Pretraining)
+FinetuningOverrides = _overrides("FinetuningOverrides", Finetuning, "keep")
+WeightsSettings = _overrides("WeightsSettings", Finetuning)
+
+
+class ModelSettings(Section):
+    """What one model may say."""
+
+    architecture: Annotated[str, NameOf("architecture")] = UNSET
+    """A known architecture (`heatproof list models`, `docs/models.md`), or `package.module:callable` that takes
+    `num_classes` and returns a `torch.nn.Module`. Left out, the entry's name."""
+    options: dict[str, Any] = UNSET
+    """Options of the architecture, for example `{width: 8}`."""
+    datasets: list[str] = UNSET
+    """Names of the datasets that the model is for. Left out, all."""
+    checkpoint: Annotated[str, Field(min_length=1)] = UNSET
+    """Weights of your own, a file or a URL, instead of a training here. Safetensors, or what
+    `torch.load(weights_only=True)` reads. `package:` and a name takes them out of an installed package
+    (`docs/models.md`)."""
+    sha256: Digest = UNSET
+    """SHA-256 of the checkpoint, or at least its first 8 digits, as names of published files have them. Required for a
+    URL."""
+    transfer: bool = UNSET
+    """`true` begins the training of `pretraining` with the checkpoint, all but its classification head: for weights
+    that were made for other classes than the dataset's. The head is what follows from the number of classes, and starts
+    at random."""
+    mean: Annotated[list[float], ThreeNumbers] = UNSET
+    """Channel means of input in [0, 1], where not the architecture's. Must be those that the weights were trained with;
+    deleted patches are zero after it."""
+    std: Annotated[list[Positive], ThreeNumbers] = UNSET
+    """Channel standard deviations of input in [0, 1], as `mean`."""
+    cam_layer: str | None = None
+    """Submodule that class activation maps read, where not the architecture's. `null` for none: these methods become a
+    gap with its reason."""
+    pretraining: PretrainingOverrides = UNSET  # type: ignore[valid-type]
+    """Overrides of `pretraining` for this model."""
+    finetuning: FinetuningOverrides = UNSET  # type: ignore[valid-type]
+    """Overrides of `finetuning` for this model."""
+
+
+class Evaluation(Section):
+    """Which images are scored."""
+
+    images: Annotated[int, Field(ge=2)] = 64
+    """The first so many images are explained and scored. Raise it for narrower intervals; only the new images are
+    computed."""
+    accuracy_images: Annotated[int, Field(ge=0)] = 0
+    """The first so many get patch drops, for `accuracy.csv`. Cheap, so higher than `images`; never fewer than those are
+    used."""
+
+
+class Drops(Section):
+    """Which patch drops are cached and scored; every grid with every baseline."""
+
+    grids: Annotated[list[Grid], Distinct, Field(min_length=1)] = [4]
+    """Patches along one side of the image. 4 is the paper's P = 16. Each must divide the image."""
+    baselines: Annotated[list[Baseline], Distinct, Field(min_length=1)] = ["zeros"]
+    """What replaces a deleted patch: `zeros` (after normalisation), `random`, `blur`, or `mean`, the mean colour of the
+    training images."""
+    outputs: Annotated[list[Literal["logit", "probability"]], Distinct, Field(min_length=1)] = ["logit"]
+    """Score drops of the target's `logit`, of its softmax `probability`, or both; scores of the latter end in
+    `_probability`. Costs no network pass."""
+
+
+class Attribution(Section):
+    """What is explained."""
+
+    output: Literal["logit", "probability"] = "logit"
+    """What is explained: the label's `logit` or its `probability`. Maps of both are not on one scale."""
+
+
+class Scores(Section):
+    """How scores are summarised."""
+
+    bootstrap: Annotated[int, Field(ge=10)] = 1000
+    """Repetitions of the bootstrap over images (scores) and over test cases (Meta-Rank)."""
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Coverage of the intervals."""
+
+
+class Report(Section):
+    """What the figures and pages show; scores do not depend on it."""
+
+    images: Annotated[int, Field(ge=0)] = 4
+    """Images on the page of maps and on the index page. More make the pages larger, 0 makes none."""
+    all_metrics: bool = False
+    """Whether `snakemake all` makes all of `metrics`, the claims card, `results/ranking` and `results/similarity`, and
+    the index page shows them with the response curves; `false` leaves both at the patch drops, which need far fewer
+    network passes."""
+
+
+class Settings(Section):
+    """What to evaluate. Every key has a default; config/config.yaml is a whole example."""
+
+    seed: Seed = 0
+    """Seed of everything random. Change it to see how far results depend on chance; everything is made again."""
+    datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
+    """Datasets by name. Settings beside `dataset`, the kind, are options of its loader.
+    [docs/datasets.md](../docs/datasets.md) has all of them."""
+    evaluation: Evaluation = Evaluation()
+    models: Annotated[dict[str, ModelSettings], Entries("architecture")] = {"cifar_resnet20": ModelSettings()}
+    """Models by name; their settings are below."""
+    weights: Annotated[dict[str, WeightsSettings], Entries("weights")] = {  # type: ignore[valid-type]
+        "pretrained": WeightsSettings(),
+        "finetuned": WeightsSettings(),
+    }
+    """Which weights are scored. `pretrained` is the model as it is. All others are finetuned, and an entry's settings
+    override `finetuning`."""
+    pretraining: Pretraining = Pretraining()
+    finetuning: Finetuning = Finetuning()
+    drops: Drops = Drops()
+    attribution: Attribution = Attribution()
+    explainers: Annotated[dict[str, dict[Any, Any]], Entries("explainer")] = {"saliency": {}, "input_x_gradient": {}}
+    """Explainers by name. Settings beside `explainer`, the kind, are its options. Keep `random` and `edges`: without
+    them a table does not show what a map that knows no model would get. `randoms`, `gaussians`, `entropies`,
+    `edge_detectors` and `frequencies` are 36 more such maps; add them where response curves are cheap, or for IDSDS
+    alone."""
+    metrics: Annotated[dict[str, dict[Any, Any]], Entries("metric", least=0)] = {}
+    """What `results/scores.csv` has beside the patch drops: see below."""
+    scores: Scores = Scores()
+    report: Report = Report()
+    shard_size: Count = 256
+    """Images in one job. Lower it to spread a large evaluation over more jobs; the stores are made anew."""
+    attribution_jobs: Literal["together", "apart"] = "together"
+    """`together` makes all maps of a model and shard in one job, and each response along all of them in another;
+    `apart` has jobs for one explainer each. Take `apart` on a cluster."""
+    batch_size: Count = 64
+    """Images in one network pass. Lower it when memory runs out. Reruns nothing."""
+    threads: Count = 1
+    """CPU threads of one job; fixed, because float sums depend on it. Reruns nothing."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """`auto` takes a GPU where one is allotted, else the CPU. Reruns nothing."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16` (autocast).
+    Faster, with scores that differ a little: `docs/devices.md`. Makes those stages anew."""
+    compile: bool = False
+    """`torch.compile` where nothing looks into the network: drops and responses. Pays where a job takes minutes. Reruns
+    nothing."""
+    deterministic: bool = False
+    """Forbids algorithms that can differ from run to run on a GPU. On a CPU runs are the same in every bit anyway.
+    Reruns nothing."""
 
 
 def default_config() -> Config:
-    """Return the embedded default config as written, without the schema's defaults."""
-    return yaml.safe_load(_packaged("default.yaml", "config/config.yaml").read_text(encoding="utf-8"))
+    """Return the embedded default config as written, without the defaults of the keys."""
+    beside = Path(__file__).with_name("default.yaml")
+    path = beside if beside.is_file() else Path(__file__).parents[2] / "config/config.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def read_config(*paths: str | Path) -> Config:
@@ -71,7 +393,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
 
 
 def normalise(config: Mapping[str, Any]) -> Config:
-    """Check a config against the schema, fill in defaults, and turn its lists of entries into mappings.
+    """Check a config, fill in defaults, and turn its lists of entries into mappings.
 
     Returns
     -------
@@ -84,88 +406,86 @@ def normalise(config: Mapping[str, Any]) -> Config:
     HeatproofError
         One sentence for the first thing that is wrong.
     """
-    filled = copy.deepcopy(dict(config))
-    _validate(filled, schema(), "the config")
-    _fill(filled, schema())
-    for key in ("datasets", "models", "weights", "explainers", "metrics"):
-        filled[key] = _entries(filled[key], key)
-    for key, kind in (("datasets", "dataset"), ("explainers", "explainer"), ("metrics", "metric")):
-        for name, settings in filled[key].items():
-            if not isinstance(settings.get(kind, ""), str):
-                raise HeatproofError(f"{kind!r} in {key}: {name} must be a name, not {settings[kind]!r}.")
-    for name, settings in filled["models"].items():
-        _validate(settings, _definition("model_settings"), f"models: {name}")
-    for name, settings in filled["weights"].items():
-        _validate(settings, _definition("weights_settings"), f"weights: {name}")
-    return filled
+    try:
+        return Settings.model_validate(copy.deepcopy(dict(config))).plain()
+    except ValidationError as error:
+        raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
 
 
-def _definition(name: str) -> dict[str, Any]:
-    return {**schema()["$defs"][name], "$defs": schema()["$defs"]}
+def _sentence(error: ErrorDetails) -> str:
+    """Say in one sentence what pydantic found."""
+    loc = list(error["loc"])
+    inside: Any = Settings
+    where = "the config"
+    if loc[0] in ("models", "weights"):
+        where, inside = f"{loc[0]}: {loc[1]}", ModelSettings if loc[0] == "models" else WeightsSettings
+        loc = loc[2:]
+    value = error["input"]
+    if error["type"] in ("extra_forbidden", "invalid_key"):
+        *section, unknown = loc
+        for key in section:
+            inside = inside.model_fields[key].annotation
+        under = f" under {'.'.join(map(str, section))!r}" if section else ""
+        return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
+    place = f"{'.'.join(map(str, loc))!r} in {where}"
+    if error["type"] == "literal_error" and isinstance(value, str):
+        known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
+        return f"{place} cannot be {value!r}: {nearest(value, known)}"
+    if error["type"] == "twice":
+        return f"{place} {error['msg']}."
+    return f"{place} must be {_expected(error)}, not {value!r}."
 
 
-def _entries(items: Iterable[Any], key: str) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
-    for item in items:
-        name, settings = (item, {}) if isinstance(item, str) else next(iter(item.items()))
-        name = str(name)  # YAML reads 18 as a number
-        if name in entries:
-            raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
-        plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
-        if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
-            raise HeatproofError(
-                f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
-                f"bytes at most; what it refers to goes into its settings."
-            )
-        entries[name] = settings or {}
-    return entries
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "list": "a list",
+    "dict": "a mapping",
+    "model": "a mapping of keys to values",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_too_short": "a text of at least {min_length} character",
+    "string_pattern_mismatch": "of the form {pattern}",
+    "literal_error": "one of {expected}",
+}
 
 
-def _resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = node.get("$ref")
-    return schema()["$defs"][reference.rpartition("/")[2]] if reference else node
+def _expected(error: ErrorDetails) -> str:
+    kind = error["type"]
+    words = EXPECTED.get(kind) or EXPECTED.get(kind.partition("_")[0])
+    return words.format(**error.get("ctx", {})) if words else error["msg"].removeprefix("Input should be ")
 
 
-def _fill(config: Config, node: Mapping[str, Any]) -> None:
-    for key, child in _resolved(node).get("properties", {}).items():
-        if key not in config and "default" in child:
-            config[key] = copy.deepcopy(child["default"])
-        if key in config and isinstance(config[key], dict):
-            _fill(config[key], child)
+def schema(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    """Return the JSON schema of the config.
+
+    Parameters
+    ----------
+    names
+        What a config can name, by kind: datasets, architectures, explainers, metrics, weights and baselines.
+    """
+    made = _finish(Settings.model_json_schema(), names)
+    for section in made["$defs"].values():
+        for key in section["properties"].keys() & Training.model_fields.keys():
+            section["properties"][key]["description"] = describe(Training, key)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
-def _validate(value: Any, node: dict[str, Any], where: str) -> None:
-    import jsonschema
-
-    error = jsonschema.exceptions.best_match(_validator()(node).iter_errors(value))
-    if error is not None:
-        raise HeatproofError(_sentence(error, where))
-
-
-@cache
-def _validator() -> Any:
-    import jsonschema
-
-    # To JSON Schema 64.0 is an integer; to range() it is not.
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
-    )
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)
-
-
-def _sentence(error: Any, where: str) -> str:
-    path = ".".join(str(part) for part in error.absolute_path)
-    place = f"{path!r} in {where}" if path else where
-    if error.validator == "additionalProperties":
-        known = error.schema.get("properties", {})
-        unknown = next(key for key in error.instance if key not in known)
-        inside = f" under {path!r}" if path else ""
-        return f"There is no key {unknown!r}{inside} in {where}: {nearest(str(unknown), known)}"
-    if error.validator == "enum":
-        return f"{place} cannot be {error.instance!r}: {nearest(str(error.instance), map(str, error.validator_value))}"
-    if error.validator == "anyOf":
-        names = [name for option in error.validator_value for name in option.get("enum", ())]
-        if names and isinstance(error.instance, str):
-            return f"{place} cannot be {error.instance!r}: {nearest(error.instance, names)}"
-        return f"{place} must be a name or {{name: settings}}, not {error.instance!r}."
-    return f"{place} is not valid: {error.message}."
+def _finish(node: Any, names: Mapping[str, Iterable[str]]) -> Any:
+    if isinstance(node, list):
+        return [_finish(item, names) for item in node]
+    if not isinstance(node, dict):
+        return " ".join(node.split()) if isinstance(node, str) else node
+    # A title repeats its key, and a default of None says that there is none.
+    left_out = {"title", NAMES} | ({"default"} if node.get("default", 0) is None else set())
+    found = {key: _finish(item, names) for key, item in node.items() if key not in left_out}
+    if NAMES in node:
+        found["anyOf"] = [{"enum": sorted(names[node[NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
+    return found

@@ -19,13 +19,23 @@ BAD = {
     "key that is no text": ({1: 2}, "There is no key 1 in the config"),
     "key of a model": ({"models": [{"m": {"arch": "small_vit"}}]}, "'arch' in models: m: did you mean 'architecture'?"),
     "key of weights": ({"weights": [{"f": {"epoch": 3}}]}, "no key 'epoch' in weights: f: did you mean 'epochs'?"),
-    "nothing where something": ({"evaluation": None}, "'evaluation' in the config is not valid"),
-    "text for a number": ({"evaluation": {"images": "64"}}, "'64' is not of type 'integer'"),
-    "float for a count": ({"evaluation": {"images": 64.0}}, "64.0 is not of type 'integer'"),
-    "true for a count": ({"evaluation": {"images": True}}, "True is not of type 'integer'"),
+    "nothing where something": (
+        {"evaluation": None},
+        "'evaluation' in the config must be a mapping of keys",
+    ),
+    "text for a number": (
+        {"evaluation": {"images": "64"}},
+        "'evaluation.images' in the config must be a whole number, not '6",
+    ),
+    "float for a count": ({"evaluation": {"images": 64.0}}, "must be a whole number, not 64.0"),
+    "true for a count": ({"evaluation": {"images": True}}, "must be a whole number, not True"),
+    "a number that is none": (
+        {"finetuning": {"lr": float("nan")}},
+        "'finetuning.lr' in the config must be a finite",
+    ),
     "no models": ({"models": []}, "'models' in the config"),
     "a number for a model": ({"models": [18]}, "must be a name or {name: settings}, not 18"),
-    "two models in one entry": ({"models": [{"a": VIT, "b": VIT}]}, "too many properties"),
+    "two models in one entry": ({"models": [{"a": VIT, "b": VIT}]}, "must be a name or {name: settings}, not {'a'"),
     "unknown dataset": ({"datasets": ["digit"]}, "no dataset named 'digit': did you mean 'digits'?"),
     "unknown architecture": (
         {"models": ["small_vits"]},
@@ -33,11 +43,11 @@ BAD = {
     ),
     "unknown architecture of a model": (
         {"models": [{"m": {"architecture": "cifar_resnet_20"}}]},
-        "'architecture' in models: m cannot be 'cifar_resnet_20': did you mean 'cifar_resnet20'?",
+        "no architecture named 'cifar_resnet_20': did you mean 'cifar_resnet20'?",
     ),
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
     "explainer like no other": ({"explainers": ["qqqqq"]}, "named 'qqqqq': known are "),
-    "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "cannot be 'zero': did you mean 'zeros'?"),
+    "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "no baseline named 'zero': did you mean 'zeros'?"),
     "unknown metric": (
         {"metrics": ["mas_insertions"]},
         "There is no metric named 'mas_insertions': did you mean 'mas_insertion'?",
@@ -140,7 +150,10 @@ BAD = {
         {"models": [{"m": {**VIT, "sha256": "0" * 64}}]},
         "The model 'm' has a sha256 and no checkpoint",
     ),
-    "checkpoint without a name": ({"models": [{"m": {**VIT, "checkpoint": ""}}]}, "'checkpoint' in models: m is not"),
+    "checkpoint without a name": (
+        {"models": [{"m": {**VIT, "checkpoint": ""}}]},
+        "'checkpoint' in models: m must be",
+    ),
     "a name twice": ({"explainers": ["saliency", "saliency"]}, "explainers names 'saliency' twice"),
     "a name twice, once with settings": ({"weights": ["f", {"f": {"epochs": 1}}]}, "weights names 'f' twice"),
     "maps that collide": (
@@ -160,8 +173,8 @@ BAD = {
         "The weights 'f_epoch2' have the name that epoch 2 of 'f' gets by `keep`: rename them.",
     ),
     "epochs kept for one model": ({"models": [{"m": {**VIT, "finetuning": {"keep": [1]}}}]}, "no key 'keep'"),
-    "epoch 0": ({"finetuning": {"keep": [0]}}, "0 is less than the minimum of 1"),
-    "an epoch twice": ({"finetuning": {"keep": [1, 1]}}, "has non-unique elements"),
+    "epoch 0": ({"finetuning": {"keep": [0]}}, "'finetuning.keep.0' in the config must be at least 1, not 0."),
+    "an epoch twice": ({"finetuning": {"keep": [1, 1]}}, "'finetuning.keep' in the config names 1 twice."),
     "settings of pretrained": ({"weights": [{"pretrained": {"epochs": 1}}]}, "'pretrained' take no settings"),
     "dataset of a model": ({"models": [{"m": {**VIT, "datasets": ["digit"]}}]}, "did you mean 'digits'?"),
     "dataset without a model": ({"models": [{"m": {**VIT, "datasets": []}}]}, "No model is for the dataset 'digits'"),
@@ -173,7 +186,10 @@ BAD = {
         {"models": [{"m": {**VIT, "checkpoint": "m.pt", "sha256": "abc"}}]},
         "'sha256' in models: m",
     ),
-    "two channels": ({"models": [{"m": {**VIT, "mean": [0.5, 0.5]}}]}, "'mean' in models: m is not valid"),
+    "two channels": (
+        {"models": [{"m": {**VIT, "mean": [0.5, 0.5]}}]},
+        "'mean' in models: m must be a list of",
+    ),
     "module that is not there": (
         {"explainers": [{"x": {"explainer": "no_such.module:thing"}}]},
         "The explainer 'no_such.module:thing' cannot be imported (No module named 'no_such')",

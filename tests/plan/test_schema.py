@@ -1,6 +1,7 @@
 """The schema, the registries and the ready configs do not drift apart."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,42 +9,20 @@ import yaml
 
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.check import check_config
-from heatproof.config import default_config, merge, normalise, schema
+from heatproof.config import default_config, merge, normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.metrics.catalogue import METRICS
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.whole import make_plan
 from heatproof.training.loop import Schedule
 
 REPOSITORY = Path(__file__).parents[2]
-REGISTRIES = {
-    "dataset": DATASETS,
-    "architecture": ARCHITECTURES,
-    "explainer": EXPLAINERS,
-    # Those of tests and users are named by reference.
-    "baseline": BASELINES,
-}
+PAGE = runpy.run_path(str(REPOSITORY / "docs/config.py"))
 # What a user may leave out altogether, and so has no default.
-WITHOUT_DEFAULT = (
-    "model_settings",
-    "pretraining_overrides",
-    "finetuning_overrides",
-    "weights_settings",
-    "training_properties",
-)
-
-
-def enums(node, path=""):
-    """Yield every enum of strings with its path in the schema."""
-    if isinstance(node, dict):
-        if "enum" in node:
-            yield path, node["enum"]
-        for key, child in node.items():
-            yield from enums(child, f"{path}/{key}")
-    elif isinstance(node, list):
-        for place, child in enumerate(node):
-            yield from enums(child, f"{path}/{place}")
+WITHOUT_DEFAULT = ("ModelSettings", "PretrainingOverrides", "FinetuningOverrides", "WeightsSettings")
+SCHEMA = yaml.safe_load((REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 
 
 def properties(node, path=""):
@@ -56,37 +35,46 @@ def properties(node, path=""):
             yield from properties(child, f"{path}/{key}")
 
 
-@pytest.mark.parametrize("kind", REGISTRIES)
-def test_names_in_the_schema_are_those_of_the_registry(kind):
-    definition = schema()["$defs"][kind]
-    listed = definition.get("enum") or definition["anyOf"][0]["enum"]
-    assert sorted(listed) == sorted(REGISTRIES[kind])
-    assert len(set(listed)) == len(listed)
+def test_schema_and_readme_are_those_of_the_classes():
+    """`python docs/config.py` writes both."""
+    assert (REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8") == PAGE["schema_text"]()
+    assert PAGE["README"].read_text(encoding="utf-8") == PAGE["readme_text"]()
 
 
-def test_a_list_of_baselines_stands_nowhere_else_with_other_names():
-    found = [names for path, names in enums(schema()) if path.rsplit("/", 2)[-1] == "baseline"]
-    assert len(found) >= 3
-    assert all(sorted(names) == sorted(BASELINES) for names in found)
+def enums(node):
+    """Yield every list of names in the schema that stands beside the form of a user's own."""
+    if isinstance(node, dict):
+        if "anyOf" in node and any("pattern" in one for one in node["anyOf"]):
+            yield node["anyOf"]
+        for child in node.values():
+            yield from enums(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from enums(child)
 
 
-@pytest.mark.parametrize("kind", ["dataset", "architecture", "explainer"])
-def test_a_callable_of_ones_own_is_allowed(kind):
-    pattern = schema()["$defs"][kind]["anyOf"][1]["pattern"]
-    assert re.search(pattern, "my.package:build")
-    assert not re.search(pattern, "my.package")
-    assert not re.search(pattern, "my package:build")
+def test_names_in_the_schema_are_those_of_the_registries_and_ones_own():
+    found = list(enums(SCHEMA))
+    named = [sorted(one["enum"]) for options in found for one in options if "enum" in one]
+    for registry in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS, BASELINES):
+        assert sorted(registry) in named
+    for options in found:
+        pattern = next(one["pattern"] for one in options if "pattern" in one)
+        assert re.search(pattern, "my.package:build")
+        assert not re.search(pattern, "my.package")
+        assert not re.search(pattern, "my package:build")
 
 
 @pytest.mark.parametrize(
-    ("path", "node"), list(properties(schema())), ids=lambda value: value if isinstance(value, str) else ""
+    ("path", "node"), list(properties(SCHEMA)), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_key_is_described_and_has_a_default(path, node):
-    assert node["description"][0].isupper() or node["description"][0] == "`"
-    assert node["description"].endswith((".", ")"))
+    described = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+    assert described["description"][0].isupper() or described["description"][0] == "`"
+    assert described["description"].endswith((".", ")"))
     if not any(name in path for name in WITHOUT_DEFAULT) and not path.endswith("/seed"):
         assert "default" in node
-    assert "default" in schema()["properties"]["seed"]
+    assert "default" in SCHEMA["properties"]["seed"]
 
 
 def test_every_mapping_refuses_what_it_does_not_know():
@@ -97,14 +85,14 @@ def test_every_mapping_refuses_what_it_does_not_know():
             for key, child in node.items():
                 yield from objects(child, f"{path}/{key}")
 
-    found = dict(objects(schema()))
+    found = dict(objects(SCHEMA))
     assert len(found) > 5
     assert [path for path, node in found.items() if node.get("additionalProperties") is not False] == []
 
 
 def test_the_defaults_alone_are_a_whole_config():
     filled = normalise({})
-    assert set(filled) == set(schema()["properties"])
+    assert set(filled) == set(SCHEMA["properties"])
     assert make_plan({}).methods
 
 
@@ -114,11 +102,11 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     filled = normalise({})
     assert set(filled["pretraining"]) == fields
     assert set(filled["finetuning"]) == fields | {"grid", "baseline", "share", "keep"}
-    overrides = schema()["$defs"]
-    assert set(overrides["pretraining_overrides"]["properties"]) == fields | {"seed"}
+    overrides = SCHEMA["$defs"]
+    assert set(overrides["PretrainingOverrides"]["properties"]) == fields | {"seed"}
     own = fields | {"seed", "grid", "baseline", "share"}
-    assert set(overrides["finetuning_overrides"]["properties"]) == own
-    assert set(overrides["weights_settings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
+    assert set(overrides["FinetuningOverrides"]["properties"]) == own
+    assert set(overrides["WeightsSettings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
 
 
 # The papers' grids need data of the user's own: tests/estimate plans them without.
@@ -137,7 +125,7 @@ def test_ready_configs_are_sound(path):
 
 def test_the_default_config_names_every_key_at_the_top():
     """It is the example from which users start."""
-    assert set(default_config()) == set(schema()["properties"])
+    assert set(default_config()) == set(SCHEMA["properties"])
 
 
 def test_merging_replaces_lists_and_joins_mappings():

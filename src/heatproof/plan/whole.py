@@ -12,9 +12,11 @@ from heatproof.config import normalise
 from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
+from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.scoring import Scoring
+from heatproof.registry import look_up
 
 # What enters the stages, upstream first.
 BUILDERS = (jobs, reports)
@@ -78,6 +80,9 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
+    finetunings = [plan.finetuning(model, weights) or {} for model in plan.models for weights in plan.weights]
+    for name in [*plan.baselines, *(settings["baseline"] for settings in finetunings if settings)]:
+        look_up(BASELINES, name, "baseline")
     _check_kept(plan)
     _check_devices(plan)
     for dataset, model in plan.pairs():

@@ -1,0 +1,99 @@
+"""Write the schema and the tables of config/README.md from the config's classes: `python docs/config.py`."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.config import (
+    ModelSettings,
+    Section,
+    Settings,
+    WeightsSettings,
+    default_config,
+    describe,
+    normalise,
+    schema,
+)
+from heatproof.data.catalogue import DATASETS
+from heatproof.metrics.catalogue import METRICS
+from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.perturbation.baselines import BASELINES
+from heatproof.plan.paths import PRETRAINED
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+README = ROOT / "config/README.md"
+NAMES = {
+    "dataset": DATASETS,
+    "architecture": ARCHITECTURES,
+    "explainer": EXPLAINERS,
+    "metric": METRICS,
+    "weights": [PRETRAINED, "finetuned"],
+    "baseline": BASELINES,
+}
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def schema_text() -> str:
+    """Return the schema as YAML."""
+    return "# Written by docs/config.py.\n" + yaml.safe_dump(schema(NAMES), sort_keys=False, width=120)
+
+
+def readme_text() -> str:
+    """Return config/README.md with its tables made anew."""
+    return TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], README.read_text(encoding="utf-8"))
+
+
+def work_table() -> str:
+    """Return the table of what is said of machines and jobs."""
+    return with_defaults(list(Settings.model_fields)[list(Settings.model_fields).index("shard_size") :])
+
+
+def evaluated_table() -> str:
+    """Return the table of what is evaluated."""
+    keys = list(Settings.model_fields)
+    before = keys[: keys.index("shard_size")]
+    return with_defaults([key for key in before if key not in ("pretraining", "finetuning")])
+
+
+def with_defaults(keys: list[str]) -> str:
+    """Return a table of keys, those of sections with a dot, and their defaults in the embedded config."""
+    embedded = normalise(default_config())
+    lines = ["| key | default | what it does, and when to change it |", "| --- | --- | --- |"]
+    for key in keys:
+        section = Settings.model_fields[key].annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            rows = [(f"{key}.{name}", embedded[key][name], describe(section, name)) for name in section.model_fields]
+        else:
+            rows = [(key, embedded[key], describe(Settings, key))]
+        lines += [f"| `{name}` | {default(value)} | {text} |" for name, value, text in rows]
+    return "\n".join(lines) + "\n"
+
+
+def default(value: object) -> str:
+    """Return a value as a config writes it; long ones stand in the embedded config."""
+    value = list(value) if isinstance(value, dict) else value
+    if isinstance(value, list) and len(value) > 2:
+        return "as in `config.yaml`"
+    return f"`{yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}`"
+
+
+def plain_table(*sections: type[Section]) -> str:
+    """Return a table of the keys of sections."""
+    rows = {key: describe(section, key) for section in sections for key in section.model_fields}
+    lines = ["| key | what it does |", "| --- | --- |", *(f"| `{key}` | {text} |" for key, text in rows.items())]
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "evaluated": evaluated_table,
+    "work": work_table,
+    "models": lambda: plain_table(ModelSettings),
+    "training": lambda: plain_table(WeightsSettings),
+}
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    README.write_text(readme_text(), encoding="utf-8")
