@@ -1,5 +1,7 @@
 """Claims are tested as their rules say: on made-up scores whose truth is known."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from heatproof.claims.card import COLUMNS, claims_table
 from heatproof.claims.catalogue import CLAIMS, PAPERS
 from heatproof.claims.evidence import Case, Evidence, Method, Model, correlate_ranks
 from heatproof.claims.registry import Untestable
+from heatproof.models.catalogue import ARCHITECTURES
 
 IMAGES = 40
 NAMES = {
@@ -22,13 +25,19 @@ NAMES = {
     "random": ("random", "raw"),
 }
 METHODS = [Method(name, kind, kind, transform, kind != "random") for name, (kind, transform) in NAMES.items()]
+
+
+def model(name, architecture, options):
+    return Model(name, **asdict(ARCHITECTURES[architecture].design_for(options)))
+
+
 MODELS = {
-    "r20": Model.read("r20", "cifar_resnet20", {"width": 8}),
-    "r56": Model.read("r56", "cifar_resnet56", {"width": 8}),
-    "wide": Model.read("wide", "cifar_resnet20", {"width": 16}),
-    "v11": Model.read("v11", "cifar_vgg11_bn", {"width": 8}),
-    "plain": Model.read("plain", "cifar_vgg11", {"width": 8}),
-    "bag": Model.read("bag", "cifar_bagnet", {"width": 8}),
+    "r20": model("r20", "cifar_resnet20", {"width": 8}),
+    "r56": model("r56", "cifar_resnet56", {"width": 8}),
+    "wide": model("wide", "cifar_resnet20", {"width": 16}),
+    "v11": model("v11", "cifar_vgg11_bn", {"width": 8}),
+    "plain": model("plain", "cifar_vgg11", {"width": 8}),
+    "bag": model("bag", "cifar_bagnet", {"width": 8}),
 }
 
 
@@ -231,13 +240,13 @@ def test_methods_are_found_by_what_they_are():
     ("architecture", "options", "expected"),
     [
         ("cifar_resnet20", {"width": 4}, ("resnet", 20, 4, True, True)),
-        ("cifar_resnet20_fixup", {}, ("resnet", 20, 1, False, True)),
-        ("cifar_vgg11_nobias", {}, ("vgg", 11, 1, False, False)),
+        ("cifar_resnet20_fixup", {}, ("resnet", 20, 16, False, True)),
+        ("cifar_vgg11_nobias", {}, ("vgg", 11, 64, False, False)),
         ("torchvision_model", {"name": "wide_resnet50_2"}, ("resnet", 50, 2, True, True)),
         ("torchvision_model", {"name": "vgg16"}, ("vgg", 16, 1, False, True)),
-        ("timm_model", {"name": "vit_base_patch16_224"}, ("vit", None, 1, True, True)),
+        ("timm_model", {"name": "vit_base_patch16_224"}, ("vit", None, 1, False, True)),
     ],
 )
-def test_design_is_read_off_names(architecture, options, expected):
-    model = Model.read("any", architecture, options)
-    assert (model.family, model.depth, model.width, model.batch_norm, model.bias) == expected
+def test_design_is_said_where_an_architecture_is_registered(architecture, options, expected):
+    made = model("any", architecture, options)
+    assert (made.family, made.depth, made.width, made.batch_norm, made.bias) == expected

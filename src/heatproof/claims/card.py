@@ -35,7 +35,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         scores,
         cases,
         [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
-        {name: Model.read(name, **model) for name, model in spec["models"].items()},
+        {name: Model(name, **model) for name, model in spec["models"].items()},
         pd.read_csv(checked(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
         seed=spec["seed"],

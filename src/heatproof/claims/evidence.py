@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -70,23 +69,6 @@ class Model:
     width: float | None
     batch_norm: bool
     bias: bool
-
-    @classmethod
-    def read(cls, name: str, architecture: str, options: Mapping[str, Any]) -> Model:
-        """Read it off the names of architectures, ours and those of torchvision and timm."""
-        text = f"{options.get('name', architecture)}".lower()
-        family = next((word for word in ("bagnet", "bcos", "resnet", "vgg", "vit", "densenet") if word in text), text)
-        depth = re.search(r"(?:resnet|vgg)(\d+)", text)
-        plain = "fixup" in text or "nobias" in text or (family == "vgg" and "_bn" not in text)
-        width = options.get("width", 2 if "wide" in text else 1)
-        return cls(
-            name,
-            family,
-            int(depth[1]) if depth else None,
-            float(width),
-            batch_norm=not plain,
-            bias="nobias" not in text,
-        )
 
 
 class Evidence:

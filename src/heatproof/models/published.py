@@ -10,7 +10,7 @@ from typing import Any
 
 from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import IMAGENET, InputFacts, architecture
+from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 from heatproof.registry import nearest
 
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -48,6 +48,20 @@ _TIMM_HALF = {
     **{f"vit_{size}_patch16_224": TOKENS for size in ("tiny", "small", "base")},
 }
 TIMM_LAYERS = {**_TIMM_IMAGENET, **_TIMM_HALF}
+# Alike in both libraries; any other network is a family of its own.
+DESIGNS = {
+    **{f"resnet{depth}": Design("resnet", depth) for depth in (18, 34, 50, 101, 152)},
+    "wide_resnet50_2": Design("resnet", 50, width=2),
+    "wide_resnet101_2": Design("resnet", 101, width=2),
+    **{f"vgg{depth}": Design("vgg", depth, batch_norm=False) for depth in (11, 13, 16, 19)},
+    **{f"vgg{depth}_bn": Design("vgg", depth) for depth in (11, 13, 16, 19)},
+    **dict.fromkeys(_DENSENETS, Design("densenet")),
+    **{
+        name: Design("vit", batch_norm=False)
+        for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items()
+        if layer == TOKENS
+    },
+}
 NO_LAYER = "no layer for class activation maps is known of this network: name one in the model's cam_layer"
 # In training they return the logits of side branches as well.
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
@@ -111,7 +125,12 @@ def _facts(
     return InputFacts(mean, std, (size, size) if size else fixed, layer, NO_LAYER)
 
 
-@architecture("torchvision_model", torchvision_facts)
+def _design(*, name: str, size: int | None = None) -> Design:
+    base = name.partition(".")[0]
+    return DESIGNS.get(base, Design(base))
+
+
+@architecture("torchvision_model", torchvision_facts, _design)
 def torchvision_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
     """Network of torchvision by its name there, such as resnet50; `size` is for vision transformers alone."""
     from heatproof.models._published import build_torchvision
@@ -119,7 +138,7 @@ def torchvision_model(num_classes: int, *, name: str, size: Count | None = None)
     return build_torchvision(name, num_classes, size)
 
 
-@architecture("timm_model", timm_facts)
+@architecture("timm_model", timm_facts, _design)
 def timm_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
     """Network of timm by its name there, such as inception_v4; `size` is for vision transformers alone."""
     from heatproof.models._published import build_timm

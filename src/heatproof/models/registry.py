@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +40,29 @@ class InputFacts:
 
 
 @dataclass(frozen=True)
+class Design:
+    """What sets networks apart in claims on their design.
+
+    Attributes
+    ----------
+    family
+        The kind of network, for example ``resnet``.
+    depth
+        Number of layers that its name counts; None where it counts none.
+    width
+        Channels, or a factor of them, that networks of one family and depth are compared by.
+    batch_norm, bias
+        Whether it has batch norm, and biases.
+    """
+
+    family: str
+    depth: int | None = None
+    width: float = 1.0
+    batch_norm: bool = True
+    bias: bool = True
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A way to build a network: ``build(num_classes, **options)`` returns a torch.nn.Module.
 
@@ -55,6 +78,8 @@ class Architecture:
         Every option with its default; one without a default has ``...``.
     facts_of
         Where the facts depend on the options: ``facts_of(**options)`` returns them, and stands above `facts`.
+    design
+        What its networks are; or a function of the options that returns it.
     """
 
     name: str
@@ -62,6 +87,7 @@ class Architecture:
     facts: InputFacts
     options: Mapping[str, Any]
     facts_of: Callable[..., InputFacts] | None = None
+    design: Design | Callable[..., Design] | None = None
 
     def facts_for(self, options: Mapping[str, Any]) -> InputFacts:
         """Return the facts of a network built with these options, in which every option without a default stands.
@@ -73,6 +99,12 @@ class Architecture:
         """
         return self.facts if self.facts_of is None else self.facts_of(**options)
 
+    def design_for(self, options: Mapping[str, Any]) -> Design:
+        """Return what a network built with these options is; one that does not say is a family of its own."""
+        if not isinstance(self.design, Design):
+            return Design(self.name) if self.design is None else self.design(**options)
+        return replace(self.design, width=float({**self.options, **options}.get("width", self.design.width)))
+
     @property
     def summary(self) -> str:
         """First line of the builder's docstring."""
@@ -83,7 +115,9 @@ ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, facts: InputFacts | Callable[..., InputFacts]
+    name: str,
+    facts: InputFacts | Callable[..., InputFacts],
+    design: Design | Callable[..., Design] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a builder in the table of architectures; its keyword-only arguments are the options.
 
@@ -94,6 +128,9 @@ def architecture(
     facts
         What the networks expect; or, where that depends on the options, a function that takes the builder's options
         and returns it.
+    design
+        What the networks are: family, depth, batch norm, bias; or a function of the options that returns it. An option
+        `width` is the width.
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +140,7 @@ def architecture(
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
         fixed, facts_of = (facts, None) if isinstance(facts, InputFacts) else (InputFacts(), facts)
-        ARCHITECTURES[name] = Architecture(name, build, fixed, MappingProxyType(options), facts_of)
+        ARCHITECTURES[name] = Architecture(name, build, fixed, MappingProxyType(options), facts_of, design)
         return build
 
     return enter

@@ -5,37 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.bounds import Count
-from heatproof.models.registry import IMAGENET, InputFacts, architecture
+from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="stages")
 LARGE = InputFacts(*IMAGENET, cam_layer="stages")
 
 
-@architecture("cifar_resnet20", FACTS)
+@architecture("cifar_resnet20", FACTS, Design("resnet", 20))
 def cifar_resnet20(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-20 (He et al. 2016, section 4.2): three stages of three blocks, `width` channels in the first."""
     return _resnet(num_classes, 3, width)
 
 
-@architecture("cifar_resnet32", FACTS)
+@architecture("cifar_resnet32", FACTS, Design("resnet", 32))
 def cifar_resnet32(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-32 (He et al. 2016, section 4.2): three stages of five blocks."""
     return _resnet(num_classes, 5, width)
 
 
-@architecture("cifar_resnet44", FACTS)
+@architecture("cifar_resnet44", FACTS, Design("resnet", 44))
 def cifar_resnet44(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-44 (He et al. 2016, section 4.2): three stages of seven blocks."""
     return _resnet(num_classes, 7, width)
 
 
-@architecture("cifar_resnet56", FACTS)
+@architecture("cifar_resnet56", FACTS, Design("resnet", 56))
 def cifar_resnet56(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-56 (He et al. 2016, section 4.2): three stages of nine blocks."""
     return _resnet(num_classes, 9, width)
 
 
-@architecture("cifar_resnet20_fixup", FACTS)
+@architecture("cifar_resnet20_fixup", FACTS, Design("resnet", 20, batch_norm=False))
 def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-20 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
     from heatproof.models._resnet import FixupResNet
@@ -43,7 +43,7 @@ def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
     return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=True)
 
 
-@architecture("cifar_resnet20_nobias", FACTS)
+@architecture("cifar_resnet20_nobias", FACTS, Design("resnet", 20, batch_norm=False, bias=False))
 def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-20 without batch norm and without any bias: input × gradient sums to the logit."""
     from heatproof.models._resnet import FixupResNet
@@ -51,7 +51,7 @@ def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
     return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=False)
 
 
-@architecture("resnet50_fixup", LARGE)
+@architecture("resnet50_fixup", LARGE, Design("resnet", 50, batch_norm=False))
 def resnet50_fixup(num_classes: int, *, width: Count = 64) -> Any:
     """ResNet-50 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
     from heatproof.models._resnet import FixupResNet50
@@ -59,7 +59,7 @@ def resnet50_fixup(num_classes: int, *, width: Count = 64) -> Any:
     return FixupResNet50(num_classes, width=width, bias=True)
 
 
-@architecture("resnet50_nobias", LARGE)
+@architecture("resnet50_nobias", LARGE, Design("resnet", 50, batch_norm=False, bias=False))
 def resnet50_nobias(num_classes: int, *, width: Count = 64) -> Any:
     """ResNet-50 without batch norm and without any bias: input × gradient sums to the logit."""
     from heatproof.models._resnet import FixupResNet50

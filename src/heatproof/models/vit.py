@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.bounds import Count
-from heatproof.models.registry import InputFacts, architecture
+from heatproof.models.registry import Design, InputFacts, architecture
 
 
-@architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"))
+@architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"), Design("vit", batch_norm=False))
 def small_vit(
     num_classes: int, *, size: Count = 32, patch: Count = 4, dim: Count = 48, depth: Count = 4, heads: Count = 3
 ) -> Any:

@@ -13,7 +13,7 @@ from heatproof.data.catalogue import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.packaged import is_packaged, look_up_packaged
-from heatproof.models.registry import InputFacts
+from heatproof.models.registry import Design, InputFacts
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
 
@@ -51,6 +51,7 @@ class ModelEntry:
     architecture: str
     options: Mapping[str, Any]
     facts: InputFacts
+    design: Design
     datasets: tuple[str, ...]
     checkpoint: str | None
     sha256: str | None
@@ -105,6 +106,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
         build = entry.build
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
     facts = entry.facts_for(options) if entry else InputFacts()
+    design = entry.design_for(options) if entry else Design(architecture)
     overrides: dict[str, Any] = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
     if "cam_layer" in given:
         overrides["cam_layer"] = given["cam_layer"]
@@ -140,6 +142,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
         architecture=architecture,
         options=options,
         facts=replace(facts, **overrides),
+        design=design,
         datasets=datasets,
         checkpoint=checkpoint,
         sha256=sha256,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -214,10 +215,7 @@ def claims(plan: Scoring) -> Made:
         },
         "kept": {name: entry for name, (entry, _) in plan.kept.items()},
         "methods": _claimed_methods(plan),
-        "models": {
-            name: {"architecture": model.architecture, "options": dict(model.options)}
-            for name, model in plan.models.items()
-        },
+        "models": {name: asdict(model.design) for name, model in plan.models.items()},
         "accuracy": paths.ACCURACY,
         "offsets": offsets,
         "upstream": [scores["upstream"], tables(plan)[0]["key"]],
