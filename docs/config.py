@@ -1,6 +1,7 @@
-"""Write the schema and the tables of config/README.md from the config's classes: `python docs/config.py`."""
+"""Write the schema and the tables of config/README.md from the config's classes: `python docs/config.py`; `--check` compares."""
 
 import re
+import sys
 from pathlib import Path
 
 import yaml
@@ -95,5 +96,8 @@ TABLES = {
 }
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
-    README.write_text(readme_text(), encoding="utf-8")
+    for path, text in ((SCHEMA, schema_text()), (README, readme_text())):
+        if "--check" not in sys.argv:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.name} is not what the config's classes say: run python docs/config.py.")

@@ -304,6 +304,10 @@ class Settings(Section):
 
     seed: Seed = 0
     """Seed of everything random. Change it to see how far results depend on chance; everything is made again."""
+    plugins: list[str] = []
+    """Modules of your own, as `my_package.module`, that register explainers, metrics, models, datasets, claims or
+    figures. They are imported by the plan and by every job; installed packages declare theirs as entry points of the
+    group `heatproof` instead."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
     """Datasets by name. Settings beside `dataset`, the kind, are options of its loader.
     [docs/datasets.md](../docs/datasets.md) has all of them."""

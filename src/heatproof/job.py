@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.registry import load_plugins
 from heatproof.store import read_json
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = read_json(path)
         if told is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
+        load_plugins(machine.get("plugins", ()))
         module, _, name = told["run"].partition(":")
         stage = getattr(import_module(module), name)
         started = psutil.Process().create_time()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
 from heatproof.errors import HeatproofError
@@ -39,6 +42,45 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table)}")
     return table[name]
+
+
+def load_modules(package: str, decorator: str) -> None:
+    """Import the modules of a package that register something with a decorator.
+
+    The other modules cost seconds to import, which every process of a plan would pay.
+    """
+    found = importlib.util.find_spec(package)
+    for folder in (found and found.submodule_search_locations) or ():
+        for file in sorted(Path(folder).glob("*.py"), key=lambda file: file.stem):
+            if f"\n@{decorator}(" in file.read_text(encoding="utf-8"):
+                importlib.import_module(f"{package}.{file.stem}")
+
+
+def load_plugins(named: Iterable[str] = ()) -> list[str]:
+    """Import modules that register explainers, metrics, models or the like, and return their names.
+
+    Parameters
+    ----------
+    named
+        Modules that a config names; those that installed packages declare as entry points of the group ``heatproof``
+        come on top.
+
+    Raises
+    ------
+    HeatproofError
+        If one of them cannot be imported.
+    """
+    modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # the module's code is the user's, and can fail in any way
+            reason = " ".join(str(error).split())
+            raise HeatproofError(
+                f"The plugin {module!r} cannot be imported ({reason}): write it as package.module, and make it "
+                "importable (installed, or on PYTHONPATH)."
+            ) from None
+    return modules
 
 
 def is_reference(name: str) -> bool:

@@ -61,7 +61,7 @@ ALLOWED = {
     "check": BASE | {"config", "plan", "models"},
     "workflow": {"errors", "provenance", "store", "plan", "adopt", "check"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "job": {"errors", "store"},
+    "job": {"errors", "registry", "store"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE | {"config", "data", "models", "training", "responses", "plan"},
     "cli": {"errors", "job", "check", "accept", "config", "plan", "workflow", "report", "estimate"},

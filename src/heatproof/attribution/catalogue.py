@@ -1,24 +1,8 @@
-"""Every explainer, entered by importing the modules that define them."""
+"""Every explainer, entered by importing the modules of this package that define one."""
 
-from heatproof.attribution import (  # noqa: F401
-    adaptive,
-    attention,
-    backprop,
-    bottleneck,
-    cam,
-    deep,
-    expected,
-    extremal,
-    gradient,
-    intrinsic,
-    noise,
-    path,
-    perturbation,
-    reference,
-    relevance,
-    superpixels,
-    transformer_relevance,
-)
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.registry import load_modules
+
+load_modules("heatproof.attribution", "explainer")
 
 __all__ = ["EXPLAINERS"]

@@ -1,7 +1,13 @@
-"""All claims: importing this module fills the table."""
+"""Every claim, entered by importing the modules of this package that define one."""
 
-from heatproof.claims import idsds  # noqa: I001 - the order of the card
-from heatproof.claims import design, reproduction, consistency, magnitude, dual
 from heatproof.claims.registry import CLAIMS, PAPERS
+from heatproof.registry import load_modules
 
-__all__ = ["CLAIMS", "PAPERS", "consistency", "design", "dual", "idsds", "magnitude", "reproduction"]
+load_modules("heatproof.claims", "claim")
+
+# The order of the card: paper by paper.
+_ordered = sorted(CLAIMS.items(), key=lambda item: list(PAPERS).index(item[1].paper))
+CLAIMS.clear()
+CLAIMS.update(_ordered)
+
+__all__ = ["CLAIMS", "PAPERS"]

@@ -1,17 +1,8 @@
-"""Every dataset, entered by importing the modules that define them."""
+"""Every dataset, entered by importing the modules of this package that define one."""
 
-from heatproof.data import (  # noqa: F401
-    cifar,
-    digits,
-    elpv,
-    fashion_mnist,
-    food101,
-    image_folder,
-    imagenet,
-    parts,
-    places365,
-    watermarked,
-)
 from heatproof.data.registry import DATASETS
+from heatproof.registry import load_modules
+
+load_modules("heatproof.data", "dataset")
 
 __all__ = ["DATASETS"]

@@ -1,6 +1,8 @@
-"""Every architecture, entered by importing the modules that define them."""
+"""Every architecture, entered by importing the modules of this package that define one."""
 
-from heatproof.models import bagnet, bcos, published, resnet, vgg, vit  # noqa: F401
 from heatproof.models.registry import ARCHITECTURES
+from heatproof.registry import load_modules
+
+load_modules("heatproof.models", "architecture")
 
 __all__ = ["ARCHITECTURES"]

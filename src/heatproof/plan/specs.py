@@ -293,7 +293,9 @@ class Specs(Chosen):
 
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
-        return {key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic")}
+        return {
+            key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
+        }
 
 
 @cache

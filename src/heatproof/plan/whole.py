@@ -16,7 +16,7 @@ from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.scoring import Scoring
-from heatproof.registry import look_up
+from heatproof.registry import load_plugins, look_up
 
 # What enters the stages, upstream first.
 BUILDERS = (jobs, reports)
@@ -75,7 +75,8 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     HeatproofError
         One sentence for the first thing that is wrong, before any work starts.
     """
-    plan = Plan(normalise(config))
+    checked = normalise(config)
+    plan = Plan({**checked, "plugins": load_plugins(checked["plugins"])})
     _ = plan.explainers, plan.methods, plan.metrics
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:
