@@ -1,4 +1,4 @@
-"""Write the schema and the tables of config/README.md from the config's classes: `python docs/config.py`; `--check` compares."""
+"""Write the schema and the tables of config/README.md from the config's classes; `--check` compares them."""
 
 import re
 import sys
