@@ -15,8 +15,7 @@ import torchvision
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
-from heatproof.metrics.correlation import spearman_rows
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.models.precision import set_precision
 from heatproof.perturbation.patches import patch_responses
 

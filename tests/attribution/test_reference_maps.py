@@ -6,7 +6,7 @@ import torch
 
 from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.registry import Explained
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums
 
 
 def without_model(explained, **changes):

@@ -76,7 +76,7 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
 EDITS = {
     "of the module itself": ("src/heatproof/metrics/score.py", "COLUMNS = [", "COLUMNS = COLS = [", {"score"}),
     "two imports away": (
-        "src/heatproof/metrics/correlation.py",
+        "src/heatproof/metrics/arrays.py",
         "import numpy as np",
         "import numpy as np\nEDITED = 1",
         {"score"},

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof._study import Remembered
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.remembered import Remembered
 from heatproof.ranking.reliability import reliability_table
 
 SIDE = 8

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
 from heatproof.perturbation.patches import patch_responses
 

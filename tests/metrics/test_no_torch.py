@@ -7,7 +7,7 @@ MODULES = (
     "heatproof.metrics.catalogue",
     "heatproof.metrics.bootstrap",
     "heatproof.ranking.ranks",
-    "heatproof.ranking.bradley_terry",
+    "heatproof.ranking.ranks",
     "heatproof.ranking.meta_rank",
     "heatproof.grids",
     "heatproof.perturbation.baselines",

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import spearmanr
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.arrays import spearman_rows
 
 few_values = st.integers(-3, 3).map(float)
 any_values = st.floats(-1e6, 1e6, allow_subnormal=False)

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from heatproof.ranking import bradley_terry as module
-from heatproof.ranking.bradley_terry import bradley_terry
-from heatproof.ranking.ranks import pairwise_wins
+from heatproof.ranking import ranks as module
+from heatproof.ranking.ranks import bradley_terry, pairwise_wins
 
 
 def expected_minus_seen_wins(strengths, wins):

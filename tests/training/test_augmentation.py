@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heatproof.randomness import torch_generator
-from heatproof.training.augmentation import delete_random_patches, shift_randomly
+from heatproof.training.loop import delete_random_patches, shift_randomly
 
 GRID, SIZE = 4, 12
 PATCH = SIZE // GRID

@@ -21,7 +21,7 @@ from heatproof.responses.run import respond
 from heatproof.store import read_json
 from heatproof.training import stages
 from heatproof.training.journal import Journal
-from heatproof.training.kept import keep_epoch
+from heatproof.training.stages import keep_epoch
 
 FOLDER = "results/weights/toy/net"
 

@@ -18,7 +18,7 @@ def test_a_run_a_rerun_and_a_kill(tmp_path):
     project.config["evaluation"]["images"] = 4
     once = ("prepare", "pretrain", "finetune", "drops", "attribute", "attribute_reference", "score", "tables")
     assert project.ran() == dict.fromkeys(once, 1)
-    project.edit("src/heatproof/metrics/correlation.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
+    project.edit("src/heatproof/metrics/arrays.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
     assert project.ran() == {"score": 1, "tables": 1}
     tables = project.tables()
     shutil.rmtree(project.folder / "results/scores")

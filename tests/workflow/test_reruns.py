@@ -154,7 +154,7 @@ def test_fewer_images(project):
 
 
 def test_metric_code(project):
-    project.edit("src/heatproof/metrics/correlation.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
+    project.edit("src/heatproof/metrics/arrays.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
     assert project.ran() == RESCORED
     assert project.ran() == {}
 

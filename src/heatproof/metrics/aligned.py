@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.curve import area
+from heatproof.metrics.arrays import area
 from heatproof.metrics.incremental import cut
 from heatproof.metrics.registry import Result, metric
 from heatproof.responses.curves import ResponseCurve

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.metrics.curve import area
+from heatproof.metrics.arrays import area
 from heatproof.metrics.registry import Result, metric
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation

@@ -13,7 +13,7 @@ import numpy as np
 
 from heatproof.bounds import Bounds
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import subset_sums
 from heatproof.responses.parts import Parts

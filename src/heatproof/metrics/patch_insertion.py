@@ -12,8 +12,7 @@ import numpy as np
 from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
-from heatproof.metrics.correlation import spearman_rows
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.responses.base import Arrays, Batch, NetworkResponse, Reading, Request, ScoredImages, Session, drops_of
 

@@ -7,8 +7,7 @@ import re
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.registry import metric
 
 Combination = tuple[int, str]
@@ -43,7 +42,7 @@ def single_deletion_scores(
     grid
         Patches along one side.
     truncate
-        As in `heatproof.metrics.patches.patch_sums`.
+        As in `heatproof.metrics.arrays.patch_sums`.
 
     Returns
     -------

@@ -111,7 +111,7 @@ def finetune(plan: Plan, **where: str) -> Made:
     return spec, [paths.DATASET.format(**where), spec["pretrained"]], [_weights_product(plan, spec, where)]
 
 
-@stage("heatproof.training.kept:keep_epoch", _of_pairs(lambda plan: plan.kept))
+@stage("heatproof.training.stages:keep_epoch", _of_pairs(lambda plan: plan.kept))
 def keep_epoch(plan: Plan, **where: str) -> Made:
     """Return the job that takes one epoch's weights out of a finetuning."""
     spec = plan.kept_spec(**where)

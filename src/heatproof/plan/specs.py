@@ -150,7 +150,7 @@ class Specs(Chosen):
             "history": HISTORY.format(**where),
             "manifest": WEIGHTS_MANIFEST.format(**where),
         }
-        return keyed(spec, ["heatproof.training.kept"])
+        return keyed(spec, ["heatproof.training.stages"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return the spec that makes some weights."""

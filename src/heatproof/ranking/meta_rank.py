@@ -12,10 +12,9 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.randomness import numpy_generator
-from heatproof.ranking.bradley_terry import bradley_terry
 from heatproof.ranking.intervals import interval_of
 from heatproof.ranking.kappa import balance_of, parts_of, resample, solve
-from heatproof.ranking.ranks import comparable, pairwise_wins, rank_methods
+from heatproof.ranking.ranks import bradley_terry, comparable, pairwise_wins, rank_methods
 
 if TYPE_CHECKING:
     import pandas as pd

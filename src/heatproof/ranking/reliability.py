@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.ranking.per_image import cases_of
 
 if TYPE_CHECKING:

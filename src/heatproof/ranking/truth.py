@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, interval
-from heatproof.metrics.correlation import spearman_rows
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.ranking.per_image import cases_of
 

@@ -19,8 +19,7 @@ from matplotlib.patheffects import Normal, withStroke
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.metrics.correlation import spearman_rows
-from heatproof.metrics.patches import patch_sums
+from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.figures import plain

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_piece
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.metrics.correlation import spearman_rows
 from heatproof.report.figures import lay_out, new_figure, plain
 from heatproof.report.output import publish
 from heatproof.report.pictures import channels_last

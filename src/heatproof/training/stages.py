@@ -5,26 +5,27 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import wraps
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import KEPT, HeatproofError, runs_out
-from heatproof.manifest import describe_file, publish_tables, touch, whole, whole_key, write_manifest
+from heatproof.manifest import checked, describe_file, publish_tables, touch, whole, whole_key, write_manifest
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.store import write_text
-from heatproof.training.augmentation import delete_random_patches
 from heatproof.training.journal import EpochEnded, FirstEpoch, Journal
-from heatproof.training.kept import save_kept
-from heatproof.training.loop import Examples, Schedule, Session, fit
+from heatproof.training.loop import Examples, Schedule, Session, delete_random_patches, fit
 from heatproof.training.several import Train, train_on_several
 from heatproof.training.team import Team
 
@@ -185,3 +186,40 @@ def _history(history: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(history)
     return text.getvalue()
+
+
+def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
+    """Write the weights of some epochs into one safetensors file, each tensor named ``epoch/name``."""
+    save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
+
+
+def keep_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write one kept epoch as weights of their own, with the history up to it.
+
+    Raises
+    ------
+    HeatproofError
+        If the finetuning did not keep that epoch, or its file is damaged.
+    """
+    prefix = f"{spec['epoch']}/"
+    # The finetuning's manifest lists them; they lie in a folder of their own, away from the weights' names.
+    checked(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
+    try:
+        with safe_open(spec["kept"], "pt") as file:
+            state = {name.removeprefix(prefix): file.get_tensor(name) for name in _beginning(file.keys(), prefix)}
+    except (OSError, SafetensorError) as error:
+        raise HeatproofError(f"{spec['kept']} cannot be read ({error}): {_remedy(spec)}") from None
+    if not state:
+        raise HeatproofError(f"{spec['kept']} has no weights of epoch {spec['epoch']}: {_remedy(spec)}")
+    save_weights(state, spec["output"])
+    with open(spec["trained"], encoding="utf-8") as rows:
+        write_text(spec["history"], "".join(islice(rows, 1 + spec["epoch"])))
+    publish_tables(spec, [spec["output"], spec["history"]], [spec["kept"], spec["trained"]])
+
+
+def _beginning(names: Iterable[str], prefix: str) -> list[str]:
+    return [name for name in names if name.startswith(prefix)]
+
+
+def _remedy(spec: Mapping[str, Any]) -> str:
+    return f"remove it with `rm {spec['kept']}`, and run your snakemake command with this path as its target."

@@ -1,0 +1,112 @@
+"""What metrics compute of arrays: sums over patches, rank correlations, areas under curves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.grids import patch_size
+
+
+def spearman_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Spearman rank-order correlation of each row of `a` with the same row of `b`; ties share their average rank.
+
+    Parameters
+    ----------
+    a, b
+        (N, P).
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) float64 in [-1, 1]; NaN where a row is constant (P = 1 included) or has a NaN.
+
+    Raises
+    ------
+    HeatproofError
+        If the shapes differ or are not (N, P).
+    """
+    # The workflow reads the names of metrics while it builds its plan, and scipy.stats is slow to import.
+    from scipy.stats import rankdata
+
+    if a.shape != b.shape or a.ndim != 2:
+        raise HeatproofError(
+            f"Two arrays of one shape (rows, values) can be correlated, but not {a.shape} and {b.shape}."
+        )
+    if a.size == 0:
+        return np.full(len(a), np.nan)
+    # scipy.stats.spearmanr correlates all columns with all, and with axis= warns at every constant row.
+    ranks_a, ranks_b = (rankdata(rows, axis=1) - (a.shape[1] + 1) / 2 for rows in (a, b))
+    covariance = (ranks_a * ranks_b).sum(axis=1)
+    scale = np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1))
+    defined = scale > 0
+    correlation = np.full(len(a), np.nan)
+    # Rounding must not carry a perfect correlation beyond 1.
+    correlation[defined] = np.clip(covariance[defined] / scale[defined], -1, 1)
+    return correlation
+
+
+def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.ndarray:
+    """Sum signed maps over each patch (Hesse et al. 2024, section 3).
+
+    Parameters
+    ----------
+    maps
+        (N, H, W), any sign.
+    grid
+        Patches along one side; has to divide H and W.
+    truncate
+        Leave the last rows and columns out where the grid does not divide the map, as in the published code.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, grid × grid) float64, patches row by row. Patches with the same pixels have exactly the same sum; a patch
+        with a NaN is NaN.
+
+    Raises
+    ------
+    HeatproofError
+        If the maps are not (N, H, W), or the grid does not divide them.
+    """
+    if maps.ndim != 3:
+        raise HeatproofError(f"Attribution maps have to be (images, height, width), but these are {maps.shape}.")
+    count, height, width = maps.shape
+    tall, wide = patch_size(grid, height, width, truncate=truncate)
+    cut = maps[:, : grid * tall, : grid * wide].reshape(count, grid, tall, grid, wide)
+    return cut.sum(axis=(2, 4), dtype=np.float64).reshape(count, grid * grid)
+
+
+RULES = ("trapezoid", "left", "mean")
+
+
+def area(curves: np.ndarray, rule: str = "trapezoid") -> np.ndarray:
+    """Return the mean height of curves with evenly spaced points.
+
+    Parameters
+    ----------
+    curves
+        (N, S).
+    rule
+        ``trapezoid``: the end points count half, divided by S - 1; ``left``: the mean without the last point;
+        ``mean``: the mean of all points.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) float64, in the units of the curves.
+
+    Raises
+    ------
+    HeatproofError
+        If the rule is unknown, or there are fewer than two points for it.
+    """
+    if rule not in RULES:
+        raise HeatproofError(f"rule is {rule!r}: take one of {', '.join(RULES)}.")
+    if rule == "mean":
+        return curves.mean(axis=1)
+    if curves.shape[1] < 2:
+        raise HeatproofError(f"The rule {rule!r} needs a curve of two points or more: take more steps, or 'mean'.")
+    if rule == "left":
+        return curves[:, :-1].mean(axis=1)
+    return (curves.sum(axis=1) - (curves[:, 0] + curves[:, -1]) / 2) / (curves.shape[1] - 1)
