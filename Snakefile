@@ -56,7 +56,7 @@ include: "workflow/rules/page.smk"
 
 
 onsuccess:
-    say_where()
+    say_what_came_out()
 
 
 onerror:

@@ -17,7 +17,7 @@ if plan.model_explainers:
         params:
             spec=told("attribute"),
         message:
-            "Attribution maps of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+            "attribution maps"
 
 
 if plan.reference_explainers:
@@ -39,4 +39,4 @@ if plan.reference_explainers:
         params:
             spec=told("attribute_reference"),
         message:
-            "Reference maps of {wildcards.dataset}, which know no model"
+            "maps that know no model"

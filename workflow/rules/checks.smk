@@ -16,7 +16,7 @@ use rule score as checks with:
     params:
         spec=told("checks"),
     message:
-        "Protocol checks"
+        "protocol checks"
 
 
 if reports.shown_images(plan):
@@ -37,4 +37,4 @@ if reports.shown_images(plan):
         params:
             spec=told("montage"),
         message:
-            "Montages of maps"
+            "montages of maps"

@@ -15,7 +15,7 @@ use rule score as claims with:
     params:
         spec=told("claims"),
     message:
-        "Claims card"
+        "claims"
 
 
 use rule score as believed with:
@@ -34,4 +34,4 @@ use rule score as believed with:
     params:
         spec=told("believed"),
     message:
-        "Consistency, stability, reliability, significance"
+        "consistency, stability, reliability and significance of the ranking"

@@ -4,12 +4,14 @@ import sys
 from functools import partial
 
 from snakemake.io import report as in_report
+from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 
 from heatproof.errors import HeatproofError
 from heatproof.manifest import damages
 from heatproof.plan import paths, reports
 from heatproof.plan.graph import BENCHMARKS
+from heatproof.terminal import say_what_came_out, speak
 from heatproof.workflow import (
     RUN,
     begin,
@@ -29,6 +31,7 @@ try:
     graph = check_before_start(config, workflow.is_main_process, deployment)
     plan = graph.plan
     if workflow.is_main_process:
+        speak(logger, graph)
         begin(graph, paths.RESULTS, workflow.dryrun)
         # Snakemake takes a table that is there for whole, and no job may read it.
         for sentence in damages([*paths.TABLES.values(), paths.SCORES_TABLE]):
@@ -103,16 +106,6 @@ def training_threads(w):
 
 def training_memory(w, attempt):
     return 8000 * attempt * training_gpus(w)
-
-
-def say_where():
-    if os.path.exists(paths.IDSDS_TABLE):
-        print(
-            f"The table is {paths.IDSDS_TABLE}; beside it meta_rank.csv, accuracy.csv and applicability.csv.",
-            file=sys.stderr,
-        )
-    if os.path.exists(paths.PAGE):
-        print(f"The page to look at is {paths.PAGE}.", file=sys.stderr)
 
 
 def say_why():

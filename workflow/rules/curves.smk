@@ -21,7 +21,7 @@ if plan.method_responses and plan.explainers:
         params:
             spec=told("curves"),
         message:
-            "Responses to {wildcards.response} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+            "response curves"
 
 
 if plan.model_responses:
@@ -47,7 +47,7 @@ if plan.model_responses:
         params:
             spec=told("subsets"),
         message:
-            "Random subsets for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+            "responses to random subsets"
 
 
 if plan.reads_parts:
@@ -68,4 +68,4 @@ if plan.reads_parts:
         params:
             spec=told("parts"),
         message:
-            "Images without a part for {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+            "responses without each part"

@@ -18,6 +18,6 @@ rule drops:
     params:
         spec=told("drops"),
     message:
-        "Patch drops of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}, grid {wildcards.grid}, {wildcards.baseline}"
+        "patch drops"
     shell:
         RUN

@@ -15,4 +15,4 @@ use rule score as overview with:
     params:
         spec=told("overview"),
     message:
-        "All metrics in one picture"
+        "figure of all metrics"

@@ -15,4 +15,4 @@ use rule score as report_page with:
     params:
         spec=told("report_page"),
     message:
-        "The index page"
+        "index page"

@@ -11,7 +11,7 @@ rule prepare:
     params:
         spec=told("prepare"),
     message:
-        "Looking at the dataset {wildcards.dataset}"
+        "data"
     shell:
         RUN
 
@@ -28,7 +28,7 @@ use rule prepare as fetch_start with:
     params:
         spec=told("fetch_start"),
     message:
-        "Fetching the weights that {wildcards.model} starts with"
+        "weights to begin with"
 
 
 use rule prepare as fetch with:
@@ -46,4 +46,4 @@ use rule prepare as fetch with:
     params:
         spec=told("fetch"),
     message:
-        "Fetching the weights of {wildcards.model} for {wildcards.dataset}"
+        "published weights"

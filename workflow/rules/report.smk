@@ -13,7 +13,7 @@ use rule score as plot with:
     params:
         spec=told("plot"),
     message:
-        "Figure of the scores"
+        "figure of the scores"
 
 
 use rule score as pages with:
@@ -31,7 +31,7 @@ use rule score as pages with:
     params:
         spec=told("pages"),
     message:
-        "Pages of the tables"
+        "pages of the tables"
 
 
 if reports.shown_images(plan):
@@ -49,4 +49,4 @@ if reports.shown_images(plan):
         params:
             spec=told("gallery"),
         message:
-            "Page of maps"
+            "page of maps"

@@ -18,7 +18,7 @@ rule score:
     params:
         spec=told("score"),
     message:
-        "{wildcards.metric} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+        "scores"
     shell:
         RUN
 
@@ -39,7 +39,7 @@ use rule score as tables with:
     params:
         spec=told("tables"),
     message:
-        "Tables: scores, Meta-Rank, accuracy, applicability"
+        "tables of scores, Meta-Rank, accuracy and applicability"
 
 
 use rule score as all_scores with:
@@ -58,4 +58,4 @@ use rule score as all_scores with:
     params:
         spec=told("all_scores"),
     message:
-        "Table of all metrics"
+        "table of all metrics"

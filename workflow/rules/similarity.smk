@@ -15,7 +15,7 @@ use rule drops as channels with:
     params:
         spec=told("channels"),
     message:
-        "Channels of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
+        "most exciting images of each channel"
 
 
 use rule score as similarity with:
@@ -34,4 +34,4 @@ use rule score as similarity with:
     params:
         spec=told("similarity"),
     message:
-        "Networks before and after finetuning"
+        "similarity of networks"

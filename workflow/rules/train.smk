@@ -22,7 +22,7 @@ rule pretrain:
     params:
         spec=told("pretrain"),
     message:
-        "Training {wildcards.model} on {wildcards.dataset}"
+        "training"
     shell:
         RUN
 
@@ -42,7 +42,7 @@ use rule pretrain as finetune with:
     params:
         spec=told("finetune"),
     message:
-        "Finetuning {wildcards.model} on {wildcards.dataset} ({wildcards.weights})"
+        "finetuning"
 
 
 use rule prepare as keep_epoch with:
@@ -57,4 +57,4 @@ use rule prepare as keep_epoch with:
     params:
         spec=told("keep_epoch"),
     message:
-        "Taking {wildcards.weights} out of the finetuning of {wildcards.model} on {wildcards.dataset}"
+        "weights of one epoch"

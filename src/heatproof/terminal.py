@@ -1,0 +1,187 @@
+"""What a run prints: one line a job, progress with rate, and at the end where the tables are, or why it failed.
+
+Snakemake's own log file keeps everything that it says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import csv
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from snakemake.logging import ColorizingTextHandler, DefaultFormatter
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from heatproof.plan import paths
+from heatproof.plan.graph import Graph
+
+# Seconds between two lines of progress.
+EVERY = 10
+SHOWN = 3
+SILENT = {
+    LogEvent.WORKFLOW_STARTED,
+    LogEvent.JOB_STARTED,
+    LogEvent.JOB_FINISHED,
+    LogEvent.RESOURCES_INFO,
+    LogEvent.SHELLCMD,
+}
+# Of Snakemake's scheduler after every job, and of its ways to end.
+NOISE = (
+    "Select jobs to execute",
+    "Assuming unrestricted",
+    "Building DAG",
+    "host: ",
+    "Using shell",
+    "Restored previous",
+    "Cannot restore",
+    "Shutting down",
+    "Exiting because",
+    "WorkflowError:\nAt least one job",
+    "RuleException:\nCalledProcessError",
+    "Elapsed time",
+)
+
+
+@dataclass
+class Progress:
+    """How many jobs are done, and how fast."""
+
+    began: float = field(default_factory=lambda: time.monotonic())
+    told: float = 0.0
+
+    def line(self, done: int, total: int) -> str:
+        """Return a line with the rate and the time that is left at it, or nothing soon after the last one."""
+        now = time.monotonic()
+        if done < total and now - self.told < EVERY:
+            return ""
+        self.told = now
+        rate = done / max(now - self.began, 1e-9)
+        left = f", {duration((total - done) / rate)} left at this rate" if 0 < done < total else ""
+        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def job_line(what: str, wildcards: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
+    named = {name: str(value) for name, value in wildcards.items()}
+    network = " ".join(named[key] for key in ("model", "weights") if key in named)
+    whose = [named.get("dataset", ""), network, *(named.get(key, "") for key in ("explainer", "metric", "response"))]
+    if "grid" in named:
+        whose.append(f"grid {named['grid']}, {named['baseline']}")
+    low, high = spec.get("images", (0, 0)) if isinstance(spec.get("images"), list) else (0, 0)
+    images = f", {high - low} images{f' from {low}' if low else ''}" if high else ""
+    joined = " / ".join(filter(None, whose))
+    return f"{what}{': ' if joined else ''}{joined}{images}"
+
+
+class OneLine(DefaultFormatter):
+    """Snakemake's events in the words of the config; what says nothing to a user is left to the log file."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph, self.progress = graph, Progress()
+        self.lines: dict[int, str] = {}
+        self.failed: list[tuple[str, list[str]]] = []
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of an event, or nothing."""
+        event = getattr(record, "event", None)
+        text = "" if event in SILENT else super().format(record)
+        return "" if text.startswith(NOISE) else text
+
+    def format_job_info(self, msg: dict[str, Any]) -> str:
+        """Return one line for a job that starts."""
+        wildcards = dict(msg["wildcards"] or {})
+        try:
+            spec = self.graph.job(msg["rule_name"], wildcards).spec
+        except KeyError:  # a rule that is no stage
+            spec = {}
+        self.lines[msg["jobid"]] = line = job_line(msg["rule_msg"] or msg["rule_name"], wildcards, spec)
+        return f"[{time.strftime('%H:%M:%S')}] {line}"
+
+    def format_progress(self, msg: dict[str, Any]) -> str:
+        """Return how far the run is."""
+        return self.progress.line(msg["done"], msg["total"])
+
+    def format_job_error(self, msg: dict[str, Any]) -> str:
+        """Return which job failed; why is said at the end."""
+        line = self.lines.get(msg["jobid"], msg["rule_name"])
+        self.failed.append((line, list(msg["log"])))
+        return f"[{time.strftime('%H:%M:%S')}] failed: {line}"
+
+
+class Terminal(ColorizingTextHandler):
+    """Snakemake's handler, without its blank lines between jobs."""
+
+    @property
+    def last_msg_was_job_info(self) -> bool:
+        """True, so that no blank line comes before a job."""
+        return True
+
+    @last_msg_was_job_info.setter
+    def last_msg_was_job_info(self, value: bool) -> None:
+        pass
+
+
+def speak(logger: logging.Logger, graph: Graph) -> OneLine:
+    """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
+    formatter = OneLine(graph)
+    for handler in list(logger.handlers):
+        if isinstance(handler, ColorizingTextHandler):
+            ours = Terminal(handler.nocolor, handler.stream, formatter)
+            ours.filters = handler.filters
+            logger.removeHandler(handler)
+            logger.addHandler(ours)
+    # After Snakemake's last words.
+    atexit.register(say_why, formatter)
+    return formatter
+
+
+def say_why(formatter: OneLine) -> None:
+    """Print the one sentence of the job that failed first."""
+    for line, logs in formatter.failed[:1]:
+        others = len({line for line, _ in formatter.failed}) - 1
+        more = f" ({others} other jobs failed as well.)" if others else ""
+        print(f"\n{line}\nheatproof: {sentence_of(logs)}{more}", file=sys.stderr, flush=True)
+
+
+def sentence_of(logs: list[str]) -> str:
+    """Return what the log of a job says of its failure, in one sentence."""
+    for log in logs:
+        try:
+            lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        said = [line.removeprefix("heatproof: ") for line in lines if line.startswith("heatproof: ")]
+        if said:
+            return said[-1]
+        if lines:
+            return f"{lines[-1]} - the whole is in {log}."
+    return "The job left no word: its log was not written."
+
+
+def say_what_came_out() -> None:
+    """Print where the tables are, and the first lines of the ranking."""
+    tables = [path for path in (*paths.TABLES.values(), paths.SCORES_TABLE, paths.CLAIMS) if Path(path).exists()]
+    if tables:
+        print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
+    if Path(paths.TABLES["meta_rank"]).exists():
+        with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
+            for row in islice(csv.DictReader(file), SHOWN):
+                value = f"κ {float(row['kappa']):.2f} ({float(row['ci_low']):.2f} to {float(row['ci_high']):.2f})"
+                print(f"{row['rank']:>4}  {row['method']:<36} {value}", file=sys.stderr)
+    if Path(paths.PAGE).exists():
+        print(f"Page: {paths.PAGE}", file=sys.stderr)

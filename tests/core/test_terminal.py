@@ -1,0 +1,107 @@
+"""What a run prints, made of Snakemake's own events."""
+
+import logging
+
+import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from heatproof.plan.graph import Graph
+from heatproof.plan.whole import make_plan
+from heatproof.terminal import OneLine, Progress, duration, job_line, say_what_came_out, say_why, sentence_of
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return Graph(make_plan({}))
+
+
+def line_of(formatter, event, text="", **fields):
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, text, None, None)
+    record.__dict__.update(event=event, **fields)
+    return formatter.format(record)
+
+
+def started(formatter, rule, jobid=1, **wildcards):
+    fields = {"rule_name": rule, "rule_msg": f"{rule} message", "jobid": jobid, "wildcards": wildcards}
+    return line_of(formatter, LogEvent.JOB_INFO, **fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wildcards", "expected"),
+    [
+        (
+            "attribute",
+            {"dataset": "digits", "model": "cifar_resnet20", "weights": "finetuned", "shard": "0"},
+            "attribute message: digits / cifar_resnet20 finetuned, 64 images",
+        ),
+        (
+            "drops",
+            {"dataset": "digits", "model": "m", "weights": "w", "grid": "4", "baseline": "zeros", "shard": "0"},
+            "digits / m w / grid 4, zeros",
+        ),
+        ("tables", {}, "tables message"),
+    ],
+)
+def test_a_job_is_one_line(graph, rule, wildcards, expected):
+    line = started(OneLine(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards, {})
+    assert expected in line
+    assert "\n" not in line
+
+
+def test_images_of_a_later_shard_are_told():
+    assert job_line("maps", {}, {"images": [64, 100]}) == "maps, 36 images from 64"
+
+
+@pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])
+def test_what_says_nothing_is_left_out(graph, event):
+    fields = {"cmd": "x", "datetime": "", "workflow_id": ""}
+    assert line_of(OneLine(graph), event, "Finished jobid: 3", **fields) == ""
+
+
+def test_words_of_the_scheduler_are_left_out_and_errors_are_not(graph):
+    assert line_of(OneLine(graph), None, "Select jobs to execute...") == ""
+    assert line_of(OneLine(graph), None, "MissingInputException: x") == "MissingInputException: x"
+
+
+def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
+    now = iter([100.0, 130.0, 131.0, 160.0])
+    monkeypatch.setattr("heatproof.terminal.time.monotonic", lambda: next(now))
+    progress = Progress()
+    assert progress.line(10, 40) == "10 of 40 jobs done, 20 a minute, 90 s left at this rate".replace(
+        "90 s", duration(90)
+    )
+    assert progress.line(11, 40) == ""
+    assert progress.line(40, 40) == "40 of 40 jobs done, 40 a minute"
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
+
+
+def test_the_sentence_of_a_failed_job_stands_last(graph, tmp_path, capsys):
+    log = tmp_path / "job.log"
+    log.write_text("12:00:00 begun\nheatproof: The checkpoint m.pt is damaged.\n")
+    formatter = OneLine(graph)
+    started(formatter, "tables", jobid=7)
+    failed = {"rule_name": "tables", "jobid": 7, "log": [str(log)]}
+    assert "failed: tables message" in line_of(formatter, LogEvent.JOB_ERROR, **failed)
+    say_why(formatter)
+    assert capsys.readouterr().err.splitlines()[-1] == "heatproof: The checkpoint m.pt is damaged."
+
+
+def test_an_error_of_python_is_named_with_its_log(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("Traceback (most recent call last):\nValueError: no such luck\n")
+    assert sentence_of([str(log)]) == f"ValueError: no such luck - the whole is in {log}."
+    assert "no word" in sentence_of([str(tmp_path / "none.log")])
+
+
+def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    rows = "".join(f"m{n},{3 - n},{2 - n},{4 - n},{n + 1},6,1\n" for n in range(5))
+    (tmp_path / "results/meta_rank.csv").write_text(f"method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry\n{rows}")
+    say_what_came_out()
+    told = capsys.readouterr().err
+    assert "Tables: results/meta_rank.csv" in told
+    assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
