@@ -10,6 +10,7 @@ from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.entries import ModelEntry
 from heatproof.plan.whole import Plan, make_plan
+from heatproof.trial import try_out
 
 
 def check_config(*paths: str | Path) -> str:
@@ -24,6 +25,7 @@ def check_config(*paths: str | Path) -> str:
     plan.require_libraries()
     check_checkpoints(plan)
     check_layers(plan)
+    try_out(plan)
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (

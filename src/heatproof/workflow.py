@@ -19,6 +19,7 @@ from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.store import write_json, write_text
+from heatproof.trial import try_out
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -55,6 +56,8 @@ def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Ite
             plan.require_libraries()
         check_checkpoints(plan)
         check_layers(plan)
+        if not uses_conda(deployment):
+            try_out(plan)
     return Graph(plan)
 
 

@@ -58,8 +58,10 @@ ALLOWED = {
     "plan": BASE | {"config", "data", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"manifest", "provenance", "plan"},
     "accept": {"adopt", "manifest", "pieces", "plan", "provenance"},
-    "check": BASE | {"config", "plan", "models"},
-    "workflow": {"errors", "provenance", "store", "plan", "adopt", "check"},
+    # On one image, before any job: imports what it tries only where there is something to try.
+    "trial": BASE | {"data", "models", "attribution", "plan"},
+    "check": BASE | {"config", "plan", "models", "trial"},
+    "workflow": {"errors", "provenance", "store", "plan", "adopt", "check", "trial"},
     "terminal": {"plan"},
     # A job finds its function by name: what it is of decides what is loaded.
     "job": {"errors", "registry", "store"},

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 
 from heatproof.check import check_config
@@ -265,8 +266,11 @@ def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
+    from heatproof.models.network import build_network
+
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.pt").touch()
+    spec = {"architecture": "small_vit", "module": "heatproof.models.vit", "options": {}}
+    torch.save(build_network(spec, 10).state_dict(), tmp_path / "m.pt")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"models": [{"m": {**VIT, "checkpoint": "m.pt"}}]}))
     assert "is sound" in check_config("c.yaml")
 

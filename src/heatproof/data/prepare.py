@@ -32,36 +32,47 @@ def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
+        As `check_dataset` does.
+    """
+    dataset = open_dataset(spec)
+    splits = check_dataset(dataset, spec["name"])
+    write_sealed(
+        spec["manifest"],
+        {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
+    )
+
+
+def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
+    """Return ids and labels of every split, after a look at them and at the first images.
+
+    Raises
+    ------
+    HeatproofError
         If a split is missing or empty, its ids and labels differ in number, an image id stands twice, a label has no
         class, or the first image of a split is not as `Dataset.images` says.
     """
-    dataset = open_dataset(spec)
     seen: set[str] = set()
     splits = {}
     for name in SPLITS:
         split = dataset.splits.get(name)
         if split is None or not len(split):
-            raise HeatproofError(f"The dataset {spec['name']!r} has no {name} images: give it some.")
+            raise HeatproofError(f"The dataset {called!r} has no {name} images: give it some.")
         if len(split.labels) != len(split.ids):
             raise HeatproofError(
-                f"{name} of {spec['name']!r} has {len(split.ids)} image ids and {len(split.labels)} labels: give one "
-                "label an image."
+                f"{name} of {called!r} has {len(split.ids)} image ids and {len(split.labels)} labels: give one label "
+                "an image."
             )
-        twice = seen.intersection(split.ids) or len(set(split.ids)) < len(split.ids)
-        if twice:
+        if seen.intersection(split.ids) or len(set(split.ids)) < len(split.ids):
             raise HeatproofError(
-                f"The dataset {spec['name']!r} has an image id more than once in {name} or in another split: "
-                "ids must be unique, or an image that was trained on could be scored."
+                f"The dataset {called!r} has an image id more than once in {name} or in another split: ids must be "
+                "unique, or an image that was trained on could be scored."
             )
         seen.update(split.ids)
         if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
-            raise HeatproofError(f"A label of {name} in {spec['name']!r} lies outside 0 to {dataset.num_classes - 1}.")
-        _check_image(dataset.images(name, 0, 1), f"{name} of {spec['name']!r}")
+            raise HeatproofError(f"A label of {name} in {called!r} lies outside 0 to {dataset.num_classes - 1}.")
+        _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
-    write_sealed(
-        spec["manifest"],
-        {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
-    )
+    return splits
 
 
 def _check_image(images: np.ndarray, where: str) -> None:

@@ -35,6 +35,33 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     HeatproofError
         If it cannot be had, has another SHA-256 than the config says, needs a pickle, or does not fit.
     """
+    # Beside the target under a name of its own: it is moved into place only once it is known to fit.
+    aside = Path(spec["output"]).with_suffix(".unchecked")
+    try:
+        found = _bring(spec, aside)
+        os.replace(aside, spec["output"])
+    finally:
+        aside.unlink(missing_ok=True)
+    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
+    # By these bytes a results folder tells whether the file behind the path is still the same.
+    foreign = [spec["checkpoint"]] if is_file(spec["checkpoint"]) else []
+    publish_tables(spec, [spec["output"], spec["history"]], [], foreign)
+
+
+def check_checkpoint(spec: Mapping[str, Any]) -> None:
+    """Look whether a checkpoint is what `fetch` takes, and leave nothing behind.
+
+    Raises
+    ------
+    HeatproofError
+        As `fetch` does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _bring(spec, Path(folder) / "checked")
+
+
+def _bring(spec: Mapping[str, Any], aside: Path) -> str:
+    """Write the weights of a checkpoint as safetensors, check that they fit, and return the checkpoint's SHA-256."""
     with tempfile.TemporaryDirectory() as folder:
         path = _local(spec["checkpoint"], Path(folder))
         found = file_digest(path)
@@ -47,21 +74,12 @@ def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     if is_packaged(spec["checkpoint"]):
         published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
         state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
-    # Beside the target under a name of its own: it is moved into place only once it is known to fit.
-    aside = Path(spec["output"]).with_suffix(".unchecked")
     save_weights(state, aside)
-    try:
-        if "dataset" in spec:
-            _check_fit(spec, aside)
-        else:
-            load_weights(build_network(spec["model"], 2), aside, but=find_head(spec["model"]))
-        os.replace(aside, spec["output"])
-    finally:
-        aside.unlink(missing_ok=True)
-    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
-    # By these bytes a results folder tells whether the file behind the path is still the same.
-    foreign = [spec["checkpoint"]] if is_file(spec["checkpoint"]) else []
-    publish_tables(spec, [spec["output"], spec["history"]], [], foreign)
+    if "dataset" in spec:
+        _check_fit(spec, aside)
+    else:
+        load_weights(build_network(spec["model"], 2), aside, but=find_head(spec["model"]))
+    return found
 
 
 def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:

@@ -118,7 +118,13 @@ def _check_devices(plan: Plan) -> None:
 
 
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:
-    size = plan.models[model].facts.size or plan.datasets[dataset]["size"]
+    taken, given = plan.models[model].facts.size, plan.datasets[dataset]["size"]
+    if taken and given and tuple(taken) != tuple(given):
+        raise HeatproofError(
+            f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
+            f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
+        )
+    size = taken or given
     if size is None:
         return
     grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}

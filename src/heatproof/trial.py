@@ -1,0 +1,134 @@
+"""Try on one image what jobs would fall over: what is the user's own, checkpoints that are files, and the device.
+
+Nothing of this is imported unless a config has something to try, because torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.plan.entries import ExplainerEntry
+from heatproof.plan.whole import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.data.registry import Dataset
+
+
+def try_out(plan: Plan) -> None:
+    """Try the device, and for every dataset and model what is of the user's own.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that a job would fall over.
+    """
+    if plan.config["device"] not in ("auto", "cpu"):
+        from heatproof.models.network import use_machine
+
+        use_machine(plan.machine())
+    for name in plan.datasets:
+        models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
+        explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
+        if not (models or explainers or _is_own(plan.datasets[name]["module"])):
+            continue
+        with _trying(f"dataset {name!r}"):
+            dataset = _open(plan, name)
+        for model in models or plan.models_of(name)[:1]:
+            with _trying(f"model {model!r}"):
+                network = _network(plan, model, name, dataset)
+            for entry in explainers:
+                with _trying(f"explainer {entry.name!r} on {model!r}"):
+                    _explain(plan, entry, model, network, dataset)
+
+
+def _is_own(module: str) -> bool:
+    return not module.startswith("heatproof.")
+
+
+def _is_own_model(plan: Plan, model: str) -> bool:
+    return _is_own(plan.models[model].module) or bool(plan.checkpoint_file(model))
+
+
+@contextmanager
+def _trying(what: str) -> Iterator[None]:
+    """Say in one sentence what the user's code, which can fail in any way, failed with."""
+    try:
+        yield
+    except HeatproofError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(str(error).split())[:200]
+        raise HeatproofError(
+            f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(place.filename).name}, line "
+            f"{place.lineno}): mend it, or leave it out of the config."
+        ) from error
+
+
+def _open(plan: Plan, name: str) -> Dataset:
+    from heatproof.data.prepare import check_dataset, open_dataset
+
+    dataset = open_dataset(plan.dataset_spec(name))
+    check_dataset(dataset, name)
+    return dataset
+
+
+def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
+    from dataclasses import asdict
+
+    from heatproof.models.network import normalise
+
+    return normalise(dataset.images("evaluation", 0, 1), asdict(plan.models[model].facts))
+
+
+def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
+    import torch
+
+    from heatproof.models.fetch import check_checkpoint
+    from heatproof.models.network import build_network
+
+    entry, spec = plan.models[model], plan.model_spec(model)
+    network = build_network(spec, dataset.num_classes).eval()
+    if plan.checkpoint_file(model):
+        check_checkpoint(plan.pretrain_spec(name, model) if not entry.transfer else plan.start_spec(model))
+    with torch.no_grad():
+        logits = network(_image(plan, model, dataset))
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (1, dataset.num_classes):
+        found = f"an output of shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        raise HeatproofError(
+            f"The model {model!r} returns {found} for one image of {name!r}, and {(1, dataset.num_classes)} is needed: "
+            "one logit a class."
+        )
+    return network
+
+
+def _explain(plan: Plan, entry: ExplainerEntry, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+    import torch
+
+    from heatproof.attribution.make import Background, find_function, stack_maps
+    from heatproof.attribution.registry import Explained
+
+    facts, split = plan.models[model].facts, dataset.splits["evaluation"]
+    background = Background(dataset, facts, plan.config["seed"]) if "train" in dataset.splits else None
+    explained = Explained(
+        network=network if entry.uses_model else None,
+        output=network if entry.uses_model else None,
+        facts=facts if entry.uses_model else None,
+        images=_image(plan, model, dataset),
+        targets=torch.from_numpy(split.labels[:1]),
+        image_ids=split.ids[:1],
+        seed=plan.config["seed"],
+        background=background,
+    )
+    told = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}
+    try:
+        stack_maps(find_function(told)(explained, **entry.options), told, explained)
+    except NotApplicable:
+        return  # a row with its reason in the tables

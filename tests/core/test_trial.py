@@ -1,0 +1,165 @@
+"""What a job would fall over is tried on one image before any job starts."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from heatproof.check import check_config
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError, NotApplicable
+
+
+class Pictures:
+    """Twelve pictures of noise."""
+
+    num_classes = 3
+    class_names = ("a", "b", "c")
+
+    def __init__(self, side=16):
+        ids = [f"p{n}" for n in range(12)]
+        labels = np.arange(4) % 3
+        names = ("train", "validation", "evaluation")
+        self.side = side
+        self.splits = {name: Split(tuple(ids[4 * n : 4 * n + 4]), labels) for n, name in enumerate(names)}
+
+    def images(self, split, start, stop):
+        return np.random.default_rng(0).random((stop - start, 3, self.side, self.side)).astype(np.float32)
+
+
+def pictures(*, seed):
+    return Pictures()
+
+
+def grey_levels(*, seed):
+    made = Pictures()
+    made.images = lambda split, start, stop: np.full((stop - start, 3, 16, 16), 200, dtype=np.float32)
+    return made
+
+
+def no_splits(*, seed):
+    made = Pictures()
+    del made.splits
+    return made
+
+
+def linear(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, num_classes))
+
+
+def of_a_thousand(num_classes):
+    return linear(1000)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, images):
+        return images.sum((2, 3)), images
+
+
+def a_pair(num_classes):
+    return Pair()
+
+
+def for_others(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, num_classes))
+
+
+def explain(explained):
+    return {"mine": explained.images.sum(1)}
+
+
+def explain_wrongly(explained):
+    raise ValueError("no such luck")
+
+
+def explain_small(explained):
+    return {"mine": explained.images.mean((1, 2, 3))}
+
+
+def explain_nothing(explained):
+    raise NotApplicable("it wants convolutions")
+
+
+HERE = "test_trial"
+
+
+def config(tmp_path, dataset="pictures", model="linear", explainer="explain", **settings):
+    written = {
+        "datasets": [{"photos": {"dataset": f"{HERE}:{dataset}"}}],
+        "models": [{"net": {"architecture": f"{HERE}:{model}", **settings}}],
+        "explainers": [{"mine": {"explainer": f"{HERE}:{explainer}"}}],
+        "metrics": [],
+        "evaluation": {"images": 2, "accuracy_images": 2},
+        "report": {"all_metrics": False},
+    }
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(written))
+    return path
+
+
+@pytest.mark.parametrize("explainer", ["explain", "explain_nothing"])
+def test_what_works_is_sound(tmp_path, explainer):
+    assert "is sound" in check_config(config(tmp_path, explainer=explainer))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"dataset": "grey_levels"}, "has values from 200 to 200"),
+        ({"dataset": "no_splits"}, "The dataset 'photos' fails on one image (AttributeError"),
+        ({"model": "of_a_thousand"}, "The model 'net' returns an output of shape (1, 1000) for one image of 'photos'"),
+        ({"model": "a_pair"}, "The model 'net' returns a tuple for one image of 'photos'"),
+        ({"model": "for_others"}, "The model 'net' fails on one image (RuntimeError"),
+        (
+            {"explainer": "explain_wrongly"},
+            "explainer 'mine' on 'net' fails on one image (ValueError: no such luck",
+        ),
+        ({"explainer": "explain_small"}, "The explainer 'mine' returned a map of shape (1,)"),
+    ],
+)
+def test_what_does_not_is_one_sentence(tmp_path, change, expected):
+    with pytest.raises(HeatproofError) as caught:
+        check_config(config(tmp_path, **change))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def saved(tmp_path, value):
+    torch.save(value, tmp_path / "m.pt")
+    return str(tmp_path / "m.pt")
+
+
+def test_a_checkpoint_of_other_classes(tmp_path):
+    state = linear(7).state_dict()
+    with pytest.raises(HeatproofError, match="do not fit the network in its head alone, which is for the 3 classes"):
+        check_config(config(tmp_path, checkpoint=saved(tmp_path, state)))
+
+
+def test_a_checkpoint_that_is_a_whole_model(tmp_path):
+    with pytest.raises(HeatproofError, match="save its state_dict"):
+        check_config(config(tmp_path, checkpoint=saved(tmp_path, linear(3))))
+
+
+def test_a_checkpoint_of_garbage(tmp_path):
+    (tmp_path / "m.pt").write_bytes(b"nothing of use" * 20)
+    with pytest.raises(HeatproofError, match="neither safetensors nor weights alone"):
+        check_config(config(tmp_path, checkpoint=str(tmp_path / "m.pt")))
+
+
+def test_a_checkpoint_that_fits(tmp_path):
+    assert "is sound" in check_config(config(tmp_path, checkpoint=saved(tmp_path, linear(3).state_dict())))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("device: cuda\n")
+    with pytest.raises(HeatproofError, match="no GPU is visible here"):
+        check_config(path)
+
+
+def test_images_of_another_size_than_the_network_takes(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("datasets: [digits]\nmodels: [{v: {architecture: torchvision_model, options: {name: vit_b_16}}}]\n")
+    with pytest.raises(HeatproofError, match="takes images of 224×224 pixels, and those of 'digits' have 32×32"):
+        check_config(path)
