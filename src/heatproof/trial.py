@@ -101,7 +101,8 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     with torch.no_grad():
         logits = network(_image(plan, model, dataset))
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (1, dataset.num_classes):
-        found = f"an output of shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        is_tensor = isinstance(logits, torch.Tensor)
+        found = f"an output of shape {tuple(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
         raise HeatproofError(
             f"The model {model!r} returns {found} for one image of {name!r}, and {(1, dataset.num_classes)} is needed: "
             "one logit a class."
