@@ -17,14 +17,13 @@ import torch
 from matplotlib.figure import Figure
 
 import heatproof
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import digits
 from heatproof.data.watermarked import BOX, STRIPES, watermarked
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import normalise
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.perturbation.class_masks import class_masks
 from heatproof.report.output import save

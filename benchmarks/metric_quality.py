@@ -16,11 +16,10 @@ import torch
 from matplotlib.figure import Figure
 
 import heatproof
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import Digits
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import normalise
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
 from heatproof.report.critical_difference import draw_critical_difference

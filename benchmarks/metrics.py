@@ -14,8 +14,8 @@ import torch
 from torchvision.models import resnet18
 
 import heatproof
-from heatproof.metrics.catalogue import METRICS
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.responses.explanations import Explanations
 
 BATCH = 16

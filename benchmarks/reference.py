@@ -10,9 +10,8 @@ from time import perf_counter
 
 import torch
 
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.make import stack_maps
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import digits
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import (
     ModelSettings,
     Section,
@@ -17,9 +17,9 @@ from heatproof.config import (
     normalise,
     schema,
 )
-from heatproof.data.catalogue import DATASETS
-from heatproof.metrics.catalogue import METRICS
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.data.registry import DATASETS
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.paths import PRETRAINED
 

@@ -9,12 +9,11 @@ import re
 
 import torch
 
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.gate import IMAGES, hold
-from heatproof.attribution.registry import Explained, Figure
+from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import NotApplicable
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES
 
 NETWORKS = [
     "cifar_resnet20",

@@ -15,7 +15,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 
 REFERENCES = {
     method

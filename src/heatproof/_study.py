@@ -13,7 +13,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import COMMON, evaluate
 from heatproof.metrics.arrays import area, spearman_rows
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.metrics.registry import Metric
+from heatproof.metrics.registry import METRICS, Metric
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
 

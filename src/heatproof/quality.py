@@ -14,9 +14,9 @@ import numpy as np
 
 from heatproof._study import Metrics, Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
 from heatproof.metrics.curve_distance import distances
 from heatproof.metrics.modified_maps import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
+from heatproof.metrics.registry import METRICS
 from heatproof.ranking.reliability import image_ranks, internal_consistency_reliability
 
 if TYPE_CHECKING:

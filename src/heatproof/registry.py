@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,16 +44,58 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     return table[name]
 
 
-def load_modules(package: str, decorator: str) -> None:
-    """Import the modules of a package that register something with a decorator.
+class Registry(MutableMapping[str, T]):
+    """Names to what modules register under them with a decorator.
 
-    The other modules cost seconds to import, which every process of a plan would pay.
+    The modules of heatproof's own that do so are found by themselves, and imported when the whole table is read or a
+    name is not there yet: so a job imports the one module that it needs, and a new entry is a new file.
+
+    Parameters
+    ----------
+    package
+        Where they are.
+    decorator
+        The name of the decorator, by which a module is known without being imported.
     """
-    found = importlib.util.find_spec(package)
-    for folder in (found and found.submodule_search_locations) or ():
-        for file in sorted(Path(folder).glob("*.py"), key=lambda file: file.stem):
-            if f"\n@{decorator}(" in file.read_text(encoding="utf-8"):
-                importlib.import_module(f"{package}.{file.stem}")
+
+    def __init__(self, package: str, decorator: str) -> None:
+        self._package, self._decorator = package, decorator
+        self._entries: dict[str, T] = {}
+        self._is_complete = False
+
+    def _complete(self) -> dict[str, T]:
+        if not self._is_complete:
+            # The modules look entries up while they are imported.
+            self._is_complete = True
+            try:
+                self._import_modules()
+            except BaseException:
+                self._is_complete = False
+                raise
+        return self._entries
+
+    def _import_modules(self) -> None:
+        found = importlib.util.find_spec(self._package)
+        for folder in (found and found.submodule_search_locations) or ():
+            for file in sorted(Path(folder).glob("*.py"), key=lambda file: file.stem):
+                # The other modules cost seconds to import, which every process of a plan would pay.
+                if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
+                    importlib.import_module(f"{self._package}.{file.stem}")
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[name] if name in self._entries else self._complete()[name]
+
+    def __setitem__(self, name: str, entry: T) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._complete())
+
+    def __len__(self) -> int:
+        return len(self._complete())
 
 
 def load_plugins(named: Iterable[str] = ()) -> list[str]:

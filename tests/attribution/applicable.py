@@ -1,6 +1,6 @@
 """Which explainers apply to which of the small networks."""
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
 ATTENTION = [

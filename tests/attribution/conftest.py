@@ -8,7 +8,7 @@ import torch
 
 from heatproof.attribution.registry import Explained
 from heatproof.data.digits import digits
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES
 
 OPTIONS = {
     "cifar_resnet20": {"width": 8},

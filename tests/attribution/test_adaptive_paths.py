@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from heatproof.attribution.adaptive import draw_false_classes
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.make import CountPasses
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import InputFacts
 

@@ -12,8 +12,8 @@ from applicable import LONG
 from torch.nn.functional import interpolate
 
 from heatproof.attribution._draws import draw_uniform_images
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.noise import _add_noise
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.randomness import derive_seed
 
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]

@@ -11,7 +11,7 @@ from torch import nn
 
 from heatproof.attribution._attention import attend, attention_blocks
 from heatproof.attribution.attention import chain, propagate, roll_out
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from heatproof.attribution._canonical import canonise, composite
 from heatproof.attribution._modules import copied_inputs
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.expected import draw_paths
 from heatproof.attribution.make import Background
 from heatproof.attribution.path import find_saturation
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.data.digits import digits
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import InputFacts

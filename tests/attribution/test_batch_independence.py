@@ -6,7 +6,7 @@ import pytest
 import torch
 from applicable import LONG, PAIRS, networks_of
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 FEW = {"steps": 5, "samples": 3, "masks": 30, "stride": 0.25, "grid": 4, "baselines": 3}

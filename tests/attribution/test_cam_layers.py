@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError, NotApplicable
 
 CAMS = [name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.cam"]

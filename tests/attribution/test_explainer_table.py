@@ -5,7 +5,7 @@ import pytest
 import torch
 from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 2}
@@ -46,7 +46,7 @@ def few_options(entry):
 
 
 def test_table_is_read_without_torch():
-    code = "import sys, heatproof.attribution.catalogue; print('torch' in sys.modules)"
+    code = "import sys, heatproof.attribution.registry; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 

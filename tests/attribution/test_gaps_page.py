@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gaps.md").read_text(encoding="utf-8")

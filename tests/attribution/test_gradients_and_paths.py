@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from heatproof.attribution._draws import draw_uniform_images
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.gradient import multiply_by_gradient
 from heatproof.attribution.noise import _add_noise
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]

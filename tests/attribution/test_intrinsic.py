@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import NotApplicable
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES
 
 EXPLAINED_BY = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
 

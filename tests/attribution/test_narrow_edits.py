@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heatproof import provenance
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
 from heatproof.plan import specs
 from heatproof.plan.case import Network

@@ -8,7 +8,7 @@ import pytest
 import torch
 from applicable import LONG
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 # Steps for the test, and by default: its passes are in proportion to them.

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.metrics.arrays import patch_sums
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from heatproof.attribution._draws import draw_uniform_images
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.perturbation import _masks
+from heatproof.attribution.registry import EXPLAINERS
 
 
 def explain_with(network, explained, **changes):

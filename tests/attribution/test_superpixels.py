@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from heatproof.attribution._superpixels import cut, cut_grid
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.perturbation import _aligned_masks
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.randomness import derive_seed
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 ROOT = Path(heatproof.__file__).parent

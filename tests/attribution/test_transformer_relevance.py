@@ -11,8 +11,8 @@ from tiny_vits import POOLINGS, Wrapped, by_hand, enlarge, tiny_vit
 from torch import nn
 
 from heatproof.attribution._relevance import through_linear, through_product, through_sum
-from heatproof.attribution.catalogue import EXPLAINERS
 from heatproof.attribution.make import CountPasses
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.attribution.transformer_relevance import relevances
 from heatproof.errors import HeatproofError, NotApplicable
 

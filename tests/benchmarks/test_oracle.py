@@ -11,9 +11,9 @@ import pytest
 import yaml
 import zarr
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import normalise, read_config
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 
 ROOT = Path(__file__).parents[2]
 CURVES = "curves/parts/net/finetuned/saliency/deletion-0123abcd.zarr"

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.claims.card import COLUMNS, claims_table
-from heatproof.claims.catalogue import CLAIMS, PAPERS
+from heatproof.claims.card import COLUMNS, claims_table, ordered_claims
 from heatproof.claims.evidence import Case, Evidence, Method, Model, correlate_ranks
-from heatproof.claims.registry import Untestable
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
+from heatproof.models.registry import ARCHITECTURES
 
 IMAGES = 40
 NAMES = {
@@ -77,7 +76,7 @@ def test_there_are_many_and_each_says_what_it_is():
 def test_the_table_has_a_row_for_each():
     table = claims_table(evidence(flat(0.5)))
     assert list(table.columns) == COLUMNS
-    assert table["claim"].tolist() == list(CLAIMS)
+    assert table["claim"].tolist() == [claim.name for claim in ordered_claims()]
     assert set(table["verdict"]) <= {"holds", "does not hold", "cannot be tested here"}
     untested = table[table["verdict"] == "cannot be tested here"]
     assert untested["reason"].str.startswith("because ").all()

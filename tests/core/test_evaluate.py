@@ -7,7 +7,7 @@ from torch import nn
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.responses.curves import Curves
 
 SIDE = 8

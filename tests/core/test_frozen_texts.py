@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import heatproof
-from heatproof.claims.catalogue import CLAIMS
+from heatproof.claims.card import ordered_claims
 from heatproof.models.registry import InputFacts
 
 TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(heatproof.__file__).parent.rglob("*.py")]
@@ -97,5 +97,5 @@ def test_reasons_why_claims_cannot_be_tested():
 
 def test_texts_of_claims():
     # In the order in which they stand in the table.
-    texts = ["\t".join((c.name, c.paper, c.place, c.sentence, c.quantity)) for c in CLAIMS.values()]
+    texts = ["\t".join((c.name, c.paper, c.place, c.sentence, c.quantity)) for c in ordered_claims()]
     assert texts == frozen("claims")

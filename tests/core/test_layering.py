@@ -70,7 +70,7 @@ ALLOWED = {
     "cli": {"errors", "job", "check", "accept", "config", "plan", "workflow", "report", "estimate"},
     "__main__": {"cli"},
 }
-TABLES_OF_NAMES = {"heatproof.attribution.catalogue", "heatproof.models.catalogue"}
+TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}
 
 
 def part_of(module: str) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from heatproof.config import default_config, merge
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.prepare import open_dataset, prepare
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.plan.whole import make_plan
 from heatproof.store import read_json

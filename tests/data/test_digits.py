@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.digits import CLASS_SIZES, digits, enlarge_bilinear, evaluation_size
+from heatproof.data.registry import DATASETS
 
 
 @pytest.fixture(scope="module")

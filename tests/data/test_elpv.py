@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.elpv import elpv
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
 STEPS = ("0.0", "0.3333333333333333", "0.6666666666666666", "1.0")

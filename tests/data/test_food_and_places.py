@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from torchvision.datasets import Food101, Places365
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.food101 import food101
 from heatproof.data.places365 import places365
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
 DISHES = ["apple_pie", "baby_back_ribs", "waffles"]

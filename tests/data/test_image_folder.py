@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torchvision.datasets import ImageFolder
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.image_folder import image_folder, resisc45
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
 CLASSES = ["ant", "bee", "cat"]

@@ -7,8 +7,8 @@ import pytest
 from scipy.io import savemat
 from torchvision.datasets import imagenet as theirs
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.imagenet import imagenet
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
 # In the devkit's numbering, which is not that of the sorted ids; the last is an inner node.

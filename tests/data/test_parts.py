@@ -7,9 +7,8 @@ import pytest
 
 from heatproof.config import default_config, merge
 from heatproof.data._creatures import NAMES, SHAPES, VARIANTS, VARIANTS_EACH, Creature
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.parts import MOST_CLASSES, class_parts, parts
-from heatproof.data.registry import HasParts
+from heatproof.data.registry import DATASETS, HasParts
 from heatproof.errors import HeatproofError
 from heatproof.plan.whole import make_plan
 

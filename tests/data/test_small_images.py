@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from torchvision.datasets import FashionMNIST
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.cifar import cifar10, cifar100
 from heatproof.data.fashion_mnist import CLASSES, fashion_mnist
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
 

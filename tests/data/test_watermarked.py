@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from heatproof.data.catalogue import DATASETS
 from heatproof.data.digits import digits
-from heatproof.data.registry import HasParts
+from heatproof.data.registry import DATASETS, HasParts
 from heatproof.data.watermarked import BOX, CLASSES, HEIGHT, number_picture, stripes_of, watermarked
 
 SOME = 60

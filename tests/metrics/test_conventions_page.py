@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
 EXAMPLES = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]

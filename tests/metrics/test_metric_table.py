@@ -6,8 +6,7 @@ import torch
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.metrics.registry import metric
+from heatproof.metrics.registry import METRICS, metric
 from heatproof.responses.curves import Curves
 
 FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}

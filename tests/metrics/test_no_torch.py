@@ -4,7 +4,7 @@ import sys
 import pytest
 
 MODULES = (
-    "heatproof.metrics.catalogue",
+    "heatproof.metrics.registry",
     "heatproof.metrics.bootstrap",
     "heatproof.ranking.ranks",
     "heatproof.ranking.ranks",

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name, single_deletion_scores
 
 GRID = 4

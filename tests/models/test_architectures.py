@@ -7,8 +7,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from heatproof.errors import HeatproofError
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import build_network, find_layer
+from heatproof.models.registry import ARCHITECTURES
 
 # Those of other libraries are tested by themselves.
 OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
@@ -128,7 +128,7 @@ def test_bagnet33_sees_33_pixels_of_which_its_logits_are_the_mean():
 
 
 def test_bagnet33_has_a_map_that_sums_to_its_logit():
-    import heatproof.attribution.catalogue  # noqa: F401
+    import heatproof.attribution.registry  # noqa: F401
     from heatproof.attribution.registry import EXPLAINERS, Explained
 
     network = awake(build_network(spec_of("bagnet33"), 5), 64)

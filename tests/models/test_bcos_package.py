@@ -5,8 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import HeatproofError
 from heatproof.models.bcos import bcos_facts
 from heatproof.models.network import build_network, find_layer

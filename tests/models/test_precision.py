@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.precision import PRECISIONS, set_precision
+from heatproof.models.registry import ARCHITECTURES
 
 CPU = torch.device("cpu")
 

@@ -13,10 +13,10 @@ from torchvision.models import get_model_weights
 
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_layer, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.whole import make_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"

@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from heatproof.errors import HeatproofError
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.network import build_network, load_network, load_weights, normalise, save_weights, use_machine
-from heatproof.models.registry import InputFacts
+from heatproof.models.registry import ARCHITECTURES, InputFacts
 
 
 def network_of(classes=3, width=4, seed=0):

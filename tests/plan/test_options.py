@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.whole import make_plan

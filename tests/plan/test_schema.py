@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.check import check_config
 from heatproof.config import default_config, merge, normalise
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.whole import make_plan
 from heatproof.training.loop import Schedule

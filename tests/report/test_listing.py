@@ -4,12 +4,12 @@ import sys
 import pytest
 import yaml
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.whole import make_plan
 from heatproof.report.listing import print_names, print_stores
 

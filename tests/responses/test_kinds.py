@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.provenance import import_closure, source_path
 from heatproof.responses.base import (
     KINDS,

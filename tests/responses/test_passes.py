@@ -13,7 +13,7 @@ import heatproof
 from heatproof.attribution.make import attribute
 from heatproof.config import merge
 from heatproof.data.prepare import prepare
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching
 from heatproof.plan.case import Network

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
+from heatproof.registry import Registry
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +127,7 @@ class Explainer:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
-EXPLAINERS: dict[str, Explainer] = {}
+EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")
 
 
 def explainer(

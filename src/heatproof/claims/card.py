@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.claims.catalogue import CLAIMS
 from heatproof.claims.evidence import Case, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
-from heatproof.claims.registry import Claim, Untestable
+from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.manifest import checked, publish_tables
 from heatproof.metrics.bootstrap import interval
 from heatproof.metrics.scored import read_scores
@@ -64,7 +63,13 @@ def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
         rule, else it ``does not hold``, and ``reason`` tells an interval that straddles the limit from one on the other
         side; where a claim ``cannot be tested here``, ``reason`` says why.
     """
-    return pd.DataFrame([_row(entry, evidence, level) for entry in CLAIMS.values()], columns=COLUMNS)
+    return pd.DataFrame([_row(entry, evidence, level) for entry in ordered_claims()], columns=COLUMNS)
+
+
+def ordered_claims() -> list[Claim]:
+    """Return all claims, paper by paper; those of other papers come last."""
+    papers = list(PAPERS)
+    return sorted(CLAIMS.values(), key=lambda entry: (*papers, entry.paper).index(entry.paper))
 
 
 def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from heatproof.registry import Registry
+
 if TYPE_CHECKING:
     from heatproof.claims.evidence import Evidence
 
@@ -88,7 +90,7 @@ class Claim:
         return f"interval {self.side} {self.limit:g}"
 
 
-CLAIMS: dict[str, Claim] = {}
+CLAIMS: Registry[Claim] = Registry("heatproof.claims", "claim")
 
 
 def claim(paper: str, place: str, quantity: str, **rule: float) -> Callable[[Test], Test]:

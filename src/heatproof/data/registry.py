@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from heatproof.registry import Registry
+
 
 @dataclass(frozen=True)
 class Split:
@@ -115,7 +117,7 @@ class DatasetEntry:
         return (inspect.getdoc(self.load) or "").partition("\n")[0]
 
 
-DATASETS: dict[str, DatasetEntry] = {}
+DATASETS: Registry[DatasetEntry] = Registry("heatproof.data", "dataset")
 
 
 def dataset(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.config import merge, read_config
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, stand_in
 from heatproof.estimate.measure import Bench, Timed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
+from heatproof.registry import Registry, nearest
 from heatproof.responses.base import Response, keyword_defaults
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
@@ -102,7 +102,7 @@ class Metric:
         return {name: options[name] for name in keyword_defaults(self.function) if name in options}
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")
 
 
 def metric(

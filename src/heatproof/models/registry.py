@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from heatproof.registry import Registry
+
 # Mean and standard deviation of its colours, with which most networks for its images are trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -111,7 +113,7 @@ class Architecture:
         return (inspect.getdoc(self.build) or "").partition("\n")[0]
 
 
-ARCHITECTURES: dict[str, Architecture] = {}
+ARCHITECTURES: Registry[Architecture] = Registry("heatproof.models", "architecture")
 
 
 def architecture(

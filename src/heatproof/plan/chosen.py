@@ -9,7 +9,7 @@ from typing import Any
 
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.plan.case import Network
 from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import Explainer
+from heatproof.attribution.registry import EXPLAINERS, Explainer
 from heatproof.config import Config
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.models.catalogue import ARCHITECTURES
 from heatproof.models.packaged import is_packaged, look_up_packaged
-from heatproof.models.registry import Design, InputFacts
+from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.metrics.registry import Metric
+from heatproof.metrics.registry import METRICS, Metric
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up, nearest

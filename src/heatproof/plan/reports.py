@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import heatproof.plan.jobs  # noqa: F401  (its stages come first, whoever is imported first)
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.case import Case, Network

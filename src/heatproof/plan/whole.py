@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from heatproof.attribution.catalogue import EXPLAINERS
-from heatproof.attribution.registry import require_library
+from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.config import normalise
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_file
 from heatproof.perturbation.baselines import BASELINES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.registry import nearest
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, read_config
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.metrics.catalogue import METRICS
-from heatproof.models.catalogue import ARCHITECTURES
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.whole import Plan, make_plan
 from heatproof.report.stores import Stored, open_stored, stores_below
 

@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.attribution.catalogue import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.images import meta_rank_of_images

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.config import normalise, read_config
-from heatproof.data.catalogue import DATASETS
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.manifest import read_sealed
 from heatproof.plan.entries import read_dataset

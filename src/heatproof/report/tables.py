@@ -11,7 +11,7 @@ import pandas as pd
 
 from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import summarise
-from heatproof.metrics.catalogue import METRICS
+from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scored import read_parquet
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.meta_rank import meta_rank_table
