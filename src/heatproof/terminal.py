@@ -181,7 +181,8 @@ def say_what_came_out() -> None:
     if Path(paths.TABLES["meta_rank"]).exists():
         with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
             for row in islice(csv.DictReader(file), SHOWN):
-                value = f"κ {float(row['kappa']):.2f} ({float(row['ci_low']):.2f} to {float(row['ci_high']):.2f})"
+                low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
+                value = f"κ {float(row['kappa'] or 'nan'):.2f}" + (f" ({low} to {high})" if low and high else "")
                 print(f"{row['rank']:>4}  {row['method']:<36} {value}", file=sys.stderr)
     if Path(paths.PAGE).exists():
         print(f"Page: {paths.PAGE}", file=sys.stderr)

@@ -99,7 +99,7 @@ def test_an_error_of_python_is_named_with_its_log(tmp_path):
 def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
-    rows = "".join(f"m{n},{3 - n},{2 - n},{4 - n},{n + 1},6,1\n" for n in range(5))
+    rows = "".join(f"m{n},{3 - n},{2 - n},{4 - n if n else ''},{n + 1},6,1\n" for n in range(5))
     (tmp_path / "results/meta_rank.csv").write_text(f"method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry\n{rows}")
     say_what_came_out()
     told = capsys.readouterr().err

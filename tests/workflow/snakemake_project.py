@@ -62,7 +62,9 @@ class Project:
 
     def ran(self, *arguments: str) -> dict[str, int]:
         """Run Snakemake and return how many jobs of each rule it executed."""
-        return jobs(self.run(*arguments))
+        self.run(*arguments)
+        logs = (self.folder / ".snakemake/log").glob("*.log")
+        return jobs(max(logs, key=lambda log: log.stat().st_mtime_ns).read_text(encoding="utf-8"))
 
     def heatproof(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         self.write_config()
@@ -90,9 +92,9 @@ class Project:
         return Project(folder, yaml.safe_load(yaml.safe_dump(self.config)))
 
 
-def jobs(printed: str) -> dict[str, int]:
-    """Count the jobs that a run of Snakemake finished, by rule."""
-    return dict(Counter(re.findall(r"^Finished jobid: \d+ \(Rule: (\w+)\)", printed, flags=re.MULTILINE)))
+def jobs(log: str) -> dict[str, int]:
+    """Count the jobs that a run of Snakemake finished, by rule, from its log file."""
+    return dict(Counter(re.findall(r"^Finished jobid: \d+ \(Rule: (\w+)\)", log, flags=re.MULTILINE)))
 
 
 def clone(folder: Path) -> Path:
