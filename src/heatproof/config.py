@@ -64,8 +64,10 @@ class Entries:
             name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
             alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
             if not alone or not isinstance(settings, Mapping | None):
+                indent = isinstance(item, Mapping) and None in item.values()
+                hint = ": indent the settings further than the name" if indent else ""
                 raise HeatproofError(
-                    f"'{key}.{place}' in the config must be a name or {{name: settings}}, not {item!r}."
+                    f"'{key}.{place}' in the config must be a name or {{name: settings}}, not {item!r}{hint}."
                 )
             name = str(name)  # YAML reads 18 as a number
             if name in entries:
@@ -437,7 +439,15 @@ def _sentence(error: ErrorDetails) -> str:
         return f"{place} cannot be {value!r}: {nearest(value, known)}"
     if error["type"] == "twice":
         return f"{place} {error['msg']}."
-    return f"{place} must be {_expected(error)}, not {value!r}."
+    return f"{place} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
+
+
+def _hint(error: ErrorDetails, value: Any) -> str:
+    try:
+        written = error["type"] in ("int_type", "float_type") and isinstance(value, str) and f"{float(value):g}"
+    except ValueError:
+        return ""
+    return " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if written else ""
 
 
 EXPECTED = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import csv
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph
+from heatproof.registry import nearest
 
 # Seconds between two lines of progress.
 EVERY = 10
@@ -100,7 +102,16 @@ class OneLine(DefaultFormatter):
         """Return the line of an event, or nothing."""
         event = getattr(record, "event", None)
         text = "" if event in SILENT else super().format(record)
+        if text.startswith("MissingRuleException"):
+            return self._no_such_target(text)
         return "" if text.startswith(NOISE) else text
+
+    def _no_such_target(self, text: str) -> str:
+        """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
+        asked = re.findall(r"No rule to produce (\S+)", text)
+        made = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
+        found = [f"heatproof: This config makes no {path!r}: {nearest(path, made)}" for path in asked]
+        return "\n".join(found) or text
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
         """Return one line for a job that starts."""

@@ -62,7 +62,7 @@ ALLOWED = {
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"config", "plan", "models", "trial"},
     "workflow": {"errors", "provenance", "store", "plan", "adopt", "check", "trial"},
-    "terminal": {"plan"},
+    "terminal": {"plan", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
     "job": {"errors", "registry", "store"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.

@@ -63,6 +63,12 @@ def test_words_of_the_scheduler_are_left_out_and_errors_are_not(graph):
     assert line_of(OneLine(graph), None, "MissingInputException: x") == "MissingInputException: x"
 
 
+def test_a_target_with_a_typo_has_the_nearest_file(graph):
+    text = "MissingRuleException:\nNo rule to produce results/idsds_tabel.csv (if you use input functions ...)."
+    told = line_of(OneLine(graph), LogEvent.ERROR, text)
+    assert told == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
+
+
 def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
     now = iter([100.0, 130.0, 131.0, 160.0])
     monkeypatch.setattr("heatproof.terminal.time.monotonic", lambda: next(now))

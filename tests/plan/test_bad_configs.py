@@ -34,6 +34,14 @@ BAD = {
         {"finetuning": {"lr": float("nan")}},
         "'finetuning.lr' in the config must be a finite",
     ),
+    "a number that YAML reads as a text": (
+        {"finetuning": {"lr": "1e-3"}},
+        "must be a number, not '1e-3' (a text: leave out quotes, and write 1e-3 as 1.0e-3).",
+    ),
+    "settings beside the name": (
+        {"models": [{"m": None, "architecture": "small_vit"}]},
+        "must be a name or {name: settings}*indent the settings further than the name.",
+    ),
     "no models": ({"models": []}, "'models' in the config"),
     "a number for a model": ({"models": [18]}, "must be a name or {name: settings}, not 18"),
     "two models in one entry": ({"models": [{"a": VIT, "b": VIT}]}, "must be a name or {name: settings}, not {'a'"),
