@@ -95,7 +95,7 @@ def compare_levels(
         the two levels, each on another half. Where both are alike, images explain the difference, not the convention.
         ``score_change``: mean over methods, other level less level, with its paired interval. ``n_moved``: methods
         whose rank moves by more than three; ``n_moved_surely``: those for which the interval of the change of rank
-        leaves 0 out. ``first`` and ``other_first``: the best at each level.
+        excludes 0. ``first`` and ``other_first``: the best at each level.
     """
     names = list(levels)
     values = {name: np.asarray(levels[name], dtype=float) * (1 if directions[name] else -1) for name in names}
