@@ -81,7 +81,7 @@ def metric_name(
     grid, baseline
         Those of the logit drops.
     reference
-        Grid and baseline whose scores are named ``idsds`` and ``sds``; others are a suffix of the name, as in ``sds_g8_blur``.
+        Grid and baseline whose scores are named ``idsds`` and ``sds``; others are a suffix, as in ``sds_g8_blur``.
     output
         What the drops are of: ``logit``, or ``probability`` (softmax), which is a suffix too.
     """
