@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -190,21 +191,16 @@ class _Asking:
         """Return the arrays of a response, as a store would give them back."""
         key = (response, *(id(value) for value in given.values()))
         if key not in self.answers:
-            batch = replace(self.batch, intact=self._intact()) if response.needs_intact else self.batch
-            read = [request() for request in response.requests(session, batch, self.along)]
-            self.answers[key] = response.cast(response.pack(session, batch, read))
+            batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
+            self.answers[key] = response.cast(response.ask(session, batch, self.along))
         return self.answers[key]
 
+    @cached_property
     def _intact(self) -> Mapping[str, np.ndarray]:
-        """Return what the model says of the images as they are."""
-        if ("intact",) not in self.answers:
-            from heatproof.perturbation.batching import intact_responses
+        """What the model says of the images as they are."""
+        from heatproof.perturbation.batching import intact_responses
 
-            of, how = self.batch, self.session
-            self.answers["intact",] = intact_responses(
-                how.network, of.images, of.labels, of.ids, how.batch_size, how.device
-            )
-        return self.answers["intact",]
+        return intact_responses(self.session.query(self.batch))
 
 
 def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, Any, list[str]]:

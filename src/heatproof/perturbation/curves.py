@@ -12,7 +12,7 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
+from heatproof.perturbation.batching import Perturbed, Query, layout_of, run_batched
 from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -20,16 +20,10 @@ RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
 def response_curves(
-    network: Network,
-    images: torch.Tensor,
+    query: Query,
     maps: np.ndarray,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
     perturbations: Mapping[str, Perturbation],
     *,
-    seed: int = 0,
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
     intact: Mapping[str, np.ndarray] | None = None,
     ranking: np.ndarray | None = None,
     explain: Explain | None = None,
@@ -41,24 +35,12 @@ def response_curves(
 
     Parameters
     ----------
-    network
-        As in `run_batched`.
-    images
-        (N, C, H, W), normalised; a channels_last layout is kept.
+    query
+        The network and N images, with T targets each.
     maps
         (N, H, W), higher is more relevant.
-    targets
-        (N, T) int64: the classes whose responses are read.
-    image_ids
-        N strings, which seed what is drawn.
     perturbations
         Name to sequence.
-    seed
-        The workflow's seed.
-    batch_size
-        The largest number of images in one network pass.
-    device
-        Where the network is; left out, where the images are.
     intact
         Responses to the intact images from `intact_responses`; left out, they are made here.
     ranking
@@ -78,9 +60,7 @@ def response_curves(
     HeatproofError
         If a map has the wrong size or a value that is not finite, or as `run_batched`.
     """
-    device = images.device if device is None else torch.device(device)
-    check_maps(maps, images, image_ids)
-    asked = _Asked(network, images, targets.to(device), image_ids, seed, batch_size, intact)
+    check_maps(maps, query.images, query.image_ids)
     read: dict[str, dict[str, np.ndarray]] = {}
     firsts: dict[str, np.ndarray] = {}
     together: dict[str, Perturbation] = {}
@@ -88,15 +68,15 @@ def response_curves(
         if perturbation.update:
             if explain is None:
                 raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
-            read[name], firsts[name] = _updated(asked, maps, perturbation, explain, ranking)
+            read[name], firsts[name] = _updated(query, maps, perturbation, explain, ranking)
             continue
-        firsts[name] = first_changed(perturbation, maps, image_ids, seed, ranking)
+        firsts[name] = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
         if perturbation.imputation == "road":
-            read[name] = _imputed(asked, firsts[name], perturbation)
+            read[name] = _imputed(query, intact, firsts[name], perturbation)
         else:
             together[name] = perturbation
     if together:
-        read |= _filled(asked, firsts, together)
+        read |= _filled(query, intact, firsts, together)
     for name, first in firsts.items():
         points = perturbations[name].points(*maps.shape[1:])
         for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
@@ -130,45 +110,20 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What `response_curves` is asked, with the targets where the network is."""
-
-    network: Network
-    images: torch.Tensor
-    targets: torch.Tensor
-    image_ids: Sequence[str]
-    seed: int
-    batch_size: int
-    intact: Mapping[str, np.ndarray] | None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.targets.device
-
-    def read(self, batches: Iterator[Perturbed]) -> dict[str, np.ndarray]:
-        """Run the network over batches of perturbed images."""
-        return run_batched(self.network, batches, self.targets, self.image_ids)
-
-    def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
-        """Yield as many images as a batch has, where the network is: their rows, the images and their ids."""
-        for start in range(0, len(self.images), self.batch_size):
-            rows = slice(start, min(start + self.batch_size, len(self.images)))
-            yield rows, self.images[rows].to(self.device), self.image_ids[rows]
-
-
 def _filled(
-    asked: _Asked, firsts: Mapping[str, np.ndarray], perturbations: Mapping[str, Perturbation]
+    query: Query,
+    intact: Mapping[str, np.ndarray] | None,
+    firsts: Mapping[str, np.ndarray],
+    perturbations: Mapping[str, Perturbation],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Run all sequences that fill with a baseline, in batches over images and points."""
-    images, batch_size, device, intact = asked.images, asked.batch_size, asked.device, asked.intact
-    count, height, width = len(images), *images.shape[-2:]
+    images, batch_size, device = query.images, query.batch_size, query.device
+    height, width = images.shape[-2:]
     baselines: list[tuple[str, str]] = []
     variants: dict[tuple[int, int, int], int] = {}
     where: dict[str, list[int]] = {}
     for number, (name, perturbation) in enumerate(perturbations.items()):
-        fill = (perturbation.baseline, repr(sorted(perturbation.baseline_options.items())))
+        fill = _fill_of(perturbation)
         if fill not in baselines:
             baselines.append(fill)
         points = perturbation.points(height, width)
@@ -195,9 +150,9 @@ def _filled(
 
     def batches() -> Iterator[Perturbed]:
         memory = layout_of(images)
-        for rows, chunk, ids in asked.chunks():
+        for rows, chunk, ids in query.chunks():
             fills = [
-                baseline_images(b[0], chunk, ids, asked.seed, dict(options[b].baseline_options)).contiguous()
+                baseline_images(b[0], chunk, ids, query.seed, dict(options[b].baseline_options)).contiguous()
                 for b in baselines
             ]
             first = [torch.from_numpy(firsts[name][rows]).to(device) for name in names]
@@ -221,8 +176,7 @@ def _filled(
                         into[:] = torch.where(changed, put, kept)
                 yield made, torch.arange(low, high, device=device) // len(keys) + rows.start
 
-    read = asked.read(batches()) if keys else {}
-    shaped = {key: values.reshape(count, len(keys), *values.shape[1:]) for key, values in read.items()}
+    shaped = query.run(batches(), len(keys)) if keys else {}
     if intact is not None and given is not None:
         shaped = {
             key: np.concatenate([shaped[key], intact[key][:, None]], axis=1) if shaped else intact[key][:, None]
@@ -270,33 +224,35 @@ def _fill_of(perturbation: Perturbation) -> tuple[str, str]:
     return perturbation.baseline, repr(sorted(perturbation.baseline_options.items()))
 
 
-def _imputed(asked: _Asked, first: np.ndarray, perturbation: Perturbation) -> dict[str, np.ndarray]:
+def _imputed(
+    query: Query, intact: Mapping[str, np.ndarray] | None, first: np.ndarray, perturbation: Perturbation
+) -> dict[str, np.ndarray]:
     """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
     # Found by name, so that the code of ROAD is no part of what other sequences depend on.
     impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
-    images, intact = asked.images, asked.intact
-    count, points = len(images), perturbation.points(*images.shape[-2:])
+    points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
     def pieces() -> Iterator[Perturbed]:
-        for rows, chunk, ids in asked.chunks():
-            removed = torch.from_numpy(first[rows]).to(asked.device)
-            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=asked.seed, image_ids=ids)
+        for rows, chunk, ids in query.chunks():
+            removed = torch.from_numpy(first[rows]).to(query.device)
+            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
             for point, imputed in enumerate(sequence):
                 if point >= skip:
-                    yield imputed, torch.arange(rows.start, rows.stop, device=asked.device)
+                    yield imputed, torch.arange(rows.start, rows.stop, device=query.device)
 
     order: list[int] = []
 
     def batches() -> Iterator[Perturbed]:
-        for made, rows in _rebatched(pieces(), asked.batch_size):
+        for made, rows in _rebatched(pieces(), query.batch_size):
             order.extend(rows.tolist())
-            yield made.contiguous(memory_format=layout_of(images)), rows
+            yield query.like_images(made), rows
 
-    read = asked.read(batches())
+    read = run_batched(query.network, batches(), query.targets, query.image_ids)
     # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
     by_image = np.argsort(order, kind="stable")
-    shaped = {key: values[by_image].reshape(count, points - skip, *values.shape[1:]) for key, values in read.items()}
+    shape = (len(query.images), points - skip)
+    shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
     if skip and intact is not None:
         shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
     return shaped
@@ -319,16 +275,16 @@ def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
 
 
 def _updated(
-    asked: _Asked, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
+    query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Delete along maps that are made anew before every step; pixels that are gone stay gone."""
-    images, targets, device = asked.images, asked.targets, asked.device
+    images, targets = query.images, query.targets
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]
     first = np.full(maps.shape, len(counts), dtype=np.int32)
     parts: list[dict[str, np.ndarray]] = []
-    for rows, chunk, ids in asked.chunks():
-        fill = baseline_images(perturbation.baseline, chunk, ids, asked.seed, dict(perturbation.baseline_options))
+    for rows, chunk, ids in query.chunks():
+        fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
         current, now = chunk, maps[rows]
         for point, wanted in enumerate(counts):
@@ -336,7 +292,7 @@ def _updated(
                 made = explain(current, targets[rows, 0])
                 now = made.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
-            order = pixel_ranking(now, ids, asked.seed, ties=perturbation.ties)
+            order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
@@ -347,11 +303,11 @@ def _updated(
                 new = pixels[~gone[row, pixels]]
                 flat[row, new] = point
                 gone[row, new] = True
-            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(device)
-            current = torch.where(mask, fill, chunk).contiguous(memory_format=layout_of(images))
-            batch = [(current, torch.arange(len(chunk), device=device))]
+            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
+            current = query.like_images(torch.where(mask, fill, chunk))
+            batch = [(current, torch.arange(len(chunk), device=query.device))]
             parts.append(
-                {"rows": np.arange(rows.start, rows.stop)} | run_batched(asked.network, batch, targets[rows], ids)
+                {"rows": np.arange(rows.start, rows.stop)} | run_batched(query.network, batch, targets[rows], ids)
             )
     by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")
     read = {key: np.concatenate([part[key] for part in parts])[by_image] for key in RESPONSES}

@@ -127,8 +127,8 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         made = read_piece(maps, spec["shard"])
         gap, read_from = made["gap"], {f"{maps}.{spec['shard']}.json": made["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
-    assert session.dataset is not None
-    contents = response.contents(session, session.dataset.images("evaluation", 0, 1).shape[-2:], methods)
+    size = session.dataset.images("evaluation", 0, 1).shape[-2:]
+    contents = response.contents(session, size, [method.name for method in methods])
     piece = open_piece(
         spec,
         store,
@@ -152,7 +152,6 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
 def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
     if not todo:
         return
-    assert session.dataset is not None
     dataset, size, device = session.dataset, session.batch_size, session.device
     split, network = dataset.splits["evaluation"], session.network
     response = response.with_baseline(
@@ -170,7 +169,7 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
         high = min(low + size, stop)
         whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
         if response.needs_intact:
-            whole = replace(whole, intact=intact_responses(network, images, whole.labels, whole.ids, size, device))
+            whole = replace(whole, intact=intact_responses(session.query(whole)))
         for work in todo:
             # As a rule with the first image of the batch; where images were added, within it or after it.
             begin = max(work.piece.missing()[0], low)
@@ -178,13 +177,12 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
                 continue
             before, batch = network.images, whole.since(begin - low)
             try:
-                read_now = [request() for request in response.requests(session, batch, work.along(begin, high))]
+                arrays = response.ask(session, batch, work.along(begin, high))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
                 log.info("%s does not apply: %s", work.explainer, reason)
                 gaps[work] = str(reason)
                 continue
-            arrays = response.pack(session, batch, read_now)
             work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
             began = time.monotonic()
     for work in todo:
