@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import describe_file, read_piece, write_manifest
+from heatproof.manifest import read_piece, write_manifest
 from heatproof.metrics.registry import METRICS, Metric, Result
 from heatproof.metrics.stored import StoredReading
-from heatproof.provenance import library_versions
 from heatproof.responses.base import Method, ScoredImages
 from heatproof.store import describe, read, write_table
 
@@ -68,16 +67,15 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     write_table(table[COLUMNS], spec["output"])
     write_manifest(
         spec["manifest"],
+        [spec["output"]],
         spec_key=spec["key"],
         key=spec["key"],
-        files=[describe_file(spec["output"], spec["manifest"])],
         gaps=gaps,
         gates=gates,
         options=spec["options"],
         case=spec["case"],
         higher_is_better=spec["higher_is_better"],
         read=keys,
-        versions=library_versions(),
     )
 
 

@@ -58,14 +58,6 @@ class Work:
             return None
         return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
 
-    def publish(self, device: torch.device, gap: str | None = None) -> None:
-        """Publish what was made, or why there is nothing."""
-        reason = gap or self.gap
-        if reason is None:
-            self.piece.publish(str(device))
-        else:
-            self.piece.publish_gap(reason, str(device))
-
 
 def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
     """Make one shard of a response, adding to what the shard holds already.
@@ -86,7 +78,7 @@ def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
         if not work.todo:
             if work.gap is None:
                 log.info("%s: all images are there already", work.explainer or response.name)
-            work.publish(device)
+            work.piece.publish(str(device), work.gap)
     _run(spec, [work for work in every if work.todo], response, session)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for work in every:
@@ -186,4 +178,4 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
             work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
             began = time.monotonic()
     for work in todo:
-        work.publish(device, gaps.get(work))
+        work.piece.publish(str(device), gaps.get(work))
