@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -12,16 +13,34 @@ import pandas as pd
 
 from heatproof.manifest import read_piece, write_manifest
 from heatproof.metrics.registry import METRICS, Metric, Result
-from heatproof.metrics.stored import StoredReading
-from heatproof.responses.base import Method, ScoredImages
+from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read, write_table
 
 log = logging.getLogger(__name__)
 
-COLUMNS = ["dataset", "model", "weights", "method", "metric", "image", "score", "valid"]
-
 Spec = Mapping[str, Any]
 Methods = list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StoredReading(Reading):
+    """A response that a metric reads from a store: `base` is its path, with ``{explainer}`` where there are several."""
+
+    base: str = ""
+
+    @classmethod
+    def told(cls, argument: str, told: Mapping[str, Any]) -> StoredReading:
+        """Return what a spec tells of it."""
+        return cls(argument, response_of(told["response"]), told["points"], told["output"], told["store"])
+
+    def of(self, explainer: str) -> str:
+        """Return the path of the store of an explainer, which is that of all for a response of a network."""
+        return self.base.format(explainer=explainer)
+
+    def read(self, explainer: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Return the arrays that are needed of the images [start, stop)."""
+        store = self.of(explainer) + ".zarr"
+        return {name: read(store, name, start, stop) for name in self.response.needed(self.output)}
 
 
 def score(spec: Spec, machine: Mapping[str, Any]) -> None:
@@ -51,20 +70,22 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     facts = describe(reads[0].of(spec["methods"][0]["explainer"]) + ".zarr")
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)
     scores = _score(spec, metric, reads, explainers, facts) if explainers else {}
-    frames = []
-    for method in spec["methods"]:
-        if method["method"] in scores:
-            values = scores[method["method"]]
-            defined = ~np.isnan(values)
-            frames.append(
-                pd.DataFrame({"image": ids, "score": values, "valid": defined}).assign(method=method["method"])
-            )
-            if not defined.all():
-                log.info("%s: undefined on %d of %d images", method["method"], int((~defined).sum()), len(values))
-    table = pd.concat(frames) if frames else pd.DataFrame(columns=["image", "score", "valid", "method"])
-    for key in ("dataset", "model", "weights", "metric"):
-        table[key] = spec[key]
-    write_table(table[COLUMNS], spec["output"])
+    named = [method["method"] for method in spec["methods"] if method["method"] in scores]
+    values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
+    table = pd.DataFrame(
+        {
+            **{key: spec[key] for key in ("dataset", "model", "weights")},
+            "method": np.repeat(np.array(named, dtype=object), len(ids)),
+            "metric": spec["metric"],
+            "image": np.tile(ids, len(named)),
+            "score": values,
+            "valid": ~np.isnan(values),
+        }
+    )
+    for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
+        if undefined:
+            log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
+    write_table(table, spec["output"])
     write_manifest(
         spec["manifest"],
         [spec["output"]],
