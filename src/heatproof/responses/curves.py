@@ -151,11 +151,11 @@ class Curves(TwoTargets):
         arrays = import_module("heatproof.perturbation.curves").response_curves(
             session.query(batch, batch.targets),
             maps,
-            {"": self.sequence},
+            self.sequence,
             intact=batch.intact,
             ranking=session.given.get("ranking"),
             explain=explain,
-        )[""]
+        )
         shape = arrays["predicted"].shape
         of_maps = {key: arrays[key] for key in ("changed", "magnitude", "positive")}
         for key in ("total_magnitude", "total_positive"):
