@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import read_piece, write_manifest
-from heatproof.metrics.registry import METRICS, Metric, Result
+from heatproof.metrics.registry import METRICS, Metric
 from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read, write_table
 
@@ -55,9 +55,11 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
+    shards = range(-(-spec["images"] // spec["shard_size"]))
     for explainer, methods in list(explainers.items()):
         bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
-        for made in _manifests(spec, bases):
+        for base in dict.fromkeys(bases):
+            made = {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
             keys |= {path: piece["key"] for path, piece in made.items()}
             gate = next((piece["gate"] for piece in made.values() if "gate" in piece), None)
             if gate:
@@ -100,13 +102,6 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     )
 
 
-def _manifests(spec: Spec, bases: Sequence[str]) -> Iterator[dict[str, Mapping[str, Any]]]:
-    """Yield the manifests of all that is read for one explainer, store by store."""
-    shards = range(-(-spec["images"] // spec["shard_size"]))
-    for base in dict.fromkeys(bases):
-        yield {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
-
-
 def _score(
     spec: Spec,
     metric: Metric,
@@ -121,7 +116,11 @@ def _score(
     if "maps" in metric.inputs:
         height, width = describe(next(iter(maps_of.values())))["arrays"]["attribution"]["shape"][-2:]
         size = (height, width)
-    for start, stop in _chunks(spec, reads):
+    # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
+    sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
+    step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
+    for start in range(0, spec["images"], step):
+        stop = min(start + step, spec["images"])
         ids = facts["image_ids"][start:stop]
         images = ScoredImages(ids, facts["labels"][start:stop], size, spec["seed"])
         given: dict[str, Any] = {"image_ids": ids}
@@ -137,20 +136,8 @@ def _score(
                     inputs["maps"] = Method(told["method"], told["index"], told["transform"]).of(maps)
                 for one in ofs:
                     inputs |= one.inputs(stored[one.argument], images, told["place"])
-                values = _defined(metric.score(inputs, spec["options"]))
+                score, valid, _ = metric.score(inputs, spec["options"])
+                # NaN wherever the metric calls it undefined.
+                values = np.where(valid & np.isfinite(score), score, np.nan)
                 parts.setdefault(told["method"], []).append(values)
     return {method: np.concatenate(values) for method, values in parts.items()}
-
-
-def _chunks(spec: Spec, reads: Sequence[StoredReading]) -> Iterator[tuple[int, int]]:
-    # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
-    sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
-    step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
-    for start in range(0, spec["images"], step):
-        yield start, min(start + step, spec["images"])
-
-
-def _defined(result: Result) -> np.ndarray:
-    """Return scores (N,), NaN wherever the metric calls them undefined or they are not finite."""
-    score, valid, _ = result
-    return np.where(valid & np.isfinite(score), score, np.nan)

@@ -230,6 +230,8 @@ class Response(ABC):
         The arrays of its store.
     needs_intact
         Whether the network is run on the intact images before.
+    explains
+        Whether maps are made anew on changed images.
     in_memory
         Options that only a caller of `heatproof.evaluate` can give: the workflow knows them from model and dataset.
     argument
@@ -248,6 +250,7 @@ class Response(ABC):
     along_maps: ClassVar[bool]
     holds: ClassVar[Mapping[str, Array]]
     needs_intact: ClassVar[bool] = False
+    explains: ClassVar[bool] = False
     argument: ClassVar[str]
     in_memory: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None
@@ -287,11 +290,6 @@ class Response(ABC):
     def modules(self) -> list[str]:
         """Modules whose code makes it: its declaration, and what it runs."""
         return [type(self).__module__, *self.executors]
-
-    @property
-    def explains(self) -> bool:
-        """Whether maps are made anew on changed images."""
-        return False
 
     @property
     def looks_inside(self) -> bool:

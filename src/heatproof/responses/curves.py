@@ -120,7 +120,7 @@ class Curves(TwoTargets):
         return [settings["mode"], order, fill, *(["updated"] if settings["update"] else [])]
 
     @property
-    def explains(self) -> bool:
+    def explains(self) -> bool:  # type: ignore[override]
         """Whether the map is made anew before every step."""
         return bool(self.settings["update"])
 

@@ -26,13 +26,9 @@ class Explanations(MapResponse):
     kind = "explanations"
     argument = "changes"
     quantities = ("change",)
+    explains = True
     options = staticmethod(change_options)
     executors = ("heatproof.perturbation.sensitivity",)
-
-    @property
-    def explains(self) -> bool:
-        """Return True: that is what is asked."""
-        return True
 
     def points(self, size: tuple[int, int]) -> int:
         """Return 1."""
