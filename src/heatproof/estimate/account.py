@@ -7,6 +7,7 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from heatproof.estimate.measure import Timed
@@ -167,17 +168,16 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
 
 def wall_time(jobs: Sequence[Job], workers: int) -> float:
     """Return the seconds in which so many workers do the jobs, each as soon as what it needs is there."""
-    waiting = [len(set(job.after)) for job in jobs]
-    next_of: dict[int, list[int]] = defaultdict(list)
-    for number, job in enumerate(jobs):
-        for before in set(job.after):
-            next_of[before].append(number)
-    ready = [number for number, count in enumerate(waiting) if not count]
+    order = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
+    order.prepare()
+    ready: list[int] = []
     running: list[tuple[float, int]] = []
     now, free = 0.0, workers
     # A job for more devices than there are is counted as if it took all.
     takes = [min(job.devices, workers) for job in jobs]
-    while ready or running:
+    while order.is_active():
+        for number in order.get_ready():
+            insort(ready, number)
         # The first that fits, as Snakemake does: a large job does not keep small ones from what is free.
         while free and (number := next((n for n in ready if takes[n] <= free), -1)) >= 0:
             ready.remove(number)
@@ -185,10 +185,7 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
             heapq.heappush(running, (now + jobs[number].seconds, number))
         now, number = heapq.heappop(running)
         free += takes[number]
-        for follower in next_of[number]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                insort(ready, follower)
+        order.done(number)
     return now
 
 

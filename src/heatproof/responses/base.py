@@ -155,15 +155,9 @@ class Session:
 
         Found by name, so that a declaration imports nothing that runs networks.
         """
-        return import_module("heatproof.perturbation.batching").Query(
-            self.network,
-            batch.images,
-            batch.labels if targets is None else targets,
-            batch.ids,
-            self.seed,
-            self.batch_size,
-            self.device,
-        )
+        query = import_module("heatproof.perturbation.batching").Query
+        targets = batch.labels if targets is None else targets
+        return query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
 
 
 @dataclass(frozen=True)
