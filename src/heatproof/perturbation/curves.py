@@ -200,7 +200,7 @@ def _updated(
     for rows, chunk, ids in query.chunks():
         fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
-        current, now = chunk, maps[rows]
+        current, now, said = chunk, maps[rows], []
         for point, wanted in enumerate(counts):
             if point:
                 made = explain(current, targets[rows, 0])
@@ -220,9 +220,6 @@ def _updated(
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
             current = query.like_images(torch.where(mask, fill, chunk))
             batch = [(current, torch.arange(len(chunk), device=query.device))]
-            parts.append(
-                {"rows": np.arange(rows.start, rows.stop)} | run_batched(query.network, batch, targets[rows], ids)
-            )
-    by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")
-    read = {key: np.concatenate([part[key] for part in parts])[by_image] for key in RESPONSES}
-    return {key: v.reshape(len(images), len(counts), *v.shape[1:]) for key, v in read.items()}, first
+            said.append(run_batched(query.network, batch, targets[rows], ids))
+        parts.append({key: np.stack([one[key] for one in said], axis=1) for key in RESPONSES})
+    return {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}, first

@@ -333,7 +333,10 @@ class Response(ABC):
 
     @abstractmethod
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run a batch by functions of the modules in `executors`, and return the arrays of a store, each (N, …)."""
+        """Run a batch by functions of the modules in `executors`, and return the arrays of a store, each (N, …).
+
+        Arrays of other names are kept by no store.
+        """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays as a store gives them back."""
