@@ -22,6 +22,7 @@ from sklearn.datasets import load_sample_images
 from torchvision.models import resnet18
 
 from heatproof.perturbation import pic
+from heatproof.perturbation.batching import Query
 
 SIDE = 224
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -104,7 +105,7 @@ def run(count: int) -> None:
 
     def ours() -> dict[str, np.ndarray]:
         targets = torch.zeros(count, dtype=torch.int64)
-        return pic.pic_responses(network, images, maps, targets, ids, mean=MEAN, std=STD, random_mask=random)
+        return pic.pic_responses(Query(network, images, targets, ids), maps, mean=MEAN, std=STD, random_mask=random)
 
     whole, published, parts = Split(), Split(), Split()
     entropies = whole.time("all", ours)["entropy"]

@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.models.precision import set_precision
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 
 CPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -26,7 +27,7 @@ GRID = 4
 def scores(network, images, labels):
     """Return the mean score of every method, and the logit drops (N, P)."""
     ids = [str(number) for number in range(len(images))]
-    said = patch_responses(network, images, labels, ids, GRID, "zeros", SEED, batch_size=64)
+    said = patch_responses(Query(network, images, labels, ids, SEED), GRID, "zeros")
     drops = said["logit"][:, :1] - said["logit"][:, 1:]
     maps = explain(network, images, labels)
     means = {name: np.nanmean(spearman_rows(patch_sums(values, GRID), drops)) for name, values in maps.items()}

@@ -23,6 +23,7 @@ from heatproof.config import read_config
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 from heatproof.plan.whole import make_plan
 from heatproof.training.stages import finetune, pretrain
@@ -127,7 +128,7 @@ def run(config: str, results: Path) -> None:
                 plain, gradient = throughput(network, images)
                 passes, seconds = Passes(network), []
                 with timed(seconds):
-                    patch_responses(network, images, targets, ids, grid, baseline, 0, batch_size=size)
+                    patch_responses(Query(network, images, targets, ids, batch_size=size), grid, baseline)
                 report(model, weights, f"drops g{grid} {baseline}", passes, seconds[0], plain, gradient)
             for name in plan.model_explainers:
                 entry = plan.attribute_spec(dataset_name, model, weights, [name], 0)["explainers"][0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -122,18 +123,12 @@ def evaluate(
     return found[metric] if isinstance(metric, str) else found
 
 
-@dataclass(frozen=True, eq=False)
-class _Metric:
+class _Metric(NamedTuple):
     """A metric with all of its options, and what it reads."""
 
     entry: Metric
     options: dict[str, Any]
     responses: dict[str, Response]
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """What only the caller can give of the responses."""
-        return {key: self.options[key] for key in self.entry.reads.in_memory}
 
 
 def _asked(metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, _Metric]:
@@ -168,7 +163,9 @@ class _Asking:
 
     def score(self, one: _Metric, asked: Mapping[str, _Metric]) -> xarray.Dataset:
         """Return the scores of a metric; a response that another one needs in finer steps serves it too."""
-        session = replace(self.session, given={**self.session.given, **one.given})
+        # What only the caller can give of the responses.
+        given = {key: one.options[key] for key in one.entry.reads.in_memory}
+        session = replace(self.session, given={**self.session.given, **given})
         served = serving(response for other in asked.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
@@ -178,7 +175,7 @@ class _Asking:
             lacking = response.lacks(session)
             if lacking:
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-            arrays = self._ask(response, session, one.given)
+            arrays = self._ask(response, session, given)
             reading = Reading(argument, response, points, one.options.get("output", "logit"))
             inputs |= reading.inputs(arrays, images)
         score, valid, curves = one.entry.score(inputs, one.options)
@@ -189,21 +186,16 @@ class _Asking:
         """Return the arrays of a response, as a store would give them back."""
         key = (response, *(id(value) for value in given.values()))
         if key not in self.answers:
-            batch = replace(self.batch, intact=self._intact()) if response.needs_intact else self.batch
-            read = [request() for request in response.requests(session, batch, self.along)]
-            self.answers[key] = response.cast(response.pack(session, batch, read))
+            batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
+            self.answers[key] = response.cast(response.ask(session, batch, self.along))
         return self.answers[key]
 
+    @cached_property
     def _intact(self) -> Mapping[str, np.ndarray]:
-        """Return what the model says of the images as they are."""
-        if ("intact",) not in self.answers:
-            from heatproof.perturbation.batching import intact_responses
+        """What the model says of the images as they are."""
+        from heatproof.perturbation.batching import intact_responses
 
-            of, how = self.batch, self.session
-            self.answers["intact",] = intact_responses(
-                how.network, of.images, of.labels, of.ids, how.batch_size, how.device
-            )
-        return self.answers["intact",]
+        return intact_responses(self.session.query(self.batch))
 
 
 def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, Any, list[str]]:

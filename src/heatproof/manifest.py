@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,31 +104,22 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
     if not path.is_file():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     found = file_digest(path)
-    told = _told_digest(path) if manifest is None else _listed_digest(path, Path(manifest))
+    told = _told_digest(path, manifest)
     if told is not None and told != found:
         raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {HEAL.format(path=path)}")
     return found
 
 
-def _told_digest(path: Path) -> str | None:
+def _told_digest(path: Path, manifest: str | Path | None) -> str | None:
     """Return the digest that the manifest of a file says; None where none lists it."""
-    own = path.with_suffix(".json")
+    own = Path(manifest) if manifest else path.with_suffix(".json")
     # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
-    if own.exists():
-        return _listed_digest(path, own)
-    listed = (_said_digest(path, manifest, read_sealed(manifest)) for manifest in sorted(path.parent.glob("*.json")))
-    return next((digest for digest in listed if digest), None)
-
-
-def _listed_digest(path: Path, manifest: Path) -> str | None:
-    return _said_digest(path, manifest, require_manifest(manifest))
-
-
-def _said_digest(path: Path, manifest: Path, made: Mapping[str, Any] | None) -> str | None:
-    for facts in (made or {}).get("files", ()):
-        if os.path.normpath(manifest.parent / facts["file"]) == os.path.normpath(path):
-            return str(facts["sha256"])
-    return None
+    alone = manifest is not None or own.exists()
+    found = [require_manifest(own)] if alone else map(read_sealed, sorted(path.parent.glob("*.json")))
+    every = (facts for made in found for facts in (made or {}).get("files", ()))
+    here = os.path.normpath(path)
+    listed = (facts["sha256"] for facts in every if os.path.normpath(own.parent / facts["file"]) == here)
+    return next(listed, None)
 
 
 def whole_key(
@@ -164,11 +155,11 @@ def describe_file(path: str | Path, manifest: str | Path) -> dict[str, Any]:
     return {"file": relative, "sha256": file_digest(path), "bytes": path.stat().st_size}
 
 
-def write_manifest(
-    path: str | Path, *, spec_key: str, key: str, files: Sequence[Mapping[str, Any]], **facts: Any
-) -> None:
+def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: str, key: str, **facts: Any) -> None:
     """Write a manifest, aside and moved into place, after the files that it describes."""
-    write_sealed(path, {"spec_key": spec_key, "key": key, "files": list(files), **facts})
+    described = [describe_file(file, path) for file in files]
+    base = {"spec_key": spec_key, "key": key, "files": described, "versions": library_versions()}
+    write_sealed(path, {**base, **facts})
 
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:
@@ -194,16 +185,15 @@ def read_piece(base: str, shard: int) -> dict[str, Any]:
     return require_manifest(f"{base}.{shard}.json")
 
 
-def touch(path: str | Path, time: float | None = None) -> None:
+def touch(path: str | Path) -> None:
     """Set the time of a manifest and its files.
 
     Snakemake compares times: what was checked and found whole is as new as what it was checked against.
     """
-    times = None if time is None else (time, time)
     made = read_sealed(path) or {"files": []}
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in made["files"])]:
         if file.exists():
-            os.utime(file, times)
+            os.utime(file)
 
 
 def publish_tables(
@@ -211,10 +201,8 @@ def publish_tables(
     outputs: Iterable[str | Path],
     inputs: Iterable[str | Path],
     foreign: Iterable[str | Path] = (),
+    **facts: Any,
 ) -> None:
     """Write the manifest of a stage without arrays; `spec` has its ``key`` and the path ``manifest``."""
     key, digests = whole_key(spec["key"], inputs, foreign=foreign)
-    files = [describe_file(path, spec["manifest"]) for path in outputs]
-    write_manifest(
-        spec["manifest"], spec_key=spec["key"], key=key, files=files, input_sha256=digests, versions=library_versions()
-    )
+    write_manifest(spec["manifest"], outputs, spec_key=spec["key"], key=key, input_sha256=digests, **facts)

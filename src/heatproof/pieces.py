@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,10 @@ class Piece:
     @property
     def _journal(self) -> Path:
         base = Path(self.base)
-        return base.with_name(f".{base.name}.{self.shard}.journal") / self.key
+        return base.with_name(f".{base.name}.{self.shard}.journal")
+
+    def _batch(self, start: int) -> Path:
+        return self._journal / self.key / f"{start}.npz"
 
     def missing(self) -> tuple[int, int]:
         """Return the range of images that are still to be computed; empty where start equals stop."""
@@ -85,7 +88,7 @@ class Piece:
         self._take(converted, seconds, passes)
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
-        with written_aside(self._journal / f"{start}.npz") as aside, open(aside, "wb") as file:
+        with written_aside(self._batch(start)) as aside, open(aside, "wb") as file:
             np.savez(file, seconds=seconds, passes=passes, **arrays)  # type: ignore[arg-type]
 
     def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
@@ -104,51 +107,49 @@ class Piece:
             self.seconds, self.passes = made["seconds"], made["network_passes"]
             self.done = made["images"][1]
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
-        while self.done < start + size and (self._journal / f"{self.done}.npz").is_file():
+        while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
-                with np.load(self._journal / f"{self.done}.npz", allow_pickle=False) as kept:
+                with np.load(batch, allow_pickle=False) as kept:
                     arrays = {name: kept[name] for name in self.layout.arrays}
                     seconds, passes = float(kept["seconds"]), int(kept["passes"])
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
                 if fault_of(error):
                     raise
-                log.info("%s is damaged and made again (%s)", self._journal / f"{self.done}.npz", error)
+                log.info("%s is damaged and made again (%s)", batch, error)
                 break
             self._take(arrays, seconds, passes)
 
-    def publish(self, device: str) -> None:
-        """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`."""
+    def publish(self, device: str, gap: str | None = None) -> None:
+        """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`.
+
+        Parameters
+        ----------
+        device
+            Where it was computed.
+        gap
+            Why there is nothing to publish: the shard is of NaN then, and the manifest has the reason.
+        """
         ensure_metadata(self.store, self.layout)
         # A job makes many pieces, and needs the arrays of none that is on the disk.
         values, self.values = self.values, []
-        if not self.changed:
+        if gap is None and not self.changed:
             manifest.touch(self.manifest)
             return
-        start = self.shard * self.layout.shard_size
+        start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.wanted[1]
+        if gap is not None:
+            shapes = {name: (stop - start, *spec.shape) for name, spec in self.layout.arrays.items()}
+            values = [{n: np.full(shapes[n], np.nan, dtype=spec.dtype) for n, spec in self.layout.arrays.items()}]
         files = [
             write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))
             for name in self.layout.arrays
         ]
-        self._write_manifest(files, [start, self.done], device, gap=None)
-
-    def publish_gap(self, reason: str, device: str) -> None:
-        """Publish that there is nothing, and why: a shard of NaN, and a manifest with the reason."""
-        ensure_metadata(self.store, self.layout)
-        start, stop = self.wanted
-        files: list[str] = []
-        for name, spec in self.layout.arrays.items():
-            hole = np.full((stop - start, *spec.shape), np.nan, dtype=spec.dtype)
-            files.append(write_shard(self.store, name, self.shard, start, hole))
-        self._write_manifest(files, [start, stop], device, gap=reason)
-
-    def _write_manifest(self, paths: list[str], images: list[int], device: str, gap: str | None) -> None:
         manifest.write_manifest(
             self.manifest,
+            files,
             spec_key=self.spec_key,
             key=self.key,
-            files=[manifest.describe_file(path, self.manifest) for path in paths],
             shard=self.shard,
-            images=images,
+            images=[start, stop],
             gap=gap,
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
@@ -158,7 +159,7 @@ class Piece:
 
     def forget_journal(self) -> None:
         """Remove the journal, once nothing can undo what was published."""
-        shutil.rmtree(self._journal.parent, ignore_errors=True)
+        shutil.rmtree(self._journal, ignore_errors=True)
 
 
 @dataclass
@@ -179,17 +180,21 @@ class ComparedPiece(Piece):
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
 
-    def publish(self, device: str) -> None:
-        """Hold the computed images against the stored ones."""
-        gap = self.stored["gap"]
-        self._conclude(f"it was left out because {gap}, and is made now" if gap and self.changed else self._differing())
-
-    def publish_gap(self, reason: str, device: str) -> None:
-        """Hold the reason against the stored one."""
-        gap = self.stored["gap"]
-        self._conclude(
-            None if gap == reason else f"it is left out now because {reason}, and was {gap or 'made'} before"
-        )
+    def publish(self, device: str, gap: str | None = None) -> None:
+        """Hold the computed images, or the reason why there are none, against the stored ones."""
+        then = self.stored["gap"]
+        if gap is not None:
+            same = then == gap
+            difference = None if same else f"it is left out now because {gap}, and was {then or 'made'} before"
+        elif then and self.changed:
+            difference = f"it was left out because {then}, and is made now"
+        else:
+            difference = self._differing()
+        self.verdicts.append((self.manifest, difference))
+        if difference is None:
+            ensure_metadata(self.store, self.layout)
+            told = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
+            manifest.write_sealed(self.manifest, {**told, "spec_key": self.spec_key, "key": self.key})
 
     def forget_journal(self) -> None:
         """Leave the journal of an interrupted job alone."""
@@ -204,13 +209,6 @@ class ComparedPiece(Piece):
                 first = self.layout.image_ids[start + int(np.flatnonzero(other)[0])]
                 return f"{name} of {int(other.sum())} of {len(now)} images differs, {first!r} the first of them"
         return None
-
-    def _conclude(self, difference: str | None) -> None:
-        self.verdicts.append((self.manifest, difference))
-        if difference is None:
-            ensure_metadata(self.store, self.layout)
-            told = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_sealed(self.manifest, {**told, "spec_key": self.spec_key, "key": self.key})
 
 
 _comparing: ContextVar[list[tuple[str, str | None]] | None] = ContextVar("comparing", default=None)
@@ -296,8 +294,7 @@ def open_piece(
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": read_from} if read_from else provenance
     verdicts = _comparing.get()
-    piece = Piece(base, spec["shard"], tuple(spec["images"]), layout, key, whole, facts)
-    if verdicts is not None:
-        piece = ComparedPiece(**{f.name: getattr(piece, f.name) for f in fields(Piece)}, verdicts=verdicts)
+    opened = (base, spec["shard"], tuple(spec["images"]), layout, key, whole, facts)
+    piece = Piece(*opened) if verdicts is None else ComparedPiece(*opened, verdicts=verdicts)
     piece.resume()
     return piece

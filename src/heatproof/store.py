@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
@@ -96,25 +97,33 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
     """
     store = Path(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.", dir=store.parent))
-    try:
-        with _lock(store.parent / f".{store.name}.lock"):
-            if _key(store) == layout.attributes["key"]:
-                return
-            with zarr.config.set(WRITE_ALL):
-                _create(aside / "new", layout)
-            for name in layout.arrays:
-                stands, fresh = store / name / "zarr.json", aside / "new" / name / "zarr.json"
-                if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
-                    shutil.rmtree(store / name, ignore_errors=True)
-            files = [path for path in (aside / "new").rglob("*") if path.is_file()]
-            # The group's own metadata carry the key and come last: with them, the store stands.
-            for fresh in sorted(files, key=lambda path: (path.parent == aside / "new", path)):
-                target = store / fresh.relative_to(aside / "new")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(fresh, target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with _folder_beside(store, "") as aside, _lock(store.parent / f".{store.name}.lock"):
+        if _key(store) == layout.attributes["key"]:
+            return
+        made = aside / "new"
+        with zarr.config.set(WRITE_ALL):
+            _create(made, layout)
+        for name in layout.arrays:
+            stands, fresh = store / name / "zarr.json", made / name / "zarr.json"
+            if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
+                shutil.rmtree(store / name, ignore_errors=True)
+        files = [path for path in made.rglob("*") if path.is_file()]
+        # The group's own metadata carry the key and come last: with them, the store stands.
+        for fresh in sorted(files, key=lambda path: (path.parent == made, path)):
+            target = store / fresh.relative_to(made)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(fresh, target)
+
+
+@contextmanager
+def _folder_beside(store: Path, what: str) -> Iterator[Path]:
+    """Give a folder to write to, which is removed in the end.
+
+    Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
+    """
+    prefix = f".{store.name}.{what}"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=store.parent, ignore_cleanup_errors=True) as aside:
+        yield Path(aside)
 
 
 def _key(store: Path) -> str | None:
@@ -189,9 +198,7 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     # What a killed job left; a shard has one writer.
     for left in store.parent.glob(f".{glob.escape(store.name)}.{array}.{shard}.*"):
         shutil.rmtree(left, ignore_errors=True)
-    # Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
-    aside = Path(tempfile.mkdtemp(prefix=f".{store.name}.{array}.{shard}.", dir=store.parent))
-    try:
+    with _folder_beside(store, f"{array}.{shard}.") as aside:
         shutil.copy(store / array / "zarr.json", aside / "zarr.json")
         with zarr.config.set(WRITE_ALL):
             target = zarr.open_array(aside, mode="r+", zarr_format=3)
@@ -201,8 +208,6 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
             os.fsync(file.fileno())
         final.parent.mkdir(parents=True, exist_ok=True)
         os.replace(made, final)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return str(final)
 
 
@@ -216,13 +221,8 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         message names the file and says how to heal it.
     """
     store = Path(store)
-    try:
+    with _saying(f"{store} has no readable array {array!r} (%s): {_heal_store(store)}"):
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
-    except Exception as error:
-        _blame_the_machine(error)
-        raise HeatproofError(
-            f"{store} has no readable array {array!r} ({_one_line(error)}): {_heal_store(store)}"
-        ) from None
     size = (handle.shards or handle.chunks)[0]
     if stop > handle.shape[0]:
         raise HeatproofError(f"{store} holds {handle.shape[0]} images, and images up to {stop} were asked for.")
@@ -234,11 +234,8 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         remedy = f"remove it with `rm {path}` and {TARGET}" if handle.ndim > 1 else _heal_store(store)
         if not os.path.isfile(path):
             raise HeatproofError(f"{path} is missing: {TARGET if handle.ndim > 1 else remedy}")
-        try:
+        with _saying(f"{path} is damaged (%s): {remedy}"):
             part = np.asarray(handle[low:high])
-        except Exception as error:
-            _blame_the_machine(error)
-            raise HeatproofError(f"{path} is damaged ({_one_line(error)}): {remedy}") from None
         holes = _unmade(part)
         if holes.any():
             image = low + int(np.flatnonzero(holes)[0])
@@ -258,15 +255,17 @@ def _heal_store(store: Path) -> str:
     return f"remove the store with `{lost}` and run your snakemake command with {base}.0.json as its target."
 
 
-def _blame_the_machine(error: Exception) -> None:
-    """Say it where memory ran out or a disk failed: nothing must be removed for that."""
-    fault = fault_of(error)
-    if fault:
-        raise HeatproofError(fault) from None
+@contextmanager
+def _saying(sentence: str) -> Iterator[None]:
+    """Turn whatever zarr says of damaged bytes, with exceptions of many kinds, into a sentence, with that for ``(%s)``.
 
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    Where memory ran out or a disk failed, it says so: nothing must be removed for that.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason})", 1)) from None
 
 
 def describe(store: str | Path) -> dict[str, Any]:
@@ -279,35 +278,26 @@ def describe(store: str | Path) -> dict[str, Any]:
     """
     if not (Path(store) / "zarr.json").is_file():
         raise HeatproofError(f"{store} is not a store of heatproof: there is no zarr.json in it.")
-    # Whatever is wrong with the bytes, zarr says it with exceptions of many kinds.
-    try:
-        return _describe(Path(store))
-    except Exception as error:
-        _blame_the_machine(error)
-        raise HeatproofError(
-            f"{store} is damaged, or not a store of heatproof ({_one_line(error)}): if it is one, "
-            f"{_heal_store(Path(store))}"
-        ) from None
-
-
-def _describe(store: Path) -> dict[str, Any]:
-    group = zarr.open_group(store, mode="r", zarr_format=3)
+    store = Path(store)
+    wrong = f"{store} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(store)}"
     arrays: dict[str, Any] = {}
     coordinates: dict[str, list[str]] = {}
-    for name, item in group.members():
-        if isinstance(item, zarr.Array) and item.ndim == 1 and name not in ("image", "image_id", "label"):
-            coordinates[name] = [str(value) for value in _coordinate(store, group, name)]
-        if isinstance(item, zarr.Array) and item.ndim > 1:
-            size = (item.shards or item.chunks)[0]
-            shards = sorted(int(p.name) for p in (store / name / "c").glob("*") if p.name.isdigit())
-            arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
-    return {
-        "attributes": dict(group.attrs),
-        "image_ids": [str(image) for image in _coordinate(store, group, "image_id")],
-        "labels": _coordinate(store, group, "label"),
-        "coordinates": coordinates,
-        "arrays": arrays,
-    }
+    with _saying(wrong):
+        group = zarr.open_group(store, mode="r", zarr_format=3)
+        for name, item in group.members():
+            if isinstance(item, zarr.Array) and item.ndim == 1 and name not in ("image", "image_id", "label"):
+                coordinates[name] = [str(value) for value in _coordinate(store, group, name)]
+            if isinstance(item, zarr.Array) and item.ndim > 1:
+                size = (item.shards or item.chunks)[0]
+                shards = sorted(int(p.name) for p in (store / name / "c").glob("*") if p.name.isdigit())
+                arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
+        return {
+            "attributes": dict(group.attrs),
+            "image_ids": [str(image) for image in _coordinate(store, group, "image_id")],
+            "labels": _coordinate(store, group, "label"),
+            "coordinates": coordinates,
+            "arrays": arrays,
+        }
 
 
 def _coordinate(store: Path, group: zarr.Group, name: str) -> np.ndarray:
@@ -331,7 +321,10 @@ def written_aside(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     host = os.uname().nodename
     for left in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
-        _remove_if_dead(left, left.name.removeprefix(f".{host}.").partition(".")[0])
+        # What a process of this machine was writing when it was killed.
+        process = left.name.removeprefix(f".{host}.").partition(".")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            left.unlink(missing_ok=True)
     aside = path.with_name(f".{host}.{os.getpid()}.{path.name}")
     try:
         yield aside
@@ -343,17 +336,6 @@ def written_aside(path: str | Path) -> Iterator[Path]:
         # On a full disk a half-written file would stay in the way of the next attempt.
         with suppress(OSError):
             aside.unlink()
-
-
-def _remove_if_dead(left: Path, process: str) -> None:
-    """Remove what a process of this machine was writing when it was killed."""
-    if process.isdecimal():
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            left.unlink(missing_ok=True)
-        except OSError:
-            pass  # somebody else's
 
 
 def write_json(path: str | Path, value: Any) -> None:

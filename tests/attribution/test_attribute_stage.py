@@ -10,7 +10,7 @@ from toy_project import WHERE, Project
 from heatproof.attribution import make
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.manifest import describe_file, write_manifest
+from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.randomness import torch_generator
 from heatproof.store import read_json
@@ -228,7 +228,7 @@ def test_other_weights_make_all_maps_again(project):
     folder = made.folder / "results/weights/toy/net"
     other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
     other.write_bytes((folder / "pretrained.safetensors").read_bytes())
-    write_manifest(told, spec_key="other", key="other", files=[describe_file(other, told)])
+    write_manifest(told, [other], spec_key="other", key="other")
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)

@@ -9,7 +9,7 @@ import pytest
 
 from heatproof.adopt import LONG_AGO, Results, adopt
 from heatproof.errors import HeatproofError
-from heatproof.manifest import describe_file, read_sealed, write_manifest, write_sealed
+from heatproof.manifest import read_sealed, write_manifest, write_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.provenance import digest, file_digest
 from heatproof.store import read_json, write_json
@@ -48,8 +48,7 @@ def make(name, *upstream, spec_key="k", images=None, content=None, sources=()):
     inputs = [job.products[0].data for job in upstream]
     facts = {} if images is None else {"images": [0, images]}
     facts["input_sha256"] = {path: file_digest(path) for path in [*inputs, *sources]}
-    files = [describe_file(data, manifest)]
-    write_manifest(manifest, spec_key=spec_key, key=digest([spec_key, facts["input_sha256"]]), files=files, **facts)
+    write_manifest(manifest, [data], spec_key=spec_key, key=digest([spec_key, facts["input_sha256"]]), **facts)
     date(5000 - 10 * len(os.listdir("results")), data, manifest)
     return job_of(manifest, data, inputs=inputs, images=images, sources=sources)
 

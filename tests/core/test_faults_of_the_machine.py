@@ -13,7 +13,7 @@ from jobs import job_process
 
 from heatproof import cli, store, workflow
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.manifest import SEAL, checked, describe_file, read_sealed, require_manifest, whole_key, write_manifest
+from heatproof.manifest import SEAL, checked, read_sealed, require_manifest, whole_key, write_manifest
 from heatproof.metrics.scored import read_parquet
 from heatproof.models.network import load_weights, save_weights
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, write_text, written_aside
@@ -96,7 +96,7 @@ def flip(path, place):
 def weights(tmp_path):
     path = tmp_path / "net.safetensors"
     save_weights(torch.nn.Linear(3, 2).state_dict(), path)
-    write_manifest(tmp_path / "net.json", spec_key="k", key="k", files=[describe_file(path, tmp_path / "net.json")])
+    write_manifest(tmp_path / "net.json", [path], spec_key="k", key="k")
     return path
 
 
@@ -135,7 +135,7 @@ def test_a_manifest_without_its_digest_is_damaged(weights):
 def test_damaged_scores_are_not_read(tmp_path):
     path = tmp_path / "idsds.parquet"
     store.write_table(pd.DataFrame({"score": np.arange(50.0)}), path)
-    write_manifest(tmp_path / "idsds.json", spec_key="k", key="k", files=[describe_file(path, tmp_path / "idsds.json")])
+    write_manifest(tmp_path / "idsds.json", [path], spec_key="k", key="k")
     assert len(read_parquet(path)) == 50
     flip(path, 60)
     with pytest.raises(HeatproofError, match=f"{path} is damaged"):
@@ -148,8 +148,8 @@ def test_damaged_scores_are_not_read(tmp_path):
 def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
     for name in ("a.csv", "b.csv", "tables.json", "other.json"):
         (tmp_path / name).write_text("{}")
-    files = [describe_file(tmp_path / name, tmp_path / "tables.json") for name in ("a.csv", "b.csv")]
-    write_manifest(tmp_path / "tables.json", spec_key="k", key="k", files=files)
+    files = [tmp_path / name for name in ("a.csv", "b.csv")]
+    write_manifest(tmp_path / "tables.json", files, spec_key="k", key="k")
     assert checked(tmp_path / "b.csv") == tmp_path / "b.csv"
     (tmp_path / "b.csv").write_text("[]")
     with pytest.raises(HeatproofError, match=r"b\.csv is damaged"):

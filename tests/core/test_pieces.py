@@ -211,7 +211,7 @@ def test_a_gap(tmp_path):
     spec = {"attribution": ARRAYS["attribution"]}
     job = Job(tmp_path, images=(0, 16))
     job.arguments["arrays"] = spec
-    job.open().publish_gap("no layer", "cpu")
+    job.open().publish("cpu", "no layer")
     assert job.manifest["gap"] == "no layer"
     assert job.manifest["images"] == [0, 16]
     with pytest.raises(HeatproofError, match="no values for image 0"):
@@ -229,7 +229,7 @@ def test_a_gap_takes_the_place_of_batches_that_were_done(tmp_path):
     job.arguments["arrays"] = {"attribution": ARRAYS["attribution"]}
     piece = job.open()
     piece.add(0, job.values(0, 4), 1.0, 4)
-    piece.publish_gap("only some", "cpu")
+    piece.publish("cpu", "only some")
     piece.forget_journal()
     with pytest.raises(HeatproofError, match="no values for image 0"):
         job.read()

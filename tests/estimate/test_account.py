@@ -10,9 +10,8 @@ from heatproof.estimate.account import (
     Job,
     Measured,
     cost_by_explainer,
-    disk_bytes,
     jobs_of,
-    training_seconds,
+    training_cost,
     wall_time,
 )
 from heatproof.estimate.estimate import estimate, plan_of
@@ -28,17 +27,15 @@ def measured(plan, responses):
     found = Measured(1.0, score=Timed(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
-        stages = {f"drops g{g} {b}": Timed(1.0, {"drops": 0.001}) for g, b in plan.combinations}
+        stages = {f"drops {g} {b}": Timed(1.0, {"drops": 0.001}) for g, b in plan.combinations}
         stages["attribute"] = Timed(1.0, each, bytes_per_image=100.0)
         if responses:
             every = dict.fromkeys(plan.explainers, 0.001)
             stages |= {f"curves {name}": Timed(1.0, every) for name in plan.method_responses}
             stages |= {f"subsets {name}": Timed(1.0, {"subsets": 0.001}) for name in plan.model_responses}
-        found.stages[pair] = stages
-        for weights in ("pretrained", "finetuned"):
-            found.trainings[(*pair, weights)] = 10.0
+        found.stages[pair] = stages | {"pretrain": Timed(10.0), "finetune finetuned": Timed(10.0)}
     for dataset in plan.datasets:
-        found.references[dataset] = Timed(1.0, dict.fromkeys(plan.reference_explainers, 0.0))
+        found.stages[dataset, None] = {"attribute_reference": Timed(1.0, dict.fromkeys(plan.reference_explainers, 0.0))}
     return found
 
 
@@ -80,7 +77,8 @@ def test_a_training_on_several_devices_takes_that_many_workers():
     assert [wall_time(two, workers) for workers in (1, 2, 3, 4)] == [4.0, 3.0, 2.0, 2.0]
     found = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
     seconds = {
-        devices: training_seconds({"training": {"epochs": 3, "devices": devices}}, found, 1.0) for devices in (1, 4)
+        devices: training_cost({"training": {"epochs": 3, "devices": devices}}, found, 1.0).seconds(1)
+        for devices in (1, 4)
     }
     assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
     plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
@@ -91,12 +89,16 @@ def test_a_training_on_several_devices_takes_that_many_workers():
 def test_hours_and_disk_grow_with_images_and_weights():
     plan = make_plan(default_config())
     found = measured(plan, True)
-    hours = cost_by_explainer(plan, found)
+    jobs = jobs_of(plan, found, True)
+    hours = cost_by_explainer(jobs)
     networks = len(plan.pairs()) * len(plan.weights)
     assert hours["saliency"][0] == pytest.approx(0.001 * plan.images * networks / 3600)
     assert hours["random"][0] == 0
     assert hours["random"][1] > 0
-    assert disk_bytes(plan, found)["attribute"] == 100 * plan.images * networks
+    apart = jobs_of(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), found, True)
+    for every in (jobs, apart):
+        left = sum(job.bytes for job in every if job.stage == "attribute")
+        assert left == pytest.approx(100 * plan.images * networks)
 
 
 def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, monkeypatch):
@@ -116,10 +118,10 @@ def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, mon
 
 def test_a_finetuning_validates_twice():
     found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
-    once = training_seconds({"training": {"epochs": 2}}, found, 1.0)
-    twice = training_seconds({"training": {"epochs": 2}, "pretrained": "x"}, found, 1.0)
-    assert once == pytest.approx(1 + 2 * (10 + 0.1))
-    assert twice == pytest.approx(1 + 2 * (10 + 0.2))
+    once = training_cost({"training": {"epochs": 2}}, found, 1.0)
+    twice = training_cost({"training": {"epochs": 2}, "pretrained": "x"}, found, 1.0)
+    assert once.seconds(1) == pytest.approx(1 + 2 * (10 + 0.1))
+    assert twice.seconds(1) == pytest.approx(1 + 2 * (10 + 0.2))
 
 
 def test_the_papers_grid_is_planned_without_its_data():
@@ -163,16 +165,21 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
     found = measured(plan, True)
     found.forward = dict.fromkeys(plan.pairs(), 0.01)
     dataset, model = plan.pairs()[0]
-    found.reading[dataset, model, "finetuned"] = 4.0
-    before = dict(found.stages[dataset, model]["attribute"].per_image)
+    stages = found.stages[dataset, model]
+    splits = {"train": 30, "validation": 10}
+    for kind, read in {"pretrain": 0.0, "finetune finetuned": 0.1}.items():
+        steps = {"splits": splits, "train": (9 - 40 * read) / 30, "validate": 0.0, "read": read}
+        stages[kind] = training_cost({"training": {"epochs": 1}}, steps, 1.0)
+        assert stages[kind].seconds(1) == pytest.approx(10)
+    before = dict(stages["attribute"].per_image)
     # A hundred images a second here, a thousand there.
     assert found.as_if((dataset, model), 1000.0) == pytest.approx(10)
     after = found.stages[dataset, model]["attribute"]
     assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
     assert after.fixed == 1.0
     # Ten seconds, of them one to start, and four to read.
-    assert found.trainings[dataset, model, "finetuned"] == pytest.approx(1 + 4 + 5 / 10)
-    assert found.trainings[dataset, model, "pretrained"] == pytest.approx(1 + 9 / 10)
+    assert stages["finetune finetuned"].seconds(1) == pytest.approx(1 + 4 + 5 / 10)
+    assert stages["pretrain"].seconds(1) == pytest.approx(1 + 9 / 10)
 
 
 @pytest.mark.parametrize(

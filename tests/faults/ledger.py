@@ -16,7 +16,7 @@ def watch(path: str | Path) -> None:
     from heatproof.training.journal import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    add, save, publish, write = Piece.add, Journal.save, stages.publish_tables, stages.write_manifest
+    add, save, publish = Piece.add, Journal.save, stages.publish_tables
 
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
@@ -30,13 +30,9 @@ def watch(path: str | Path) -> None:
         folder, epochs = journal.file.parent, len(state["history"])
         note(folder.with_name(folder.stem.removeprefix(".") + ".json"), epochs - 1, epochs)
 
-    def noted_publish(spec, outputs, inputs):
-        publish(spec, outputs, inputs)
+    def noted_publish(spec, outputs, inputs, **facts):
+        publish(spec, outputs, inputs, **facts)
         note(spec["manifest"], -1, 0)
 
-    def noted_write(manifest, **facts):
-        write(manifest, **facts)
-        note(manifest, -1, 0)
-
     Piece.add, Journal.save = noted_add, noted_save
-    stages.publish_tables, stages.write_manifest = noted_publish, noted_write
+    stages.publish_tables = noted_publish

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.pic import (
     THRESHOLDS,
     encoder,
@@ -38,15 +39,13 @@ def responses(golden, golden_network, maps):
 
     def run(name, masks):
         if (name, masks) not in made:
+            ids = [str(place) for place in range(24)]
+            images, targets = torch.from_numpy(data["x"]), torch.from_numpy(data["pred"])
             made[name, masks] = pic_responses(
-                golden_network,
-                torch.from_numpy(data["x"]),
+                Query(golden_network, images, targets, ids, batch_size=50),
                 maps(name),
-                torch.from_numpy(data["pred"]),
-                [str(place) for place in range(24)],
                 mean=data["mean"],
                 std=data["std"],
-                batch_size=50,
                 random_mask=stored["random_mask"].astype(bool),
                 masks=masks,
             )

@@ -7,6 +7,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 
 AUTHORS_BLUR = {"sigma": 41 * 2**0.5}
@@ -43,18 +44,8 @@ def responses(golden, golden_network):
     @cache
     def run(tag):
         grid, baseline, options, truncate = TAGS[tag]
-        return patch_responses(
-            golden_network,
-            images,
-            labels,
-            ids,
-            grid,
-            baseline,
-            seed=0,
-            batch_size=50,
-            baseline_options=options,
-            truncate=truncate,
-        )
+        query = Query(golden_network, images, labels, ids, batch_size=50)
+        return patch_responses(query, grid, baseline, baseline_options=options, truncate=truncate)
 
     return run
 
@@ -136,7 +127,7 @@ def test_scores_end_to_end(tag, name, golden, drops):
 def test_the_papers_sigma_is_not_the_published_codes(golden, golden_network, drops):
     data = golden("data")
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
-    logit = patch_responses(golden_network, images, labels, [str(i) for i in range(24)], 4, "blur", 0)["logit"]
+    logit = patch_responses(Query(golden_network, images, labels, [str(i) for i in range(24)]), 4, "blur")["logit"]
     assert np.abs(logit[:, :1] - logit[:, 1:] - drops("g4_blur")).max() > 100 * CLOSE_DROPS
 
 
@@ -146,4 +137,4 @@ def test_grid_that_does_not_divide_is_an_error_by_default(golden, golden_network
         single_deletion_scores(maps["saliency"], golden("idsds")["g5__drops"], 5)
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     with pytest.raises(HeatproofError, match="grid of 5"):
-        patch_responses(golden_network, images, labels, [str(i) for i in range(24)], 5, "zeros", 0)
+        patch_responses(Query(golden_network, images, labels, [str(i) for i in range(24)]), 5, "zeros")

@@ -137,11 +137,13 @@ def scene():
 
 
 def respond(scene, take=slice(None), **options):
+    from heatproof.perturbation.batching import Query
     from heatproof.perturbation.pic import pic_responses
 
     network, images, maps, targets, ids = scene
     given = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
-    return pic_responses(network, images[take], maps[take], targets[take], ids[take], **given)
+    how = {key: given.pop(key) for key in ("seed", "batch_size", "device") if key in given}
+    return pic_responses(Query(network, images[take], targets[take], ids[take], **how), maps[take], **given)
 
 
 def test_responses_do_not_depend_on_batches_threads_or_neighbours(scene):

@@ -132,8 +132,9 @@ def test_a_curve_ends_at_the_colour(batch_size):
     np.testing.assert_allclose(curve[:, 1], model(deleted.reshape(images.shape))[:, 0], rtol=1e-5)
 
 
-def test_two_colours_in_one_run_are_kept_apart():
+def test_two_colours_are_kept_apart():
     """Even where they differ in a late digit only."""
+    from heatproof.perturbation.batching import Query
     from heatproof.perturbation.curves import response_curves
     from heatproof.sequences import Perturbation
 
@@ -143,7 +144,8 @@ def test_two_colours_in_one_run_are_kept_apart():
         for name, value in (("one", VALUE), ("near", near))
     }
     images, labels, maps = (torch.cat([part] * 2) for part in CASE)
-    read = response_curves(Sum().eval().double(), images.double(), maps.numpy(), labels, list("abcdefgh"), steps)
+    query = Query(Sum().eval().double(), images.double(), labels, list("abcdefgh"))
+    read = {name: response_curves(query, maps.numpy(), sequence) for name, sequence in steps.items()}
     apart = read["near"]["logit"][:, -1] - read["one"]["logit"][:, -1]
     np.testing.assert_allclose(apart, 1e-5 * Sum().weights[0].sum().item(), rtol=0.02)
 

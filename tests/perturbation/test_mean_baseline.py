@@ -9,6 +9,7 @@ from toy_project import WHERE, Project
 import heatproof
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 from heatproof.training import stages
 from heatproof.training.loop import Trained
@@ -39,10 +40,10 @@ def case_of(project, count):
 def test_drops_are_those_of_the_colour(project, models):
     made = project(drops={"baselines": ["mean"]}, **models).drop()
     case = case_of(made, 10)
-    expected = patch_responses(*case, 4, "mean", 0, baseline_options={"value": colour_of(made)})
+    expected = patch_responses(Query(*case), 4, "mean", baseline_options={"value": colour_of(made)})
     for array, values in expected.items():
         np.testing.assert_allclose(made.drops_of(array, baseline="mean"), values, atol=1e-5)
-    other = patch_responses(*case, 4, "zeros", 0)
+    other = patch_responses(Query(*case), 4, "zeros")
     assert np.abs(other["logit"] - expected["logit"]).max() > 0.01, "or this test shows nothing"
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import run_batched
+from heatproof.perturbation.batching import Query, run_batched
 from heatproof.perturbation.patches import patch_responses
 
 IDS = tuple(f"image-{place}" for place in range(5))
@@ -46,7 +46,7 @@ def images():
 @pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
 def test_responses_are_those_of_one_image_after_the_other(baseline, images):
     network = Spy().eval()
-    read = patch_responses(network, images, TARGETS, IDS, 4, baseline, 0, batch_size=6)
+    read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=6), 4, baseline)
     baselines = baseline_images(baseline, images, IDS, 0)
     variants = torch.stack([images, *deleted(images, 4, baselines)], dim=1)
     logits = torch.stack([network(one) for one in variants]).numpy()
@@ -59,7 +59,7 @@ def test_responses_are_those_of_one_image_after_the_other(baseline, images):
 
 
 def test_types_and_shapes(images):
-    read = patch_responses(Spy().eval(), images, TARGETS, IDS, 2, "zeros", 0, batch_size=4)
+    read = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
     types = {"logit": "float32", "log_probability": "float32", "predicted": "int64", "target_rank": "int16"}
     assert {name: str(values.dtype) for name, values in read.items()} == types
     assert {values.shape for values in read.values()} == {(5, 5)}
@@ -69,26 +69,26 @@ def test_types_and_shapes(images):
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 64, 1000])
 def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images):
     network = Spy().eval()
-    read = patch_responses(network, images, TARGETS, IDS, 4, "random", 0, batch_size=batch_size)
+    read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=batch_size), 4, "random")
     assert sum(network.sizes) == 5 * 17
     assert max(network.sizes) <= batch_size
     # Images are taken `batch_size` at a time, so that at most the last batch of the last ones is not full.
     assert sum(size < batch_size for size in network.sizes) <= 1
-    expected = patch_responses(Spy().eval(), images, TARGETS, IDS, 4, "random", 0, batch_size=17)
+    expected = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
     for name, values in expected.items():
         np.testing.assert_allclose(read[name], values, atol=1e-5)
 
 
 def test_other_images_do_not_matter(images):
-    together = patch_responses(Spy().eval(), images, TARGETS, IDS, 2, "random", 0, batch_size=8)
-    alone = patch_responses(Spy().eval(), images[3:4], TARGETS[3:4], IDS[3:4], 2, "random", 0, batch_size=8)
+    together = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=8), 2, "random")
+    alone = patch_responses(Query(Spy().eval(), images[3:4], TARGETS[3:4], IDS[3:4], batch_size=8), 2, "random")
     np.testing.assert_allclose(alone["logit"], together["logit"][3:4], atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_layout_is_kept(layout, images):
     network = Spy().eval()
-    patch_responses(network, images.to(memory_format=layout), TARGETS, IDS, 2, "random", 0, batch_size=4)
+    patch_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
     assert set(network.channels_last) == {layout is torch.channels_last}
     assert all(network.inference)
 
@@ -126,14 +126,14 @@ def not_finite(logits, images):
 def test_wrong_models_are_named_with_the_image(change, message, images):
     images[2, 0, 0, 0] = 7
     with pytest.raises(HeatproofError, match=message):
-        patch_responses(Spy(change).eval(), images, TARGETS, IDS, 2, "zeros", 0, batch_size=4)
+        patch_responses(Query(Spy(change).eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
 
 
 def test_negative_target_is_refused(images):
     with pytest.raises(HeatproofError, match=r"target of image 'image-1' is class -1"):
-        patch_responses(Spy().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS, 2, "zeros", 0)
+        patch_responses(Query(Spy().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS), 2, "zeros")
 
 
 def test_training_mode_is_refused(images):
     with pytest.raises(HeatproofError, match="training mode"):
-        patch_responses(Spy().train(), images, TARGETS, IDS, 2, "zeros", 0)
+        patch_responses(Query(Spy().train(), images, TARGETS, IDS), 2, "zeros")

@@ -7,6 +7,7 @@ from torch import nn
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 from heatproof.perturbation.subsets import subset_responses
 from heatproof.subsets import subset_masks
@@ -50,7 +51,7 @@ def drops_of(read):
 
 @pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
 def test_responses_are_those_of_one_image_after_the_other(baseline, images, masks):
-    read = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, baseline, 0, batch_size=6)
+    read = subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=6), masks, baseline)
     baselines = baseline_images(baseline, images, IDS, 0)
     for row in range(4):
         variants = [images[row]]
@@ -65,19 +66,21 @@ def test_responses_are_those_of_one_image_after_the_other(baseline, images, mask
 @pytest.mark.parametrize("batch_size", [1, 3, 22, 64, 1000])
 def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images, masks):
     network = Spy().eval()
-    read = subset_responses(network, images, TARGETS, IDS, masks, "random", 0, batch_size=batch_size)
+    read = subset_responses(Query(network, images, TARGETS, IDS, batch_size=batch_size), masks, "random")
     assert sum(network.batches) == 4 * 22
     assert max(network.batches) <= batch_size
     assert sum(size < batch_size for size in network.batches) <= 1
-    expected = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, batch_size=7)
+    expected = subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=7), masks, "random")
     for name, values in expected.items():
         assert values.shape == (4, 22)
         np.testing.assert_allclose(read[name], values, atol=1e-5)
 
 
 def test_other_images_do_not_matter(images, masks):
-    together = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "random", 0, batch_size=8)
-    alone = subset_responses(Spy().eval(), images[2:3], TARGETS[2:3], IDS[2:3], masks[2:3], "random", 0, batch_size=8)
+    together = subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=8), masks, "random")
+    alone = subset_responses(
+        Query(Spy().eval(), images[2:3], TARGETS[2:3], IDS[2:3], batch_size=8), masks[2:3], "random"
+    )
     np.testing.assert_allclose(alone["logit"], together["logit"][2:3], atol=1e-5)
 
 
@@ -90,23 +93,23 @@ def test_masks_are_drawn_once_for_each_image(batch_size, images, masks):
             asked.append(row)
             return super().__getitem__(row)
 
-    subset_responses(Spy().eval(), images, TARGETS, IDS, Counted(masks), "zeros", 0, batch_size=batch_size)
+    subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=batch_size), Counted(masks), "zeros")
     assert asked == [0, 1, 2, 3]
 
 
 def test_drawn_masks_may_be_an_array(images, masks):
-    expected = subset_responses(Spy().eval(), images, TARGETS, IDS, masks, "zeros", 0)
-    read = subset_responses(Spy().eval(), images, TARGETS, IDS, np.stack(list(masks)), "zeros", 0)
+    expected = subset_responses(Query(Spy().eval(), images, TARGETS, IDS), masks, "zeros")
+    read = subset_responses(Query(Spy().eval(), images, TARGETS, IDS), np.stack(list(masks)), "zeros")
     np.testing.assert_array_equal(read["logit"], expected["logit"])
 
 
 def test_several_targets_are_read_at_once(images, masks):
     targets = torch.stack([TARGETS, 3 - TARGETS], dim=1)
-    read = subset_responses(Spy().eval(), images, targets, IDS, masks, "zeros", 0)
+    read = subset_responses(Query(Spy().eval(), images, targets, IDS), masks, "zeros")
     assert read["logit"].shape == (4, 22, 2)
     assert read["predicted"].shape == (4, 22)
     for place in range(2):
-        one = subset_responses(Spy().eval(), images, targets[:, place], IDS, masks, "zeros", 0)
+        one = subset_responses(Query(Spy().eval(), images, targets[:, place], IDS), masks, "zeros")
         np.testing.assert_array_equal(read["logit"][..., place], one["logit"])
 
 
@@ -114,28 +117,28 @@ def test_patches_as_subsets_give_the_patch_responses(images):
     images = images[..., :4, :4]
     network = nn.Sequential(nn.Flatten(), nn.Linear(32, 4)).eval()
     patches = np.kron(np.eye(4, dtype=bool).reshape(4, 2, 2), np.ones((2, 2), dtype=bool))
-    read = subset_responses(network, images, TARGETS, IDS, np.stack([patches] * 4), "random", 0)
-    expected = patch_responses(network, images, TARGETS, IDS, 2, "random", 0)
+    read = subset_responses(Query(network, images, TARGETS, IDS), np.stack([patches] * 4), "random")
+    expected = patch_responses(Query(network, images, TARGETS, IDS), 2, "random")
     np.testing.assert_array_equal(read["logit"], expected["logit"])
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_layout_is_kept(layout, images, masks):
     network = Spy().eval()
-    subset_responses(network, images.to(memory_format=layout), TARGETS, IDS, masks, "zeros", 0)
+    subset_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS), masks, "zeros")
     assert set(network.channels_last) == {layout is torch.channels_last}
 
 
 def test_masks_of_other_images_are_refused(images, masks):
     with pytest.raises(HeatproofError, match="Subsets of 3 images do not belong to 4 images"):
-        subset_responses(Spy().eval(), images, TARGETS, IDS, masks[:3], "zeros", 0)
+        subset_responses(Query(Spy().eval(), images, TARGETS, IDS), masks[:3], "zeros")
     with pytest.raises(HeatproofError, match=r"\(6, 5\) pixels do not belong to image 'image-0' of \(6, 4\)"):
-        subset_responses(Spy().eval(), images[..., :4], TARGETS, IDS, masks, "zeros", 0)
+        subset_responses(Query(Spy().eval(), images[..., :4], TARGETS, IDS), masks, "zeros")
 
 
 def test_map_of_a_linear_model_is_perfect(images, masks):
     network = Spy(linear=True).eval()
-    drops = drops_of(subset_responses(network, images, TARGETS, IDS, masks, "zeros", 0))
+    drops = drops_of(subset_responses(Query(network, images, TARGETS, IDS), masks, "zeros"))
     maps = (images * network.weights[..., TARGETS].permute(3, 0, 1, 2)).sum(1).numpy()
     np.testing.assert_allclose(sensitivity_n_scores(maps, drops, masks, IDS, sizes=SIZES)[0], 1, atol=1e-9)
     np.testing.assert_allclose(sensitivity_n_scores(-maps, drops, masks, IDS, sizes=SIZES)[0], -1, atol=1e-9)
@@ -147,7 +150,7 @@ def test_map_of_a_linear_model_is_perfect(images, masks):
 @pytest.mark.parametrize("divided_by", ["us", "captum"])
 def test_infidelity_is_that_of_captum(divided_by, normalize, images, masks):
     network = Spy().eval()
-    read = subset_responses(network, images, TARGETS, IDS, masks, "random", 0)
+    read = subset_responses(Query(network, images, TARGETS, IDS), masks, "random")
     contributions = torch.randn(4, 2, 6, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     score, valid = infidelity_scores(contributions.sum(1).numpy(), drops_of(read), masks, IDS, normalize=normalize)
 

@@ -38,7 +38,7 @@ def results(tmp_path, monkeypatch):
             coordinates=coordinates,
         )
         if gap:
-            piece.publish_gap(gap, "cpu")
+            piece.publish("cpu", gap)
         else:
             piece.add(0, arrays, 1.0, IMAGES)
             piece.publish("cpu")

@@ -90,7 +90,7 @@ def spec(results):
             coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
         )
         if explainer == "cam":
-            piece.publish_gap("no layer", "cpu")
+            piece.publish("cpu", "no layer")
             continue
         steps = np.linspace(0, 1, 5)
         values = np.stack([steps * 256, np.full(5, 256.0), 2 - steps, np.log(1 - steps * 0.5)])

@@ -9,7 +9,7 @@ from toy_project import WHERE, Project
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.manifest import describe_file, write_manifest
+from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.store import read_json
 from heatproof.training import stages
@@ -88,7 +88,7 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
     with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
     told = other.with_suffix(".json")
-    write_manifest(told, spec_key="other", key="other", files=[describe_file(other, told)])
+    write_manifest(told, [other], spec_key="other", key="other")
     with pytest.raises(TrainedAgain):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
 

@@ -124,7 +124,7 @@ def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             _explain(piece, context)
         except NotApplicable as reason:
             log.info("%s does not apply: %s", entry["name"], reason)
-            piece.publish_gap(str(reason), str(device))
+            piece.publish(str(device), str(reason))
         else:
             piece.publish(str(device))
     # Only now: until the job ends well, Snakemake may remove what it published.

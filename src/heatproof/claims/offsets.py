@@ -14,7 +14,7 @@ import numpy as np
 
 from heatproof.manifest import read_piece
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.stored import StoredReading
+from heatproof.metrics.score import StoredReading
 from heatproof.responses.base import ScoredImages
 from heatproof.store import describe, read
 

@@ -5,31 +5,48 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from heatproof.estimate.measure import Timed
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
-from heatproof.plan.paths import PRETRAINED, SCORES_TABLE, TABLES
+from heatproof.plan.paths import SCORES_TABLE, TABLES
 from heatproof.plan.whole import Plan
 
-# Stages that need a device.
-NETWORK = ("pretrain", "finetune", "drops", "attribute", "attribute_reference", "curves", "subsets", "parts")
+TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.
 TABLE_OF = {"all_scores": "tables", "attribute_reference": "attribute", "fetch_start": "fetch"}
 
 
 @dataclass
 class Job:
-    """One job: its stage, its seconds, the numbers of the jobs that it waits for, and how many devices it takes."""
+    """One job and what it costs.
+
+    Attributes
+    ----------
+    stage, seconds
+        Its stage, and how long it takes.
+    after
+        The numbers of the jobs that it waits for.
+    network, devices
+        Whether it needs a device, and how many it takes.
+    bytes, memory
+        What it leaves on the disk, and its most memory in GiB.
+    explainers
+        Explainer to its share of the seconds.
+    """
 
     stage: str
     seconds: float
     after: list[int] = field(default_factory=list)
     network: bool = True
     devices: int = 1
+    bytes: float = 0.0
+    memory: float = 0.0
+    explainers: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -41,32 +58,17 @@ class Measured:
     start_up
         Seconds until a job does something.
     stages
-        (dataset, model) to what each stage costs.
-    references
-        Dataset to the cost of its maps that know no model.
-    trainings
-        (dataset, model, weights) to the seconds of a training, for those that are trained here.
+        (dataset, model) to what each kind of job costs; the model is None for maps that know none.
     score
         What a scoring costs.
     forward
         (dataset, model) to the seconds of a forward pass.
-    reading
-        (dataset, model, weights) to the seconds in which a training reads its images.
     """
 
     start_up: float
-    stages: dict[tuple[str, str], dict[str, Timed]] = field(default_factory=dict)
-    references: dict[str, Timed] = field(default_factory=dict)
-    trainings: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    stages: dict[tuple[str, str | None], dict[str, Timed]] = field(default_factory=dict)
     score: Timed = field(default_factory=lambda: Timed(0.0))
     forward: dict[tuple[str, str], float] = field(default_factory=dict)
-    reading: dict[tuple[str, str, str], float] = field(default_factory=dict)
-
-    def costs(self) -> Iterator[tuple[str, Timed]]:
-        """Yield what was timed on every network, with the kind of its stage."""
-        for stages in self.stages.values():
-            for stage, timed in stages.items():
-                yield stage.partition(" ")[0], timed
 
     def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
         """Scale all that runs a network to a device of which one throughput is known.
@@ -84,82 +86,98 @@ class Measured:
             How many times as fast as this device that is.
         """
         faster = images_per_second * self.forward[pair]
-        for stages in self.stages.values():
-            stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
-        # Start and reading pictures are not the device's.
-        for key, seconds in self.trainings.items():
-            rest = self.start_up + self.reading.get(key, 0.0)
-            self.trainings[key] = rest + (seconds - rest) / faster
+        for (_, model), stages in self.stages.items():
+            if model is not None:
+                stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
         return faster
 
+    def cost(self, job: PlannedJob, images: int) -> tuple[Timed, float]:
+        """Return what a job costs, and for how many images; `images` are those of a scoring."""
+        if job.stage == "score":
+            return self.score, images
+        if job.stage in ("tables", "all_scores"):
+            return Timed(self.score.fixed), 0
+        stages, kind = self.stages.get(network_of(job), {}), kind_of(job)
+        if is_shard(job):
+            start, stop = job.spec["images"]
+            return stages[kind], stop - start
+        return stages.get(kind, Timed(self.start_up)), 1
 
-def training_seconds(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: float) -> float:
-    """Return the seconds of a training: epochs over training and validation images, and their reading.
+
+def network_of(job: PlannedJob) -> tuple[str, str | None]:
+    """Return the dataset and the model of a job."""
+    return job.wildcards.get("dataset", ""), job.wildcards.get("model")
+
+
+def kind_of(job: PlannedJob) -> str:
+    """Return what jobs of one network share that cost the same; each training is of its own kind."""
+    names = ("weights",) if job.stage in TRAININGS else ("grid", "baseline", "response")
+    return " ".join([job.stage, *(str(job.wildcards[name]) for name in names if name in job.wildcards)])
+
+
+def is_shard(job: PlannedJob) -> bool:
+    """Tell whether a job makes shards of stores, which takes a device."""
+    return job.products[0].images is not None
+
+
+def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
+    """Return the jobs that lead to the tables, upstream first; with `responses`, to that of all metrics as well."""
+    return graph.needed([*TABLES.values(), *([SCORES_TABLE] if responses else [])])
+
+
+def training_cost(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: float) -> Timed:
+    """Return what a training costs: epochs over training and validation images, and their reading.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing
-    the training images evenly, at no cost; one of them validates.
+    the training images evenly, at no cost; one of them validates. Start and reading pictures are not the device's.
     """
     train, validation = found["splits"]["train"], found["splits"]["validation"]
     twice = 2 if "pretrained" in spec else 1
     devices = spec["training"].get("devices", 1)
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
-    return start_up + spec["training"]["epochs"] * epoch + reading_seconds(found)
-
-
-def reading_seconds(found: Mapping[str, Any]) -> float:
-    """Return the seconds in which a training reads its images, once."""
-    return (found["splits"]["train"] + found["splits"]["validation"]) * found["read"]
+    return Timed(start_up + (train + validation) * found["read"], {"epochs": spec["training"]["epochs"] * epoch})
 
 
 def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
-    """Return the jobs that lead to the tables, upstream first; with `responses`, to that of all metrics as well."""
-    wanted = [*TABLES.values(), *([SCORES_TABLE] if responses else [])]
+    """Return the jobs of `planned` with what they cost."""
     jobs: list[Job] = []
     maker: dict[str, int] = {}
-    for job in Graph(plan).needed(wanted):
+    for job in planned(Graph(plan), responses):
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
-        seconds, devices = _seconds(job, plan, measured), 1
-        if job.stage in ("pretrain", "finetune"):
-            devices = plan.training_devices(job.wildcards["model"], job.wildcards.get("weights", PRETRAINED))
-        jobs.append(Job(TABLE_OF.get(job.stage, job.stage), seconds, after, job.stage in NETWORK, devices))
+        timed, images = measured.cost(job, plan.images)
+        asked = [entry["name"] for entry in job.spec.get("explainers", ())]
+        each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
+        # Of the bytes of all explainers, those of one where it has a job of its own.
+        share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
+        training = job.stage in TRAININGS
+        jobs.append(
+            Job(
+                TABLE_OF.get(job.stage, job.stage),
+                timed.seconds(images, asked or None),
+                after,
+                network=training or is_shard(job),
+                devices=job.spec["training"].get("devices", 1) if training else 1,
+                bytes=timed.bytes_per_image * images * share,
+                memory=timed.memory,
+                explainers=each,
+            )
+        )
     return jobs
-
-
-def _seconds(job: PlannedJob, plan: Plan, measured: Measured) -> float:
-    """Return what one job of the graph costs."""
-    stage, of = job.stage, job.wildcards
-    if stage in ("pretrain", "finetune"):
-        trained = (of["dataset"], of["model"], of.get("weights", PRETRAINED))
-        return measured.trainings.get(trained, measured.start_up)
-    if stage == "score":
-        return measured.score.seconds(plan.images)
-    if stage in ("tables", "all_scores"):
-        return measured.score.fixed
-    if stage not in NETWORK:
-        return measured.start_up
-    start, stop = job.spec["images"]
-    explainers = [entry["name"] for entry in job.spec["explainers"]] if "explainers" in job.spec else None
-    if stage == "attribute_reference":
-        return measured.references[of["dataset"]].seconds(stop - start, explainers)
-    kind = {"drops": "drops g{grid} {baseline}", "curves": "curves {response}", "subsets": "subsets {response}"}
-    timed = measured.stages[of["dataset"], of["model"]][kind.get(stage, stage).format(**of)]
-    return timed.seconds(stop - start, explainers)
 
 
 def wall_time(jobs: Sequence[Job], workers: int) -> float:
     """Return the seconds in which so many workers do the jobs, each as soon as what it needs is there."""
-    waiting = [len(set(job.after)) for job in jobs]
-    next_of: dict[int, list[int]] = defaultdict(list)
-    for number, job in enumerate(jobs):
-        for before in set(job.after):
-            next_of[before].append(number)
-    ready = [number for number, count in enumerate(waiting) if not count]
+    order = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
+    order.prepare()
+    ready: list[int] = []
     running: list[tuple[float, int]] = []
     now, free = 0.0, workers
     # A job for more devices than there are is counted as if it took all.
     takes = [min(job.devices, workers) for job in jobs]
-    while ready or running:
+    while order.is_active():
+        for number in order.get_ready():
+            insort(ready, number)
         # The first that fits, as Snakemake does: a large job does not keep small ones from what is free.
         while free and (number := next((n for n in ready if takes[n] <= free), -1)) >= 0:
             ready.remove(number)
@@ -167,42 +185,14 @@ def wall_time(jobs: Sequence[Job], workers: int) -> float:
             heapq.heappush(running, (now + jobs[number].seconds, number))
         now, number = heapq.heappop(running)
         free += takes[number]
-        for follower in next_of[number]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                insort(ready, follower)
+        order.done(number)
     return now
 
 
-def cost_by_explainer(plan: Plan, measured: Measured) -> dict[str, tuple[float, float]]:
-    """Return explainer to the hours of its maps and of the responses along them, over all networks and images."""
+def cost_by_explainer(jobs: Iterable[Job]) -> dict[str, tuple[float, float]]:
+    """Return explainer to the hours of its maps and of the responses along them, the dearest first."""
     hours: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    places = {"attribute": 0, "curves": 1}
-    for kind, timed in measured.costs():
-        for name, seconds in timed.per_image.items() if kind in places else ():
-            hours[name][places[kind]] += seconds * plan.images * len(plan.weights) / 3600
+    for job in jobs:
+        for name, seconds in job.explainers.items():
+            hours[name][job.stage == "curves"] += seconds / 3600
     return {name: (maps, curves) for name, (maps, curves) in sorted(hours.items(), key=lambda item: -sum(item[1]))}
-
-
-def disk_bytes(plan: Plan, measured: Measured) -> dict[str, float]:
-    """Return stage to the bytes of its stores."""
-    found: dict[str, float] = defaultdict(float)
-    for timed in measured.references.values():
-        found["attribute"] += timed.bytes_per_image * plan.images
-    for kind, timed in measured.costs():
-        images = plan.drop_images if kind == "drops" else plan.images
-        found[kind] += timed.bytes_per_image * images * len(plan.weights)
-    return dict(found)
-
-
-def device_memory_of(measured: Measured) -> float:
-    """Return the most memory of a GPU, in GiB; 0 without one."""
-    return max((timed.device_memory for _, timed in measured.costs()), default=0.0)
-
-
-def memory_of(measured: Measured) -> dict[str, float]:
-    """Return stage to the most memory of a job, in GiB."""
-    found: dict[str, float] = defaultdict(float, score=measured.score.memory)
-    for kind, timed in [*measured.costs(), *(("attribute", timed) for timed in measured.references.values())]:
-        found[kind] = max(found[kind], timed.memory)
-    return dict(found)

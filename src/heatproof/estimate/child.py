@@ -1,11 +1,12 @@
 """What is timed in a process of its own: a job of the workflow as it is, random weights, and training steps.
 
-Prints one line of JSON: what it found, and the most memory of the device.
+Prints one line of JSON: what it found, its seconds of the processor, and the most memory of it and of the device.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -23,8 +24,18 @@ def main(arguments: list[str]) -> None:
         getattr(import_module(module), name)(spec, machine)
         found: dict[str, Any] = {}
     else:
-        found = {"weights": weights, "training": training}[what](spec, machine)
-    print(json.dumps({**found, "device": device_of(machine), "device_gib": device_memory()}))
+        found = {"start_up": start_up, "weights": weights, "training": training}[what](spec, machine)
+    # In kilobytes, but for macOS.
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+    used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
+    print(json.dumps({**found, **used, "device": device_of(machine)}))
+
+
+def start_up(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Import what a job needs."""
+    for module in ("heatproof.attribution.make", "heatproof.training.stages"):
+        import_module(module)
+    return {}
 
 
 def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,13 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, stand_in
 from heatproof.estimate.measure import Bench, Timed
-from heatproof.plan.graph import STAGES
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.graph import STAGES, Graph
+from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.whole import Plan, make_plan
 
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
 RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
-
-
-@dataclass(frozen=True)
-class Known:
-    """A network that was timed with everything, in the place of others with images of that size."""
-
-    gradient: float
-    stages: dict[str, Timed]
-    trained: dict[str, float]
 
 
 def estimate(
@@ -142,72 +132,87 @@ def _size_of(plan: Plan, dataset: str, model: str) -> int:
     return max(size) if size else int(plan.datasets[dataset]["options"].get("size") or 224)
 
 
+def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str | None], dict[str, PlannedJob]]:
+    """Return a job of each kind that makes shards, by (dataset, model) and kind: all explainers, the last weights."""
+    found: dict[tuple[str, str | None], dict[str, PlannedJob]] = {}
+    fixed = {"weights": graph.plan.weights[-1], "shard": 0}
+    for job in filter(account.is_shard, jobs):
+        kinds, kind = found.setdefault(account.network_of(job), {}), account.kind_of(job)
+        if kind not in kinds:
+            where = {name: fixed.get(name, value) for name, value in job.wildcards.items() if name != "explainer"}
+            kinds[kind] = graph.job(job.stage, where)
+    return found
+
+
 def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Measured, list[str]]:
     """Time every stage on every network; return it, and the networks that were only timed by one pass."""
-    plan, began, scaled = bench.plan, time.monotonic(), []
+    plan, graph, began, scaled = bench.plan, Graph(bench.plan), time.monotonic(), []
     measured = account.Measured(bench.start_up())
-    known: dict[Any, Known] = {}
+    jobs = account.planned(graph, responses)
+    kinds = shards_to_time(graph, jobs)
+    # By the size of images: the seconds of a gradient, and what was timed on a network.
+    known: dict[Any, tuple[float, dict[str, Timed], dict[str, float]]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.say(f"maps of {dataset} that know no model")
-        measured.references[dataset] = bench.references(dataset)
+        measured.stages[dataset, None] = {kind: bench.shard(job) for kind, job in kinds[dataset, None].items()}
     for dataset, model in plan.pairs():
         bench.say(f"{model} on {dataset}")
         network = bench.weights(dataset, model)
         measured.forward[dataset, model] = network["forward"]
         size = tuple(network["size"])
         if size in known and time.monotonic() - began > budget:
-            like, ratio = known[size], network["gradient"] / known[size].gradient
-            measured.stages[dataset, model] = {name: timed.scaled(ratio) for name, timed in like.stages.items()}
-            trained = {key: like.trained[key] * ratio for key in ("train", "validate")}
-            trained["read"] = like.trained["read"]
+            gradient, stages, steps = known[size]
+            ratio = network["gradient"] / gradient
+            stages = {name: timed.scaled(ratio) for name, timed in stages.items()}
+            steps = {**{key: steps[key] * ratio for key in ("train", "validate")}, "read": steps["read"]}
             scaled.append(model)
         else:
-            measured.stages[dataset, model] = bench.network(dataset, model, responses)
-            trained = bench.training(dataset, model, plan.weights[-1])
-            known.setdefault(size, Known(network["gradient"], measured.stages[dataset, model], trained))
+            stages = {kind: bench.shard(job) for kind, job in kinds[dataset, model].items()}
+            steps = bench.training(dataset, model, plan.weights[-1])
+            known.setdefault(size, (network["gradient"], stages, steps))
             if not measured.score.fixed:
                 names = list(plan.metrics_of(plan.weights[-1], model))[:1]
                 names += list(plan.metrics) if responses else []
                 measured.score = bench.scores(dataset, model, names)
-        options = plan.datasets[dataset]["options"]
-        splits = network["splits"]
+        options, splits = plan.datasets[dataset]["options"], network["splits"]
         if plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
-        for weights in [PRETRAINED, *plan.finetuned()]:
-            if weights != PRETRAINED or model in plan.trained():
-                spec = plan.weights_spec(dataset, model, weights)
-                found, where = {**trained, "splits": splits}, (dataset, model, weights)
-                measured.trainings[where] = account.training_seconds(spec, found, measured.start_up)
-                measured.reading[where] = account.reading_seconds(found)
+        found = {**steps, "splits": splits}
+        trained = {
+            account.kind_of(job): account.training_cost(job.spec, found, measured.start_up)
+            for job in jobs
+            if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
+        }
+        measured.stages[dataset, model] = stages | trained
     return measured, scaled
 
 
 def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
-    plan, jobs = bench.plan, account.jobs_of(bench.plan, measured, responses)
-    disk, memory = account.disk_bytes(plan, measured), account.memory_of(measured)
+    jobs = account.jobs_of(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     lines = [f"{name} to {target}, timed on {bench.images} images on this device ({where}):", ""]
     lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
     # In the order of the stages that there are, upstream first.
     for stage in sorted({job.stage for job in jobs}, key=[*STAGES].index):
-        own = [job.seconds for job in jobs if job.stage == stage]
-        where = f"{memory[stage]:6.1f} G" if memory.get(stage) else ""
+        own = [job for job in jobs if job.stage == stage]
+        seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(
-            f"{stage:<10} {len(own):>7} {sum(own) / 3600:>9.3f} {_clock(max(own)):>12} "
-            f"{_bytes(disk.get(stage, 0)):>10} {where:>8}"
+            f"{stage:<10} {len(own):>7} {sum(seconds) / 3600:>9.3f} {_clock(max(seconds)):>12} "
+            f"{_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
-    total = sum(job.seconds for job in jobs)
-    lines.append(f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(sum(disk.values())):>10}")
-    lines += ["", f"{network / 3600:.2f} hours of the device; the jobs last {total / 3600:.2f} hours together."]
+    total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     wall = account.wall_time(jobs, workers)
-    lines.append(
-        f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own."
-    )
-    gpu = account.device_memory_of(measured)
+    lines += [
+        f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(disk):>10}",
+        "",
+        f"{network / 3600:.2f} hours of the device; the jobs last {total / 3600:.2f} hours together.",
+        f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",
+    ]
+    gpu = max(timed.device_memory for stages in measured.stages.values() for timed in stages.values())
     if gpu:
         lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
-    costs = list(account.cost_by_explainer(plan, measured).items())[:8]
+    costs = list(account.cost_by_explainer(jobs).items())[:8]
     lines += ["", "The explainers that cost most, in hours of maps and of responses along them:"]
     lines += [f"  {name:<30} {maps:9.3f} {curves:9.3f}" for name, (maps, curves) in costs]
     return lines

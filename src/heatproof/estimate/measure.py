@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,17 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError
-from heatproof.plan.case import Network
-from heatproof.plan.jobs import RESPOND
+from heatproof.plan.graph import Job
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.whole import Plan
-from heatproof.responses.base import Response
-from heatproof.responses.parts import Parts
-from heatproof.responses.patches import Patches
 from heatproof.store import read_json
 
 Spec = Mapping[str, Any]
-ATTRIBUTE = "heatproof.attribution.make:attribute"
 SCORE = "heatproof.metrics.score:score"
 
 
@@ -81,43 +75,25 @@ class Bench:
         """
         text = json.dumps(spec).replace('"results/', f'"{self.folder}/results/')
         command = [sys.executable, "-m", "heatproof.estimate.child", what, text, json.dumps(self.machine)]
-        log = self.folder / "log"
         began = time.monotonic()
-        with open(log, "w+", encoding="utf-8") as errors:
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)  # noqa: S603
-            assert child.stdout is not None
-            said = child.stdout.read()
-            _, status, usage = os.wait4(child.pid, 0)
+        child = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         wall = time.monotonic() - began
-        child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            last = (log.read_text(encoding="utf-8").strip() or "no message").splitlines()[-1]
+            last = (child.stderr.strip() or "no message").splitlines()[-1]
             raise HeatproofError(f"{what} fails on the first {self.images} images: {last[:300]}")
-        found = json.loads(said.strip().splitlines()[-1])
+        found = json.loads(child.stdout.strip().splitlines()[-1])
         self.device = found["device"] or self.device
-        processor = usage.ru_utime + usage.ru_stime
-        seconds = min(wall, processor) if found["device"] in ("", "cpu") else wall
-        unit = 2**30 if sys.platform == "darwin" else 2**20
-        return seconds, usage.ru_maxrss / unit, {**found, "share": seconds / wall}
+        seconds = min(wall, found["processor"]) if found["device"] in ("", "cpu") else wall
+        return seconds, found["memory"], {**found, "share": seconds / wall}
 
-    def few(self, spec: Spec) -> dict[str, Any]:
-        """Return the spec of a shard, for a shard of the few images."""
-        return {**spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
-
-    def pieces(self, stage: str, spec: Spec, stores: Mapping[str, str]) -> Timed:
-        """Run a stage that makes stores, and read from their manifests what each of them cost.
-
-        Parameters
-        ----------
-        stage, spec
-            As the workflow calls it.
-        stores
-            Name to path of a store, without its ending.
-        """
-        seconds, memory, found = self.run(stage, self.few(spec))
+    def shard(self, job: Job) -> Timed:
+        """Run a job that makes shards of stores, and read from their manifests what each of them cost."""
+        spec = {**job.spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
+        seconds, memory, found = self.run(job.run, spec)
         timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
-        for name, base in stores.items():
-            made = read_json(self.folder / f"{base}.0.json")
+        names = [entry["name"] for entry in job.spec.get("explainers", ())] or [job.stage]
+        for name, product in zip(names, job.products, strict=True):
+            made = read_json(self.folder / product.manifest)
             if made is None or made["gap"]:
                 continue
             timed.per_image[name] = made["seconds"] * found["share"] / self.images
@@ -138,36 +114,6 @@ class Bench:
         }
         return self.run("weights", spec)[2]
 
-    def references(self, dataset: str) -> Timed:
-        """Time the maps that know no model."""
-        spec = self.plan.attribute_spec(dataset, None, None, self.plan.reference_explainers, 0)
-        return self.pieces(ATTRIBUTE, spec, {entry["name"]: entry["store"] for entry in spec["explainers"]})
-
-    def network(self, dataset: str, model: str, responses: bool) -> dict[str, Timed]:
-        """Time every stage that runs a network, on one model; `responses` for those along maps as well."""
-        plan, where = self.plan, Network(dataset, model, self.plan.weights[-1])
-        timed: dict[str, Timed] = {}
-        for grid, baseline in plan.combinations:
-            timed[f"drops g{grid} {baseline}"] = self.response(where, Patches({"grid": grid, "baseline": baseline}))
-        spec = plan.attribute_spec(*where, plan.model_explainers, 0)
-        stores = {entry["name"]: entry["store"] for entry in spec["explainers"]}
-        timed["attribute"] = self.pieces(ATTRIBUTE, spec, stores)
-        if responses:
-            for response in plan.method_responses:
-                spec = plan.curves_spec(*where, list(plan.explainers), response, 0)
-                stores = {name: spec["store"].format(explainer=name) for name in plan.explainers}
-                timed[f"curves {response}"] = self.pieces(RESPOND, spec, stores)
-            for name, asked in plan.model_responses.items():
-                timed[f"subsets {name}"] = self.response(where, asked)
-            if plan.reads_parts:
-                timed["parts"] = self.response(where, Parts())
-        return timed
-
-    def response(self, where: Network, response: Response) -> Timed:
-        """Time a response that needs no map."""
-        spec = self.plan.response_spec(where, response, 0)
-        return self.pieces(RESPOND, spec, {response.rule: spec["store"]})
-
     def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
@@ -178,14 +124,8 @@ class Bench:
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""
-        command = [sys.executable, "-c", "import heatproof.attribution.make, heatproof.training.stages"]
-        seconds = 0.0
-        for _ in range(2):
-            child = subprocess.Popen(command)  # noqa: S603
-            _, status, usage = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
-            seconds = usage.ru_utime + usage.ru_stime
-        return seconds
+        self.run("start_up", {})
+        return self.run("start_up", {})[0]
 
     def scores(self, dataset: str, model: str, metrics: list[str]) -> Timed:
         """Time the scoring of some metrics on the stores that are there; their mean cost."""

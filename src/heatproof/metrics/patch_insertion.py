@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.responses.base import Arrays, Batch, NetworkResponse, Reading, Request, ScoredImages, Session, drops_of
+from heatproof.responses.base import Along, Arrays, Batch, NetworkResponse, Reading, ScoredImages, Session, drops_of
 
 
 def insertion_options(
@@ -40,22 +39,15 @@ class Insertions(NetworkResponse):
         """The intact image, its baseline, and the patches."""
         return self.settings["grid"] ** 2 + 2
 
-    def request(self, session: Session, batch: Batch) -> Request:
-        """Return the only call: subsets that leave out everything, and then all but one patch each."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run subsets that leave out everything, and then all but one patch each."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
-        return partial(
-            import_module("heatproof.perturbation.subsets").subset_responses,
-            session.network,
-            batch.images,
-            batch.labels,
-            batch.ids,
+        return import_module("heatproof.perturbation.subsets").subset_responses(
+            session.query(batch),
             [removed] * len(batch.ids),
             self.settings["baseline"],
-            session.seed,
-            batch_size=session.batch_size,
             baseline_options=self.settings["baseline_options"],
-            device=session.device,
         )
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:

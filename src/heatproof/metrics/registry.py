@@ -12,7 +12,7 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import Registry, nearest
-from heatproof.responses.base import Response, keyword_defaults
+from heatproof.responses.base import Response, keyword_defaults, own_options
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 
@@ -95,11 +95,8 @@ class Metric:
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
         """Call the function with its inputs and its own options."""
-        result = self.function(*(inputs[name] for name in self.inputs), **self._own(options))
+        result = self.function(*(inputs[name] for name in self.inputs), **own_options(self.function, options))
         return result if len(result) == 3 else (*result, {})
-
-    def _own(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: options[name] for name in keyword_defaults(self.function) if name in options}
 
 
 METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")

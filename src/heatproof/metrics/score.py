@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import describe_file, read_piece, write_manifest
-from heatproof.metrics.registry import METRICS, Metric, Result
-from heatproof.metrics.stored import StoredReading
-from heatproof.provenance import library_versions
-from heatproof.responses.base import Method, ScoredImages
+from heatproof.manifest import read_piece, write_manifest
+from heatproof.metrics.registry import METRICS, Metric
+from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read, write_table
 
 log = logging.getLogger(__name__)
 
-COLUMNS = ["dataset", "model", "weights", "method", "metric", "image", "score", "valid"]
-
 Spec = Mapping[str, Any]
 Methods = list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StoredReading(Reading):
+    """A response that a metric reads from a store: `base` is its path, with ``{explainer}`` where there are several."""
+
+    base: str = ""
+
+    @classmethod
+    def told(cls, argument: str, told: Mapping[str, Any]) -> StoredReading:
+        """Return what a spec tells of it."""
+        return cls(argument, response_of(told["response"]), told["points"], told["output"], told["store"])
+
+    def of(self, explainer: str) -> str:
+        """Return the path of the store of an explainer, which is that of all for a response of a network."""
+        return self.base.format(explainer=explainer)
+
+    def read(self, explainer: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Return the arrays that are needed of the images [start, stop)."""
+        store = self.of(explainer) + ".zarr"
+        return {name: read(store, name, start, stop) for name in self.response.needed(self.output)}
 
 
 def score(spec: Spec, machine: Mapping[str, Any]) -> None:
@@ -37,9 +55,11 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
+    shards = range(-(-spec["images"] // spec["shard_size"]))
     for explainer, methods in list(explainers.items()):
         bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
-        for made in _manifests(spec, bases):
+        for base in dict.fromkeys(bases):
+            made = {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
             keys |= {path: piece["key"] for path, piece in made.items()}
             gate = next((piece["gate"] for piece in made.values() if "gate" in piece), None)
             if gate:
@@ -52,40 +72,34 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     facts = describe(reads[0].of(spec["methods"][0]["explainer"]) + ".zarr")
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)
     scores = _score(spec, metric, reads, explainers, facts) if explainers else {}
-    frames = []
-    for method in spec["methods"]:
-        if method["method"] in scores:
-            values = scores[method["method"]]
-            defined = ~np.isnan(values)
-            frames.append(
-                pd.DataFrame({"image": ids, "score": values, "valid": defined}).assign(method=method["method"])
-            )
-            if not defined.all():
-                log.info("%s: undefined on %d of %d images", method["method"], int((~defined).sum()), len(values))
-    table = pd.concat(frames) if frames else pd.DataFrame(columns=["image", "score", "valid", "method"])
-    for key in ("dataset", "model", "weights", "metric"):
-        table[key] = spec[key]
-    write_table(table[COLUMNS], spec["output"])
+    named = [method["method"] for method in spec["methods"] if method["method"] in scores]
+    values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
+    table = pd.DataFrame(
+        {
+            **{key: spec[key] for key in ("dataset", "model", "weights")},
+            "method": np.repeat(np.array(named, dtype=object), len(ids)),
+            "metric": spec["metric"],
+            "image": np.tile(ids, len(named)),
+            "score": values,
+            "valid": ~np.isnan(values),
+        }
+    )
+    for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
+        if undefined:
+            log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
+    write_table(table, spec["output"])
     write_manifest(
         spec["manifest"],
+        [spec["output"]],
         spec_key=spec["key"],
         key=spec["key"],
-        files=[describe_file(spec["output"], spec["manifest"])],
         gaps=gaps,
         gates=gates,
         options=spec["options"],
         case=spec["case"],
         higher_is_better=spec["higher_is_better"],
         read=keys,
-        versions=library_versions(),
     )
-
-
-def _manifests(spec: Spec, bases: Sequence[str]) -> Iterator[dict[str, Mapping[str, Any]]]:
-    """Yield the manifests of all that is read for one explainer, store by store."""
-    shards = range(-(-spec["images"] // spec["shard_size"]))
-    for base in dict.fromkeys(bases):
-        yield {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
 
 
 def _score(
@@ -102,7 +116,11 @@ def _score(
     if "maps" in metric.inputs:
         height, width = describe(next(iter(maps_of.values())))["arrays"]["attribution"]["shape"][-2:]
         size = (height, width)
-    for start, stop in _chunks(spec, reads):
+    # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
+    sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
+    step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
+    for start in range(0, spec["images"], step):
+        stop = min(start + step, spec["images"])
         ids = facts["image_ids"][start:stop]
         images = ScoredImages(ids, facts["labels"][start:stop], size, spec["seed"])
         given: dict[str, Any] = {"image_ids": ids}
@@ -118,20 +136,8 @@ def _score(
                     inputs["maps"] = Method(told["method"], told["index"], told["transform"]).of(maps)
                 for one in ofs:
                     inputs |= one.inputs(stored[one.argument], images, told["place"])
-                values = _defined(metric.score(inputs, spec["options"]))
+                score, valid, _ = metric.score(inputs, spec["options"])
+                # NaN wherever the metric calls it undefined.
+                values = np.where(valid & np.isfinite(score), score, np.nan)
                 parts.setdefault(told["method"], []).append(values)
     return {method: np.concatenate(values) for method, values in parts.items()}
-
-
-def _chunks(spec: Spec, reads: Sequence[StoredReading]) -> Iterator[tuple[int, int]]:
-    # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
-    sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
-    step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
-    for start in range(0, spec["images"], step):
-        yield start, min(start + step, spec["images"])
-
-
-def _defined(result: Result) -> np.ndarray:
-    """Return scores (N,), NaN wherever the metric calls them undefined or they are not finite."""
-    score, valid, _ = result
-    return np.where(valid & np.isfinite(score), score, np.nan)

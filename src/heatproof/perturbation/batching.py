@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,60 @@ def run_batched(
     return read
 
 
-def intact_responses(
-    network: Network,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    image_ids: Sequence[str],
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
-) -> dict[str, np.ndarray]:
+@dataclass
+class Query:
+    """A network, the images about which it is asked, and how.
+
+    Attributes
+    ----------
+    network
+        As in `run_batched`.
+    images
+        (N, C, H, W), normalised; a channels_last layout is kept.
+    targets
+        (N,) int64, usually the labels; or (N, T), several classes whose outputs are read.
+    image_ids
+        N strings, which seed what is drawn, and are named in messages.
+    seed
+        The workflow's seed.
+    batch_size
+        The largest number of images in one network pass.
+    device
+        Where the network is; left out, where the images are.
+    """
+
+    network: Network
+    images: torch.Tensor
+    targets: torch.Tensor
+    image_ids: Sequence[str]
+    seed: int = 0
+    batch_size: int = 64
+    device: Any = None
+
+    def __post_init__(self) -> None:
+        self.device = self.images.device if self.device is None else torch.device(self.device)
+        self.targets = self.targets.to(self.device)
+
+    def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
+        """Yield as many images as a batch has, where the network is: their rows, the images and their ids.
+
+        All variants of so many images fill whole batches, and what fills a perturbed image is made once for each.
+        """
+        for start in range(0, len(self.images), self.batch_size):
+            rows = slice(start, min(start + self.batch_size, len(self.images)))
+            yield rows, self.images[rows].to(self.device), self.image_ids[rows]
+
+    def like_images(self, made: torch.Tensor) -> torch.Tensor:
+        """Return perturbed images in the memory layout of the images."""
+        return made.contiguous(memory_format=layout_of(self.images))
+
+    def run(self, batches: Iterable[Perturbed], variants: int) -> dict[str, np.ndarray]:
+        """Run the network over so many variants of each image: the arrays of `run_batched`, each (N, variants, …)."""
+        read = run_batched(self.network, batches, self.targets, self.image_ids)
+        return {name: values.reshape(len(self.images), variants, *values.shape[1:]) for name, values in read.items()}
+
+
+def intact_responses(query: Query) -> dict[str, np.ndarray]:
     """Run a network once on every image as it is.
 
     Returns
@@ -105,13 +152,11 @@ def intact_responses(
     dict
         As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
     """
-    device = images.device if device is None else torch.device(device)
-
-    def batches() -> Iterator[Perturbed]:
-        for rows in torch.arange(len(images), device=device).split(batch_size):
-            yield images[rows.to(images.device)].to(device).contiguous(memory_format=layout_of(images)), rows
-
-    read = run_batched(network, batches(), labels.to(device), image_ids, largest=True)
+    batches = (
+        (query.like_images(chunk), torch.arange(rows.start, rows.stop, device=query.device))
+        for rows, chunk, _ in query.chunks()
+    )
+    read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
     both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
     rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
     return {**both, "predicted": read["predicted"], "target_rank": rank}

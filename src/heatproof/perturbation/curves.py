@@ -3,62 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from itertools import groupby
 
 import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
+from heatproof.perturbation.batching import Perturbed, Query, run_batched
 from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
 
+Arrays = Mapping[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
 def response_curves(
-    network: Network,
-    images: torch.Tensor,
+    query: Query,
     maps: np.ndarray,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
-    perturbations: Mapping[str, Perturbation],
+    perturbation: Perturbation,
     *,
-    seed: int = 0,
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
-    intact: Mapping[str, np.ndarray] | None = None,
+    intact: Arrays | None = None,
     ranking: np.ndarray | None = None,
     explain: Explain | None = None,
-) -> dict[str, dict[str, np.ndarray]]:
-    """Run a network along several perturbation sequences of the same images and maps.
+) -> dict[str, np.ndarray]:
+    """Run a network along a perturbation sequence of images and maps.
 
-    An image that several sequences share, the intact one and the whole baseline image, goes through the network once:
-    RISE's two curves of 32 steps take 65 passes an image, of which the intact one can be handed in.
+    RISE's two curves of 32 steps take 32 passes an image each, and the intact image, which can be handed in, one more.
 
     Parameters
     ----------
-    network
-        As in `run_batched`.
-    images
-        (N, C, H, W), normalised; a channels_last layout is kept.
+    query
+        The network and N images, with T targets each.
     maps
         (N, H, W), higher is more relevant.
-    targets
-        (N, T) int64: the classes whose responses are read.
-    image_ids
-        N strings, which seed what is drawn.
-    perturbations
-        Name to sequence.
-    seed
-        The workflow's seed.
-    batch_size
-        The largest number of images in one network pass.
-    device
-        Where the network is; left out, where the images are.
+    perturbation
+        The sequence.
     intact
         Responses to the intact images from `intact_responses`; left out, they are made here.
     ranking
@@ -69,7 +49,7 @@ def response_curves(
     Returns
     -------
     dict
-        Name to arrays: those of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S) int64, pixels
+        The arrays of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S) int64, pixels
         that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums of |map| and of max(map, 0) over
         them, and ``total_magnitude`` and ``total_positive`` (N,) over the whole map.
 
@@ -78,32 +58,21 @@ def response_curves(
     HeatproofError
         If a map has the wrong size or a value that is not finite, or as `run_batched`.
     """
-    device = images.device if device is None else torch.device(device)
-    check_maps(maps, images, image_ids)
-    asked = _Asked(network, images, targets.to(device), image_ids, seed, batch_size, intact)
-    read: dict[str, dict[str, np.ndarray]] = {}
-    firsts: dict[str, np.ndarray] = {}
-    together: dict[str, Perturbation] = {}
-    for name, perturbation in perturbations.items():
-        if perturbation.update:
-            if explain is None:
-                raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
-            read[name], firsts[name] = _updated(asked, maps, perturbation, explain, ranking)
-            continue
-        firsts[name] = first_changed(perturbation, maps, image_ids, seed, ranking)
-        if perturbation.imputation == "road":
-            read[name] = _imputed(asked, firsts[name], perturbation)
-        else:
-            together[name] = perturbation
-    if together:
-        read |= _filled(asked, firsts, together)
-    for name, first in firsts.items():
-        points = perturbations[name].points(*maps.shape[1:])
-        for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
-            read[name][key] = changed_sums(first, values, points)
-            read[name]["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
-        read[name]["changed"] = changed_sums(first, np.ones(maps.shape), points).astype(np.int64)
-    return {name: read[name] for name in perturbations}
+    check_maps(maps, query.images, query.image_ids)
+    if perturbation.update:
+        if explain is None:
+            raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
+        read, first = _updated(query, maps, perturbation, explain, ranking)
+    else:
+        first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
+        run = _imputed if perturbation.imputation == "road" else _filled
+        read = run(query, intact, first, perturbation)
+    points = perturbation.points(*maps.shape[1:])
+    for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
+        read[key] = changed_sums(first, values, points)
+        read["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
+    read["changed"] = changed_sums(first, np.ones(maps.shape), points).astype(np.int64)
+    return read
 
 
 def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:
@@ -130,173 +99,74 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What `response_curves` is asked, with the targets where the network is."""
-
-    network: Network
-    images: torch.Tensor
-    targets: torch.Tensor
-    image_ids: Sequence[str]
-    seed: int
-    batch_size: int
-    intact: Mapping[str, np.ndarray] | None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.targets.device
-
-    def read(self, batches: Iterator[Perturbed]) -> dict[str, np.ndarray]:
-        """Run the network over batches of perturbed images."""
-        return run_batched(self.network, batches, self.targets, self.image_ids)
-
-    def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
-        """Yield as many images as a batch has, where the network is: their rows, the images and their ids."""
-        for start in range(0, len(self.images), self.batch_size):
-            rows = slice(start, min(start + self.batch_size, len(self.images)))
-            yield rows, self.images[rows].to(self.device), self.image_ids[rows]
-
-
 def _filled(
-    asked: _Asked, firsts: Mapping[str, np.ndarray], perturbations: Mapping[str, Perturbation]
-) -> dict[str, dict[str, np.ndarray]]:
-    """Run all sequences that fill with a baseline, in batches over images and points."""
-    images, batch_size, device, intact = asked.images, asked.batch_size, asked.device, asked.intact
-    count, height, width = len(images), *images.shape[-2:]
-    baselines: list[tuple[str, str]] = []
-    variants: dict[tuple[int, int, int], int] = {}
-    where: dict[str, list[int]] = {}
-    for number, (name, perturbation) in enumerate(perturbations.items()):
-        fill = (perturbation.baseline, repr(sorted(perturbation.baseline_options.items())))
-        if fill not in baselines:
-            baselines.append(fill)
-        points = perturbation.points(height, width)
-        units = height * width if perturbation.grid is None else perturbation.grid**2
-        counts = perturbation.counts(height, width) if perturbation.thresholds is None else None
-        places = []
-        for point in range(points):
-            ends = None if counts is None else {0: "start", units: "end"}.get(int(counts[point]))
-            if counts is None and point == 0:
-                ends = "start"
-            if ends is None:
-                key = (number, point, baselines.index(fill))
-            else:
-                whole = (ends == "end") == (perturbation.mode == "deletion")
-                key = (-2, 0, baselines.index(fill)) if whole else (-1, 0, 0)
-            places.append(variants.setdefault(key, len(variants)))
-        where[name] = places
-    given = variants.get((-1, 0, 0)) if intact is not None else None
-    keys = [key for key, place in variants.items() if place != given]
-    column = {place: number for number, (_, place) in enumerate((k, variants[k]) for k in keys)}
-    options = {b: next(p for p in perturbations.values() if _fill_of(p) == b) for b in baselines}
-    names = list(perturbations)
-    runs = _runs(keys)
+    query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
+) -> dict[str, np.ndarray]:
+    """Run a sequence that fills with a baseline, in batches over images and points; equal ends are run once."""
+    height, width = query.images.shape[-2:]
+    points = perturbation.points(height, width)
+    whole = height * width if perturbation.grid is None else perturbation.grid**2
+    # Of a sequence by values it is known of the first point alone how many pixels have changed.
+    by_value = perturbation.thresholds is not None
+    counts = [0, *[None] * (points - 1)] if by_value else perturbation.counts(height, width).tolist()
+    # A pixel has changed where its first point is at most this: none at all, all, or those up to the point.
+    nothing, everything = -1, points
+    of_point = [
+        nothing if count == 0 else everything if count == whole else point for point, count in enumerate(counts)
+    ]
+    deletes = perturbation.mode == "deletion"
+    given = None if intact is None else nothing if deletes else everything
+    levels = [level for level in dict.fromkeys(of_point) if level != given]
+    up_to = torch.tensor(levels, dtype=torch.int32, device=query.device).reshape(-1, 1, 1, 1)
 
     def batches() -> Iterator[Perturbed]:
-        memory = layout_of(images)
-        for rows, chunk, ids in asked.chunks():
-            fills = [
-                baseline_images(b[0], chunk, ids, asked.seed, dict(options[b].baseline_options)).contiguous()
-                for b in baselines
-            ]
-            first = [torch.from_numpy(firsts[name][rows]).to(device) for name in names]
-            for low in range(0, len(chunk) * len(keys), batch_size):
-                high = min(low + batch_size, len(chunk) * len(keys))
-                made = torch.empty((high - low, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
-                made = made.contiguous(memory_format=memory)
-                for begin, stop, row, run in _pieces(runs, len(keys), low, high):
-                    into = made[begin - low : stop - low]
-                    if run.number == -1:
-                        into[:] = chunk[row]
-                    elif run.number == -2:
-                        into[:] = fills[run.fill][row]
-                    else:
-                        ahead = begin - row * len(keys) - run.begin
-                        points = run.points[ahead : ahead + stop - begin].to(device)
-                        changed = (first[run.number][row] <= points.reshape(-1, 1, 1)).unsqueeze(1)
-                        kept, put = chunk[row], fills[run.fill][row]
-                        if perturbations[names[run.number]].mode == "insertion":
-                            kept, put = put, kept
-                        into[:] = torch.where(changed, put, kept)
-                yield made, torch.arange(low, high, device=device) // len(keys) + rows.start
+        for rows, chunk, ids in query.chunks():
+            options = dict(perturbation.baseline_options)
+            fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options)
+            before, after = (chunk, fill) if deletes else (fill, chunk)
+            first_of = torch.from_numpy(first[rows]).to(query.device).unsqueeze(1)
+            for part in torch.arange(len(chunk) * len(levels), device=query.device).split(query.batch_size):
+                row, level = part // len(levels), part % len(levels)
+                changed = first_of[row] <= up_to[level]
+                yield query.like_images(torch.where(changed, after[row], before[row])), row + rows.start
 
-    read = asked.read(batches()) if keys else {}
-    shaped = {key: values.reshape(count, len(keys), *values.shape[1:]) for key, values in read.items()}
-    if intact is not None and given is not None:
-        shaped = {
-            key: np.concatenate([shaped[key], intact[key][:, None]], axis=1) if shaped else intact[key][:, None]
-            for key in RESPONSES
-        }
-        column[given] = len(keys)
-    return {
-        name: {key: shaped[key][:, [column[place] for place in places]] for key in RESPONSES}
-        for name, places in where.items()
-    }
+    parts: list[Arrays] = [query.run(batches(), len(levels))] if levels else []
+    if intact is not None:
+        parts.append({key: intact[key][:, None] for key in RESPONSES})
+    read = {key: np.concatenate([part[key] for part in parts], axis=1) for key in RESPONSES}
+    places = {level: place for place, level in enumerate([*levels, given])}
+    return {key: read[key][:, [places[level] for level in of_point]] for key in RESPONSES}
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Consecutive points of one sequence, among the variants of one image."""
-
-    begin: int
-    number: int
-    fill: int
-    points: torch.Tensor
-
-
-def _runs(keys: Sequence[tuple[int, int, int]]) -> list[_Run]:
-    """Join variants of one sequence, so that they are made by one operation."""
-    runs = []
-    begin = 0
-    for (number, fill), group in groupby(keys, key=lambda key: (key[0], key[2])):
-        points = torch.tensor([point for _, point, _ in group], dtype=torch.int32)
-        runs.append(_Run(begin, number, fill, points))
-        begin += len(points)
-    return runs
-
-
-def _pieces(runs: Sequence[_Run], variants: int, low: int, high: int) -> Iterator[tuple[int, int, int, _Run]]:
-    """Yield where each run of each image lies within a batch: begin, stop, image and run."""
-    for row in range(low // variants, -(-high // variants)):
-        for run in runs:
-            begin = row * variants + run.begin
-            stop = begin + len(run.points)
-            if stop > low and begin < high:
-                yield max(begin, low), min(stop, high), row, run
-
-
-def _fill_of(perturbation: Perturbation) -> tuple[str, str]:
-    return perturbation.baseline, repr(sorted(perturbation.baseline_options.items()))
-
-
-def _imputed(asked: _Asked, first: np.ndarray, perturbation: Perturbation) -> dict[str, np.ndarray]:
+def _imputed(
+    query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
+) -> dict[str, np.ndarray]:
     """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
     # Found by name, so that the code of ROAD is no part of what other sequences depend on.
     impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
-    images, intact = asked.images, asked.intact
-    count, points = len(images), perturbation.points(*images.shape[-2:])
+    points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
     def pieces() -> Iterator[Perturbed]:
-        for rows, chunk, ids in asked.chunks():
-            removed = torch.from_numpy(first[rows]).to(asked.device)
-            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=asked.seed, image_ids=ids)
+        for rows, chunk, ids in query.chunks():
+            removed = torch.from_numpy(first[rows]).to(query.device)
+            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
             for point, imputed in enumerate(sequence):
                 if point >= skip:
-                    yield imputed, torch.arange(rows.start, rows.stop, device=asked.device)
+                    yield imputed, torch.arange(rows.start, rows.stop, device=query.device)
 
     order: list[int] = []
 
     def batches() -> Iterator[Perturbed]:
-        for made, rows in _rebatched(pieces(), asked.batch_size):
+        for made, rows in _rebatched(pieces(), query.batch_size):
             order.extend(rows.tolist())
-            yield made.contiguous(memory_format=layout_of(images)), rows
+            yield query.like_images(made), rows
 
-    read = asked.read(batches())
+    read = run_batched(query.network, batches(), query.targets, query.image_ids)
     # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
     by_image = np.argsort(order, kind="stable")
-    shaped = {key: values[by_image].reshape(count, points - skip, *values.shape[1:]) for key, values in read.items()}
+    shape = (len(query.images), points - skip)
+    shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
     if skip and intact is not None:
         shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
     return shaped
@@ -319,24 +189,24 @@ def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
 
 
 def _updated(
-    asked: _Asked, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
+    query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Delete along maps that are made anew before every step; pixels that are gone stay gone."""
-    images, targets, device = asked.images, asked.targets, asked.device
+    images, targets = query.images, query.targets
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]
     first = np.full(maps.shape, len(counts), dtype=np.int32)
     parts: list[dict[str, np.ndarray]] = []
-    for rows, chunk, ids in asked.chunks():
-        fill = baseline_images(perturbation.baseline, chunk, ids, asked.seed, dict(perturbation.baseline_options))
+    for rows, chunk, ids in query.chunks():
+        fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
-        current, now = chunk, maps[rows]
+        current, now, said = chunk, maps[rows], []
         for point, wanted in enumerate(counts):
             if point:
                 made = explain(current, targets[rows, 0])
                 now = made.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
-            order = pixel_ranking(now, ids, asked.seed, ties=perturbation.ties)
+            order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
@@ -347,12 +217,9 @@ def _updated(
                 new = pixels[~gone[row, pixels]]
                 flat[row, new] = point
                 gone[row, new] = True
-            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(device)
-            current = torch.where(mask, fill, chunk).contiguous(memory_format=layout_of(images))
-            batch = [(current, torch.arange(len(chunk), device=device))]
-            parts.append(
-                {"rows": np.arange(rows.start, rows.stop)} | run_batched(asked.network, batch, targets[rows], ids)
-            )
-    by_image = np.argsort(np.concatenate([part.pop("rows") for part in parts]), kind="stable")
-    read = {key: np.concatenate([part[key] for part in parts])[by_image] for key in RESPONSES}
-    return {key: v.reshape(len(images), len(counts), *v.shape[1:]) for key, v in read.items()}, first
+            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
+            current = query.like_images(torch.where(mask, fill, chunk))
+            batch = [(current, torch.arange(len(chunk), device=query.device))]
+            said.append(run_batched(query.network, batch, targets[rows], ids))
+        parts.append({key: np.stack([one[key] for one in said], axis=1) for key in RESPONSES})
+    return {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}, first

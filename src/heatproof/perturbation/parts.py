@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
+from heatproof.perturbation.batching import Perturbed, Query
 
 
-def part_responses(
-    network: Network,
-    images: torch.Tensor,
-    removed: torch.Tensor,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
-    batch_size: int = 64,
-    *,
-    device: torch.device | str | None = None,
-) -> dict[str, np.ndarray]:
+def part_responses(query: Query, removed: torch.Tensor) -> dict[str, np.ndarray]:
     """Run a network on every image as it is and without each of its parts.
 
     The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
@@ -28,20 +19,10 @@ def part_responses(
 
     Parameters
     ----------
-    network
-        As in `heatproof.perturbation.batching.run_batched`.
-    images
-        (N, C, H, W), normalised; a channels_last layout is kept.
+    query
+        The network and N images.
     removed
         (N, K, C, H, W), normalised: each image without each of its parts.
-    targets
-        (N,) int64, usually the labels.
-    image_ids
-        N strings, for messages.
-    batch_size
-        The largest number of images in one network pass.
-    device
-        Where the network is; left out, where the images are.
 
     Returns
     -------
@@ -54,13 +35,12 @@ def part_responses(
     HeatproofError
         If the images without parts do not belong to the images, or the network fails as in `run_batched`.
     """
+    images, batch_size = query.images, query.batch_size
     if removed.ndim != 5 or (removed.shape[0], *removed.shape[2:]) != tuple(images.shape):
         raise HeatproofError(
             f"Images without a part {tuple(removed.shape)} do not belong to images {tuple(images.shape)}: give "
             "(images, parts, channels, height, width) for the same images."
         )
-    device = images.device if device is None else torch.device(device)
-    targets = targets.to(device)
     variants = removed.shape[1] + 1
 
     def batches() -> Iterator[Perturbed]:
@@ -69,8 +49,6 @@ def part_responses(
             stop = start + batch_size
             chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)
             for part in torch.arange(len(chunk)).split(batch_size):
-                seen = chunk[part].to(device).contiguous(memory_format=layout_of(images))
-                yield seen, (part // variants + start).to(device)
+                yield query.like_images(chunk[part].to(query.device)), (part // variants + start).to(query.device)
 
-    read = run_batched(network, batches(), targets, image_ids)
-    return {name: values.reshape(len(images), variants) for name, values in read.items()}
+    return query.run(batches(), variants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,16 @@ import torch
 
 from heatproof.grids import patch_masks
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
+from heatproof.perturbation.batching import Perturbed, Query
 
 
 def patch_responses(
-    network: Network,
-    images: torch.Tensor,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
+    query: Query,
     grid: int,
     baseline: str,
-    seed: int,
     *,
-    batch_size: int = 64,
     baseline_options: Mapping[str, Any] | None = None,
     truncate: bool = False,
-    device: torch.device | str | None = None,
 ) -> dict[str, np.ndarray]:
     """Run a network on every image as it is and with each patch deleted (Hesse et al. 2024, section 3).
 
@@ -33,28 +27,16 @@ def patch_responses(
 
     Parameters
     ----------
-    network
-        As in `run_batched`.
-    images
-        (N, C, H, W), normalised; a channels_last layout is kept.
-    targets
-        (N,) int64, usually the labels.
-    image_ids
-        N strings, which seed a random baseline.
+    query
+        The network and N images.
     grid
         Patches along one side.
     baseline
         Key in `BASELINES`.
-    seed
-        The workflow's seed.
-    batch_size
-        The largest number of images in one network pass.
     baseline_options
         Options of the baseline.
     truncate
         As in `heatproof.grids.patch_size`.
-    device
-        Where the network is; left out, where the images are.
 
     Returns
     -------
@@ -68,21 +50,15 @@ def patch_responses(
         If the grid does not divide the images, the baseline is unknown or refuses its options, or the network fails
         as in `run_batched`.
     """
-    device = images.device if device is None else torch.device(device)
-    masks = torch.from_numpy(patch_masks(grid, images.shape[-2], images.shape[-1], truncate=truncate))
-    masks = torch.cat([torch.zeros_like(masks[:1]), masks]).unsqueeze(1).to(device)
-    targets = targets.to(device)
+    height, width = query.images.shape[-2:]
+    masks = torch.from_numpy(patch_masks(grid, height, width, truncate=truncate))
+    masks = torch.cat([torch.zeros_like(masks[:1]), masks]).unsqueeze(1).to(query.device)
 
     def batches() -> Iterator[Perturbed]:
-        # As many images as a batch has: all of their variants fill whole batches, and each baseline is made once.
-        for start in range(0, len(images), batch_size):
-            chunk = images[start : start + batch_size].to(device)
-            ids = image_ids[start : start + batch_size]
-            baselines = baseline_images(baseline, chunk, ids, seed, baseline_options)
-            for part in torch.arange(len(chunk) * len(masks), device=device).split(batch_size):
+        for rows, chunk, ids in query.chunks():
+            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options)
+            for part in torch.arange(len(chunk) * len(masks), device=query.device).split(query.batch_size):
                 row, variant = part // len(masks), part % len(masks)
-                perturbed = torch.where(masks[variant], baselines[row], chunk[row])
-                yield perturbed.contiguous(memory_format=layout_of(images)), row + start
+                yield query.like_images(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
 
-    read = run_batched(network, batches(), targets, image_ids)
-    return {name: values.reshape(len(images), len(masks)) for name, values in read.items()}
+    return query.run(batches(), len(masks))

@@ -16,7 +16,7 @@ from scipy.interpolate import LinearNDInterpolator
 from scipy.spatial import Delaunay
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.batching import Network, Perturbed, layout_of, run_batched
+from heatproof.perturbation.batching import Perturbed, Query
 from heatproof.randomness import numpy_generator
 from heatproof.sequences import pixel_ranking
 
@@ -245,18 +245,12 @@ def pictures(images: torch.Tensor, image_ids: Sequence[str], mean: Sequence[floa
 
 
 def pic_responses(
-    network: Network,
-    images: torch.Tensor,
+    query: Query,
     maps: np.ndarray,
-    targets: torch.Tensor,
-    image_ids: Sequence[str],
     *,
     mean: Sequence[float],
     std: Sequence[float],
     thresholds: Sequence[float] = THRESHOLDS,
-    seed: int = 0,
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
     ranking: np.ndarray | None = None,
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
@@ -268,26 +262,14 @@ def pic_responses(
 
     Parameters
     ----------
-    network
-        As in `heatproof.perturbation.batching.run_batched`.
-    images
-        (N, C, H, W), normalised, C = 1 or 3; a channels_last layout is kept.
+    query
+        The network and N images, of one or three channels; their ids order equal values.
     maps
         (N, H, W), higher is more salient; the published metric is meant for maps of absolute values.
-    targets
-        (N,) or (N, T) int64: the classes whose responses are read.
-    image_ids
-        N strings, which order equal values and are named in messages.
     mean, std
         C values each: those that the images were normalised with.
     thresholds
         K shares of the pixels that are known, increasing.
-    seed
-        The workflow's seed.
-    batch_size
-        The largest number of images in one network pass.
-    device
-        Where the network is; left out, where the images are.
     ranking
         (N, H × W) int64: pixels, most salient first, instead of the maps' own order.
     random_mask
@@ -298,7 +280,7 @@ def pic_responses(
     Returns
     -------
     dict
-        The arrays of `run_batched`, (N, V, T) or (N, V) where `targets` is (N,) and for ``predicted``, over the
+        The arrays of `run_batched`, (N, V, T) or (N, V) where the targets are (N,) and for ``predicted``, over the
         V = K + 2 variants: fully blurred, thresholds, original; and ``entropy`` (N, V) int64, in bytes.
 
     Raises
@@ -306,20 +288,19 @@ def pic_responses(
     HeatproofError
         If maps, thresholds, masks, mean or std do not fit the images, or as `run_batched`.
     """
-    device = images.device if device is None else torch.device(device)
+    images, image_ids, device = query.images, query.image_ids, query.device
     if maps.shape != (len(images), *images.shape[-2:]):
         raise HeatproofError(
             f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
         )
-    known = _checked_masks(maps, image_ids, thresholds, seed, ranking, random_mask, masks)
+    known = _checked_masks(maps, image_ids, thresholds, query.seed, ranking, random_mask, masks)
     made = pictures(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
-    layout = layout_of(images)
 
     def batches() -> Iterator[Perturbed]:
         stream = _variants(made, known)
-        while batch := list(islice(stream, batch_size)):
+        while batch := list(islice(stream, query.batch_size)):
             stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
             variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
             sizes.extend(size for _, size in batch)
@@ -329,11 +310,10 @@ def pic_responses(
             # The original goes in as it is, not as what the way to the picture and back has made of it.
             intact = variant % variants == variants - 1
             perturbed[intact] = images[row[intact].to(images.device)].to(device)
-            yield perturbed.contiguous(memory_format=layout), row
+            yield query.like_images(perturbed), row
 
-    read = run_batched(network, batches(), targets.to(device), image_ids)
-    shaped = {name: values.reshape(len(images), variants, *values.shape[1:]) for name, values in read.items()}
-    return {**shaped, "entropy": np.array(sizes, dtype=np.int64).reshape(len(images), variants)}
+    read = query.run(batches(), variants)
+    return {**read, "entropy": np.array(sizes, dtype=np.int64).reshape(len(images), variants)}
 
 
 def _checked_masks(

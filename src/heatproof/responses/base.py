@@ -24,10 +24,7 @@ from heatproof.provenance import digest
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.data.registry import Dataset
-
 Arrays = Mapping[str, np.ndarray]
-Request = Callable[[], Any]
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
 
@@ -143,7 +140,7 @@ class Session:
     batch_size: int
     seed: int
     facts: Mapping[str, Any] = field(default_factory=dict)
-    dataset: Dataset | None = None
+    dataset: Any = None
     dataset_name: str = ""
     explain: Callable[[Along, Method, Batch], Explain] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -152,6 +149,15 @@ class Session:
     def network(self) -> Any:
         """The network."""
         return self.open_network()
+
+    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Any:
+        """Return what functions in `perturbation` take: the network, a batch with its labels or other targets, and how.
+
+        Found by name, so that a declaration imports nothing that runs networks.
+        """
+        query = import_module("heatproof.perturbation.batching").Query
+        targets = batch.labels if targets is None else targets
+        return query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
 
 
 @dataclass(frozen=True)
@@ -218,6 +224,8 @@ class Response(ABC):
         The arrays of its store.
     needs_intact
         Whether the network is run on the intact images before.
+    explains
+        Whether maps are made anew on changed images.
     in_memory
         Options that only a caller of `heatproof.evaluate` can give: the workflow knows them from model and dataset.
     argument
@@ -236,6 +244,7 @@ class Response(ABC):
     along_maps: ClassVar[bool]
     holds: ClassVar[Mapping[str, Array]]
     needs_intact: ClassVar[bool] = False
+    explains: ClassVar[bool] = False
     argument: ClassVar[str]
     in_memory: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None
@@ -277,11 +286,6 @@ class Response(ABC):
         return [type(self).__module__, *self.executors]
 
     @property
-    def explains(self) -> bool:
-        """Whether maps are made anew on changed images."""
-        return False
-
-    @property
     def looks_inside(self) -> bool:
         """Whether hooks look into the network, which a compiled one does not let them."""
         return self.explains
@@ -307,9 +311,8 @@ class Response(ABC):
             If the options do not fit.
         """
         cls.check(options)
-        no_settings = {*cls.in_memory, "output"}
-        names = [key for key in keyword_defaults(asks) if key not in no_settings and key in options]
-        return {cls.argument: cls({key: plain(options[key]) for key in names})}
+        own = own_options(asks, options)
+        return {cls.argument: cls({k: plain(v) for k, v in own.items() if k not in (*cls.in_memory, "output")})}
 
     @classmethod  # noqa: B027
     def check(cls, options: Options) -> None:
@@ -325,16 +328,15 @@ class Response(ABC):
         return {}
 
     @abstractmethod
-    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
-        """Return how large its store is, for images of this height and width."""
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+        """Return how large its store is, for images of this height and width, and methods of these names."""
 
     @abstractmethod
-    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
-        """Return what is to be called for a batch: functions of the modules in `executors`, ready to run."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run a batch by functions of the modules in `executors`, and return the arrays of a store, each (N, …).
 
-    @abstractmethod
-    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
-        """Return what the requests gave as the arrays of a store, each (N, …)."""
+        Arrays of other names are kept by no store.
+        """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays as a store gives them back."""
@@ -360,9 +362,9 @@ class Response(ABC):
         """Return how many images a metric is given at once, in a job whose stores are cut like that; None for all."""
         return shard_size
 
-    @abstractmethod
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
-        """Return what a metric's function gets: see `Reading.inputs`."""
+        """Return what a metric's function gets: see `Reading.inputs`. Left out, the arrays as they are."""
+        return {reading.argument: arrays}
 
     def made_up(self, size: tuple[int, int]) -> Arrays | None:
         """Return a made-up answer for two images, on which a metric's options are tried; None for none."""
@@ -397,25 +399,13 @@ class NetworkResponse(Response):
         """How many variants of an image there are, the intact one among them."""
         raise NotImplementedError
 
-    @abstractmethod
-    def request(self, session: Session, batch: Batch) -> Request:
-        """Return the only call."""
-
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return what a metric's function gets beside the drops."""
         return {}
 
-    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return how large its store is."""
         return Contents({"variant": self.variants})
-
-    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
-        """Return the only call."""
-        return [self.request(session, batch)]
-
-    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
-        """Return the arrays of the only request."""
-        return {name: read[0][name] for name in self.holds}
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and what is `beside`."""
@@ -445,37 +435,27 @@ class MapResponse(Response):
         """Return the number of points."""
 
     @abstractmethod
-    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
-        """Return what is to be called for the maps (N, H, W) of one method."""
-
-    @abstractmethod
-    def answer(self, batch: Batch, read: Any) -> Arrays:
-        """Return the quantities, each (N, points), from what a request gave."""
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
+        """Run a batch along the maps (N, H, W) of one method, and return the quantities, each (N, points)."""
 
     @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
         """Return what a metric's function gets, from quantities (N, points)."""
 
-    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return how large its store is."""
-        names = [method.name for method in methods]
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
-        return Contents(sizes, {"method": names, "quantity": list(self.quantities)})
+        return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
-    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
-        """Return a request for every method."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Return the one array of the store: the quantities of every method."""
         assert along is not None
-        found = []
+        every = []
         for method in along.methods:
             explain = session.explain(along, method, batch) if self.explains and session.explain else None
-            found.append(self.request(session, batch, method.of(along.maps), explain))
-        return found
-
-    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
-        """Return the one array of the store."""
-        answers = [self.answer(batch, one) for one in read]
-        stacked = [np.stack([answer[name] for name in self.quantities], axis=1) for answer in answers]
-        return {"response": np.stack(stacked, axis=1)}
+            answer = self.answer(session, batch, method.of(along.maps), explain)
+            every.append(np.stack([answer[name] for name in self.quantities], axis=1))
+        return {"response": np.stack(every, axis=1)}
 
     def at_once(self, shard_size: int) -> int | None:
         """Return None: some scores are of a whole dataset."""
@@ -538,6 +518,11 @@ def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only arguments of a function, which are its options, with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def own_options(function: Callable[..., Any], options: Options) -> dict[str, Any]:
+    """Return those of some options that are keyword-only arguments of a function."""
+    return {name: options[name] for name in keyword_defaults(function) if name in options}
 
 
 def plain(value: Any) -> Any:

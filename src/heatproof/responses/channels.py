@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
+import numpy as np
+
 from heatproof.errors import NotApplicable
-from heatproof.responses.base import (
-    Along,
-    Array,
-    Arrays,
-    Batch,
-    Contents,
-    Method,
-    Reading,
-    Request,
-    Response,
-    ScoredImages,
-    Session,
-)
+from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, Response, Session
 
 
 class Channels(Response):
@@ -37,37 +26,23 @@ class Channels(Response):
         """Return True: a hook reads the layer."""
         return True
 
-    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return how large its store is, from the first image; a gap where no layer has channels on a grid."""
         if not session.facts["cam_layer"]:
             return Contents({"channel": 1}, gap=session.facts["cam_reason"])
-        assert session.dataset is not None
         images = import_module("heatproof.models.network").normalise(
             session.dataset.images("evaluation", 0, 1), session.facts
         )
         try:
-            return Contents({"channel": self._request(session, images)().shape[1]})
+            return Contents({"channel": self._activations(session, images).shape[1]})
         except NotApplicable as reason:
             return Contents({"channel": 1}, gap=str(reason))
 
-    def _request(self, session: Session, images: Any) -> Request:
-        return partial(
-            import_module("heatproof.perturbation.channels").channel_activations,
-            session.network,
-            images,
-            f"network.{session.facts['cam_layer']}",
-            session.batch_size,
-            device=session.device,
-        )
+    def _activations(self, session: Session, images: Any) -> np.ndarray:
+        read = import_module("heatproof.perturbation.channels").channel_activations
+        layer = f"network.{session.facts['cam_layer']}"
+        return read(session.network, images, layer, session.batch_size, device=session.device)
 
-    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
-        """Return the only call."""
-        return [self._request(session, batch.images)]
-
-    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Return the activations."""
-        return {"activation": read[0]}
-
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
-        """Return the activations (N, channels) as they are."""
-        return {reading.argument: arrays["activation"]}
+        return {"activation": self._activations(session, batch.images)}

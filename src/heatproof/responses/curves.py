@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -12,18 +12,7 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
-from heatproof.responses.base import (
-    Arrays,
-    Batch,
-    Explain,
-    MapResponse,
-    Options,
-    Request,
-    Response,
-    ScoredImages,
-    Session,
-    keyword_defaults,
-)
+from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, Response, ScoredImages, Session, own_options
 from heatproof.sequences import Perturbation
 
 OUTPUTS = ("logit", "probability", "accuracy")
@@ -101,6 +90,13 @@ class TwoTargets(MapResponse):
         arrays["predicted"] = quantities["predicted"].astype(np.int64)
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
+    def made_up_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
+        """Return logits (points,) of both targets, and other quantities, as the store of two images holds them."""
+        said = {"logit": logits, "log_probability": logits - 2}
+        values = {f"{output}_{target}": said[output] for output in said for target in TARGETS} | dict(others)
+        one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
+        return {"response": np.stack([one, one])[:, None].astype(np.float64)}
+
 
 class Curves(TwoTargets):
     """Responses along one perturbation sequence, whose description are the settings."""
@@ -124,7 +120,7 @@ class Curves(TwoTargets):
         return [settings["mode"], order, fill, *(["updated"] if settings["update"] else [])]
 
     @property
-    def explains(self) -> bool:
+    def explains(self) -> bool:  # type: ignore[override]
         """Whether the map is made anew before every step."""
         return bool(self.settings["update"])
 
@@ -135,11 +131,10 @@ class Curves(TwoTargets):
 
     @classmethod
     def from_options(
-        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+        cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
         """Return a response for each of the metric's sequences, held against the sizes of the images."""
-        own = {name: options[name] for name in keyword_defaults(asks) if name in options}
-        sequences: Mapping[str, Perturbation] = asks(**own)
+        sequences: Mapping[str, Perturbation] = asks(**own_options(asks, options))
         for sequence in sequences.values():
             for size in sizes:
                 sequence.points(*size)
@@ -151,27 +146,16 @@ class Curves(TwoTargets):
         """Return the points of the sequence."""
         return self.sequence.points(*size)
 
-    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
-        """Return what runs the sequence."""
-        return partial(
-            import_module("heatproof.perturbation.curves").response_curves,
-            session.network,
-            batch.images,
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
+        """Run the sequence: what is said at every point, and how much of the map has changed."""
+        arrays = import_module("heatproof.perturbation.curves").response_curves(
+            session.query(batch, batch.targets),
             maps,
-            batch.targets,
-            batch.ids,
-            {"": self.sequence},
-            seed=session.seed,
-            batch_size=session.batch_size,
-            device=session.device,
+            self.sequence,
             intact=batch.intact,
             ranking=session.given.get("ranking"),
             explain=explain,
         )
-
-    def answer(self, batch: Batch, read: Any) -> Arrays:
-        """Return what is said at every point, and how much of the map has changed."""
-        arrays = read[""]
         shape = arrays["predicted"].shape
         of_maps = {key: arrays[key] for key in ("changed", "magnitude", "positive")}
         for key in ("total_magnitude", "total_positive"):
@@ -210,16 +194,6 @@ class Curves(TwoTargets):
             changed = np.linspace(0, pixels, sequence.points(*size))
         shares = changed / pixels
         ends = 1 - shares if sequence.mode == "deletion" else shares
-        values = dict.fromkeys(self.quantities, np.zeros(len(changed)))
-        values |= dict.fromkeys(("logit_label", "logit_predicted"), ends)
-        values |= dict.fromkeys(("log_probability_label", "log_probability_predicted"), ends - 2)
-        values |= {"changed": changed, "magnitude": shares, "positive": shares}
-        values |= dict.fromkeys(("total_magnitude", "total_positive"), np.ones(len(changed)))
-        values["pixels"] = np.full(len(changed), pixels)
-        return made_up_store(self, values)
-
-
-def made_up_store(response: MapResponse, values: Mapping[str, np.ndarray]) -> Arrays:
-    """Return quantities (points,) as the store of two images and one method holds them."""
-    one = np.stack([values[name] for name in response.quantities])
-    return {"response": np.stack([one, one])[:, None].astype(np.float64)}
+        whole = dict.fromkeys(("total_magnitude", "total_positive"), 1.0)
+        of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels), **whole}
+        return self.made_up_store(ends, of_maps)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from heatproof.bounds import Bounds, Count
-from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, Request, ScoredImages, Session
+from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, ScoredImages, Session
 
 
 def change_options(
@@ -27,37 +26,26 @@ class Explanations(MapResponse):
     kind = "explanations"
     argument = "changes"
     quantities = ("change",)
+    explains = True
     options = staticmethod(change_options)
     executors = ("heatproof.perturbation.sensitivity",)
-
-    @property
-    def explains(self) -> bool:
-        """Return True: that is what is asked."""
-        return True
 
     def points(self, size: tuple[int, int]) -> int:
         """Return 1."""
         return 1
 
-    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
-        """Return what explains the changed images."""
-        return partial(
-            import_module("heatproof.perturbation.sensitivity").max_sensitivity,
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
+        """Explain the changed images, and return how far maps move."""
+        changes, _ = import_module("heatproof.perturbation.sensitivity").max_sensitivity(
             explain,
             batch.images,
             batch.labels,
             batch.ids,
             session.seed,
-            radius=self.settings["radius"],
-            samples=self.settings["samples"],
-            norm=self.settings["norm"],
+            **self.settings,
             batch_size=session.batch_size,
             intact=import_module("torch").from_numpy(maps),
         )
-
-    def answer(self, batch: Batch, read: Any) -> Arrays:
-        """Return the changes."""
-        changes, _ = read
         # A map of zeros has no relative change. A store holds no NaN where something was computed: -1 stands for it.
         return {"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]}
 

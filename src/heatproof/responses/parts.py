@@ -7,7 +7,6 @@ domain. The masks are stored beside it, because a metric opens no dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
@@ -21,12 +20,9 @@ from heatproof.responses.base import (
     Arrays,
     Batch,
     Contents,
-    Method,
     NetworkResponse,
-    Request,
     ScoredImages,
     Session,
-    output_array,
 )
 
 
@@ -62,7 +58,7 @@ class Parts(NetworkResponse):
     options = staticmethod(part_options)
     executors = ("heatproof.perturbation.parts",)
 
-    def contents(self, session: Session, size: tuple[int, int], methods: Sequence[Method]) -> Contents:
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return how large its store is, after a look at the first image.
 
         Raises
@@ -77,7 +73,7 @@ class Parts(NetworkResponse):
                 "part_masks and without_part (heatproof.data.registry.HasParts), or leave part_deletion out of "
                 "`metrics`."
             )
-        shape = dataset.images("evaluation", 0, 1).shape[1:]
+        shape = session.dataset.images("evaluation", 0, 1).shape[1:]
         count = len(dataset.part_names)
         masks = dataset.part_masks("evaluation", 0, 1).shape
         removed = dataset.without_part("evaluation", 0, 1).shape
@@ -90,49 +86,27 @@ class Parts(NetworkResponse):
         sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
-    def requests(self, session: Session, batch: Batch, along: Along | None) -> list[Request]:
-        """Return the only call; none where the caller gives the drops."""
-        return [] if session.given.get("drops") is not None else [self.request(session, batch)]
-
-    def request(self, session: Session, batch: Batch) -> Request:
-        """Return the only call."""
-        return partial(
-            import_module("heatproof.perturbation.parts").part_responses,
-            session.network,
-            batch.images,
-            self._removed(session, batch),
-            batch.labels,
-            batch.ids,
-            session.batch_size,
-            device=session.device,
-        )
-
-    def _removed(self, session: Session, batch: Batch) -> Any:
-        """Return the images without each of their parts: (N, K, C, H, W), normalised."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Return the responses, the importance of each part, and the masks; or the drops that the caller gives."""
         if session.dataset is None:
-            return import_module("torch").as_tensor(session.given["removed"])
-        dataset: Any = session.dataset
-        with import_module("heatproof.data.ahead").READING:
-            removed = dataset.without_part("evaluation", batch.first, batch.first + len(batch.ids))
-        normalise = import_module("heatproof.models.network").normalise
-        return normalise(removed.reshape(-1, *removed.shape[2:]), session.facts).reshape(removed.shape)
-
-    def pack(self, session: Session, batch: Batch, read: Sequence[Any]) -> Arrays:
-        """Return the responses, the importance of each part, and the masks."""
-        if session.dataset is None:
-            masks = {"mask": _array(session.given["masks"])}
+            given = {name: _array(session.given[name]) for name in ("masks", "drops")}
+            masks, removed = given["masks"], session.given["removed"]
+            if removed is None:
+                return {"mask": masks, "drops": given["drops"]}
+            removed = import_module("torch").as_tensor(removed)
         else:
-            dataset: Any = session.dataset
+            place = ("evaluation", batch.first, batch.first + len(batch.ids))
             with import_module("heatproof.data.ahead").READING:
-                masks = {"mask": dataset.part_masks("evaluation", batch.first, batch.first + len(batch.ids))}
-        if not read:
-            return {**masks, "drops": _array(session.given["drops"])}
-        outputs = {name: read[0][name] for name in ("logit", "log_probability")}
-        return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], **masks}
+                removed, masks = session.dataset.without_part(*place), session.dataset.part_masks(*place)
+            flat = removed.reshape(-1, *removed.shape[2:])
+            normalise = import_module("heatproof.models.network").normalise
+            removed = normalise(flat, session.facts).reshape(removed.shape)
+        said = import_module("heatproof.perturbation.parts").part_responses(session.query(batch), removed)
+        return {**said, "importance": said["logit"][:, :1] - said["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:
         """Return the array that has the output, and the masks."""
-        return [output_array(output), "mask"]
+        return [*super().needed(output), "mask"]
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks (N, K, H, W) bool."""

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 from heatproof.bounds import Count
-from heatproof.responses.base import (
-    Array,
-    Arrays,
-    Batch,
-    NetworkResponse,
-    Options,
-    Request,
-    Response,
-    ScoredImages,
-    Session,
-)
+from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
 
 
 def patch_options(
@@ -52,14 +41,14 @@ class Patches(NetworkResponse):
         return f"g{self.settings['grid']}_{self.settings['baseline']}"
 
     @classmethod
-    def complete(cls, options: Options, reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
+    def complete(cls, options: Mapping[str, Any], reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
         """Fill in the grid and the baseline of the finetuning."""
         named = {"grid": options["grid"] or reference[0], "baseline": options["baseline"] or reference[1]}
         return {**options, **named}
 
     @classmethod
     def from_options(
-        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+        cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
         """Return the patch drops; whether the grid may cut off borders is an option of the metric."""
         settings = {key: options[key] for key in ("grid", "baseline")}
@@ -71,22 +60,9 @@ class Patches(NetworkResponse):
         """The patches and the intact image."""
         return self.settings["grid"] ** 2 + 1
 
-    def request(self, session: Session, batch: Batch) -> Request:
-        """Return the only call."""
-        return partial(
-            import_module("heatproof.perturbation.patches").patch_responses,
-            session.network,
-            batch.images,
-            batch.labels,
-            batch.ids,
-            self.settings["grid"],
-            self.settings["baseline"],
-            session.seed,
-            batch_size=session.batch_size,
-            baseline_options=self.settings.get("baseline_options"),
-            truncate=self.settings.get("truncate", False),
-            device=session.device,
-        )
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the images without each of their patches."""
+        return import_module("heatproof.perturbation.patches").patch_responses(session.query(batch), **self.settings)
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from heatproof.bounds import Bounds
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import Arrays, Batch, Explain, Options, Request, ScoredImages, Session
-from heatproof.responses.curves import SAID, TwoTargets, made_up_store
+from heatproof.responses.base import Arrays, Batch, Explain, Options, ScoredImages, Session
+from heatproof.responses.curves import SAID, TwoTargets
 
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
 PUBLISHED = 13
@@ -56,32 +55,22 @@ class Pictures(TwoTargets):
         """Return the number of pictures: fully blurred, the thresholds, the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
 
-    def request(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Request:
-        """Return what makes the pictures and runs the network on them."""
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
+        """Make the pictures and run the network on them: what is said of each, and its entropy in bytes."""
         pic = import_module("heatproof.perturbation.pic")
         channels = batch.images.shape[1]
         scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
         scale |= {key: session.facts[key] for key in scale if key in session.facts}
         scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
-        return partial(
-            pic.pic_responses,
-            session.network,
-            batch.images,
+        read = pic.pic_responses(
+            session.query(batch, batch.targets),
             maps,
-            batch.targets,
-            batch.ids,
             **scale,
             thresholds=tuple(self.settings["thresholds"] or pic.THRESHOLDS),
-            seed=session.seed,
-            batch_size=session.batch_size,
-            device=session.device,
             ranking=session.given.get("ranking"),
             random_mask=session.given.get("random_mask"),
             masks=self.settings["masks"],
         )
-
-    def answer(self, batch: Batch, read: Any) -> Arrays:
-        """Return what is said of each picture, and its entropy in bytes."""
         return {**self.said(batch, read), "entropy": read["entropy"]}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
@@ -92,8 +81,4 @@ class Pictures(TwoTargets):
     def made_up(self, size: tuple[int, int]) -> Arrays:
         """Return responses that rise with the entropy."""
         rising = np.linspace(0, 1, self.points(size))
-        values = dict.fromkeys(self.quantities, np.zeros(len(rising)))
-        values |= dict.fromkeys(("logit_label", "logit_predicted"), rising)
-        values |= dict.fromkeys(("log_probability_label", "log_probability_predicted"), rising - 2)
-        values["entropy"] = (100 + 100 * rising).astype(np.int64)
-        return made_up_store(self, values)
+        return self.made_up_store(rising, {"entropy": (100 + 100 * rising).astype(np.int64)})

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 
 from heatproof.data.ahead import read_ahead
 from heatproof.data.prepare import open_dataset
-from heatproof.data.registry import Dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_piece
 from heatproof.models.network import normalise, use_machine
@@ -36,7 +35,7 @@ Spec = Mapping[str, Any]
 TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass
 class Work:
     """A shard in the making: of a network, or along the maps of one explainer, which lie in a store."""
 
@@ -58,14 +57,6 @@ class Work:
             return None
         return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
 
-    def publish(self, device: torch.device, gap: str | None = None) -> None:
-        """Publish what was made, or why there is nothing."""
-        reason = gap or self.gap
-        if reason is None:
-            self.piece.publish(str(device))
-        else:
-            self.piece.publish_gap(reason, str(device))
-
 
 def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
     """Make one shard of a response, adding to what the shard holds already.
@@ -77,42 +68,38 @@ def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
     HeatproofError
         If a map or a response has a value that is not finite, or maps are missing or damaged.
     """
-    device = use_machine(machine)
-    dataset = open_dataset(spec["dataset"])
-    response = response_of(spec["response"])
-    session = _session(spec, machine, dataset, response, device)
-    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
-    for work in every:
-        if not work.todo:
-            if work.gap is None:
-                log.info("%s: all images are there already", work.explainer or response.name)
-            work.publish(device)
-    _run(spec, [work for work in every if work.todo], response, session)
-    # Only now: until the job ends well, Snakemake may remove what it published.
-    for work in every:
-        work.piece.forget_journal()
-
-
-def _session(
-    spec: Spec, machine: Mapping[str, Any], dataset: Dataset, response: Response, device: torch.device
-) -> Session:
-    machine = {**machine, "compile": bool(machine.get("compile")) and not response.looks_inside}
-    session = Session(
-        open_network=cache(partial(open_network, spec, dataset.num_classes, machine, device)),
-        device=device,
-        batch_size=machine["batch_size"],
-        seed=spec["seed"],
-        facts=spec["model"]["facts"],
-        dataset=dataset,
-        dataset_name=spec["dataset"]["name"],
-    )
+    device, dataset, response = use_machine(machine), open_dataset(spec["dataset"]), response_of(spec["response"])
 
     def explain(along: Along, method: Method, batch: Batch) -> Explain:
         # Found by name, so that the code of explainers is no part of what other responses depend on.
         method_maps = import_module("heatproof.responses.explaining").method_maps
         return method_maps(spec, session.network.network, dataset, along.explainer, method, batch, session)
 
-    return replace(session, explain=explain)
+    how = {**machine, "compile": bool(machine.get("compile")) and not response.looks_inside}
+    session = Session(
+        open_network=partial(open_network, spec, dataset.num_classes, how, device),
+        device=device,
+        batch_size=machine["batch_size"],
+        seed=spec["seed"],
+        facts=spec["model"]["facts"],
+        dataset=dataset,
+        dataset_name=spec["dataset"]["name"],
+        explain=explain,
+    )
+    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
+    todo = [work for work in every if work.todo]
+    for work in every:
+        if not work.todo:
+            if work.gap is None:
+                log.info("%s: all images are there already", work.explainer or response.name)
+            work.piece.publish(str(device), work.gap)
+    if todo:
+        _run(spec, todo, response, session)
+    for work in todo:
+        work.piece.publish(str(device), work.gap)
+    # Only now: until the job ends well, Snakemake may remove what it published.
+    for work in every:
+        work.piece.forget_journal()
 
 
 def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, session: Session) -> Work:
@@ -127,19 +114,18 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         made = read_piece(maps, spec["shard"])
         gap, read_from = made["gap"], {f"{maps}.{spec['shard']}.json": made["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
-    assert session.dataset is not None
-    contents = response.contents(session, session.dataset.images("evaluation", 0, 1).shape[-2:], methods)
+    size = session.dataset.images("evaluation", 0, 1).shape[-2:]
+    contents = response.contents(session, size, [method.name for method in methods])
+    arrays = {
+        array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
+        for array, holds in response.holds.items()
+    }
     piece = open_piece(
         spec,
         store,
         key,
         session.dataset.splits["evaluation"],
-        {
-            array: ArraySpec(
-                holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image
-            )
-            for array, holds in response.holds.items()
-        },
+        arrays,
         made_by=made_by,
         inputs=[spec["weights"]],
         coordinates=contents.coordinates,
@@ -150,42 +136,35 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
 
 
 def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
-    if not todo:
-        return
-    assert session.dataset is not None
-    dataset, size, device = session.dataset, session.batch_size, session.device
-    split, network = dataset.splits["evaluation"], session.network
+    dataset, size, network = session.dataset, session.batch_size, session.network
+    split = dataset.splits["evaluation"]
     response = response.with_baseline(
         lambda baseline, options: dataset_options(baseline, options, dataset, session.facts)
     )
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
-    gaps: dict[Work, str] = {}
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
     for low, images in read_ahead(
         lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), session.facts),
         track(range(start, stop, size), response.name, unit="batch"),
-        device,
+        session.device,
     ):
         high = min(low + size, stop)
         whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
         if response.needs_intact:
-            whole = replace(whole, intact=intact_responses(network, images, whole.labels, whole.ids, size, device))
+            whole = replace(whole, intact=intact_responses(session.query(whole)))
         for work in todo:
             # As a rule with the first image of the batch; where images were added, within it or after it.
             begin = max(work.piece.missing()[0], low)
-            if begin >= high or work in gaps:
+            if begin >= high or work.gap:
                 continue
-            before, batch = network.images, whole.since(begin - low)
+            before = network.images
             try:
-                read_now = [request() for request in response.requests(session, batch, work.along(begin, high))]
+                arrays = response.ask(session, whole.since(begin - low), work.along(begin, high))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
                 log.info("%s does not apply: %s", work.explainer, reason)
-                gaps[work] = str(reason)
+                work.gap = str(reason)
                 continue
-            arrays = response.pack(session, batch, read_now)
             work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
             began = time.monotonic()
-    for work in todo:
-        work.publish(device, gaps.get(work))

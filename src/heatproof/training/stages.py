@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import KEPT, HeatproofError, runs_out
-from heatproof.manifest import checked, describe_file, publish_tables, touch, whole, whole_key, write_manifest
+from heatproof.manifest import checked, publish_tables, touch, whole, whole_key
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
@@ -121,16 +121,8 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     save_weights(made.best, spec["output"])
     save_kept(made.kept, spec["kept"])
     write_text(spec["history"], _history(made.history))
-    key, digests = whole_key(spec["key"], [spec["pretrained"]])
-    write_manifest(
-        spec["manifest"],
-        spec_key=spec["key"],
-        key=key,
-        files=[describe_file(spec[name], spec["manifest"]) for name in ("output", "history", "kept")],
-        input_sha256=digests,
-        versions=library_versions(),
-        kept=sorted(made.kept),
-    )
+    files = [spec["output"], spec["history"], spec["kept"]]
+    publish_tables(spec, files, [spec["pretrained"]], kept=sorted(made.kept))
     journal.forget()
 
 
