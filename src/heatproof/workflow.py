@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heatproof.adopt import adopt
-from heatproof.check import check_checkpoints, check_layers
+from heatproof.check import check_machine
 from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import Plan, make_plan
@@ -51,10 +51,7 @@ def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Ite
     """
     plan = make_plan(config)
     if is_main:
-        if not uses_conda(deployment):
-            plan.require_libraries()
-        check_checkpoints(plan)
-        check_layers(plan)
+        check_machine(plan, libraries=not uses_conda(deployment))
     return Graph(plan)
 
 

@@ -20,7 +20,10 @@ use rule prepare as fetch_start with:
     input:
         reads("fetch_start"),
     output:
-        [paths.at(pattern, model=plan.transferred()) for pattern in paths.START_FILES],
+        [
+            paths.at(pattern, model=plan.transferred())
+            for pattern in paths.START_FILES.values()
+        ],
     log:
         "results/logs/fetch_start/{model}.log",
     benchmark:
@@ -37,7 +40,7 @@ use rule prepare as fetch with:
     output:
         [
             paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched())
-            for pattern in paths.WEIGHTS_FILES
+            for pattern in paths.WEIGHTS_FILES.values()
         ],
     log:
         "results/logs/fetch/{dataset}/{model}.log",

@@ -5,7 +5,7 @@ rule pretrain:
     output:
         updates(
             paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())
-            for pattern in paths.WEIGHTS_FILES
+            for pattern in paths.WEIGHTS_FILES.values()
         ),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
@@ -33,7 +33,7 @@ use rule pretrain as finetune with:
     output:
         updates(
             paths.at(pattern, weights=plan.finetuned())
-            for pattern in (*paths.WEIGHTS_FILES, paths.KEPT)
+            for pattern in (*paths.WEIGHTS_FILES.values(), paths.KEPT)
         ),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
@@ -49,7 +49,10 @@ use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        [paths.at(pattern, weights=list(plan.kept)) for pattern in paths.WEIGHTS_FILES],
+        [
+            paths.at(pattern, weights=list(plan.kept))
+            for pattern in paths.WEIGHTS_FILES.values()
+        ],
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:

@@ -9,7 +9,7 @@ from typing import Any
 
 from heatproof.plan.case import Case
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.scoring import Scoring
+from heatproof.plan.specs import Plan
 from heatproof.provenance import digest
 
 # The patch drops, as the setting of a factor that is no matter of theirs.
@@ -26,7 +26,7 @@ Level = tuple[str, str, str, str]
 Comparison = tuple[str, str, str, list[Level]]
 
 
-def comparisons(plan: Scoring, model: str) -> Iterator[Comparison]:
+def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
     """Yield what is compared on one model: a factor, what else holds, its reference level, and its levels.
 
     Two levels at least. The settings of one factor come with the plainest first, which is the one that is drawn.
@@ -55,7 +55,7 @@ def comparisons(plan: Scoring, model: str) -> Iterator[Comparison]:
     yield from _of_options(plan, weights)
 
 
-def _of_drops(plan: Scoring, model: str) -> Iterator[Comparison]:
+def _of_drops(plan: Plan, model: str) -> Iterator[Comparison]:
     """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
     home, plain = _home(plan, model), plain_weights(plan, model)
     drops = plan.config["drops"]
@@ -96,7 +96,7 @@ def _told(factor: str, value: Any) -> str:
     return f"P = {value**2}" if factor == "grid" else str(value)
 
 
-def plain_weights(plan: Scoring, model: str) -> str:
+def plain_weights(plan: Plan, model: str) -> str:
     """Return the weights that others are held against: finetuned as `finetuning` says, where they are scored."""
     tuned = [name for name in plan.weights if name != PRETRAINED]
     # How many epochs are kept is no matter of how it is done.
@@ -107,7 +107,7 @@ def plain_weights(plan: Scoring, model: str) -> str:
     return min(plain or tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
 
 
-def _home(plan: Scoring, model: str) -> tuple[int, str, str]:
+def _home(plan: Plan, model: str) -> tuple[int, str, str]:
     """Return the grid, baseline and output that stay while others vary."""
     drops = plan.config["drops"]
     tuned = plan.finetuning(model, plain_weights(plan, model))
@@ -119,17 +119,17 @@ def _home(plan: Scoring, model: str) -> tuple[int, str, str]:
     )
 
 
-def _metric(plan: Scoring, model: str, weights: str, combination: tuple[int, str, str]) -> str | None:
+def _metric(plan: Plan, model: str, weights: str, combination: tuple[int, str, str]) -> str | None:
     found = plan.metrics_of(weights, model)
     return next((name for name, combined in found.items() if combined == combination), None)
 
 
-def _settings(plan: Scoring, model: str, weights: str) -> dict[str, Any]:
+def _settings(plan: Plan, model: str, weights: str) -> dict[str, Any]:
     settings = dict(plan.finetuning(model, weights) or {})
     return {"seed": plan.config["seed"], **settings}
 
 
-def _tuned_for(plan: Scoring, model: str, factor: str, value: Any) -> str:
+def _tuned_for(plan: Plan, model: str, factor: str, value: Any) -> str:
     """Return the weights that are finetuned for a grid or baseline and else as the plain ones; "" for none."""
     plain = plain_weights(plan, model)
     if plain == PRETRAINED:
@@ -139,7 +139,7 @@ def _tuned_for(plan: Scoring, model: str, factor: str, value: Any) -> str:
     return min(found, key=lambda name: name != plain, default="")
 
 
-def _seeds(plan: Scoring, model: str) -> dict[str, str]:
+def _seeds(plan: Plan, model: str) -> dict[str, str]:
     """Return the weights that differ from the plain ones in the seed of their finetuning alone, by seed."""
     plain = plain_weights(plan, model)
     if plain == PRETRAINED:
@@ -153,7 +153,7 @@ def _seeds(plan: Scoring, model: str) -> dict[str, str]:
     return found
 
 
-def _kinds_of_weights(plan: Scoring, model: str) -> dict[str, str]:
+def _kinds_of_weights(plan: Plan, model: str) -> dict[str, str]:
     """Return weights before, during and after the plain finetuning: those for the same deletion by the same seed."""
     plain = _settings(plan, model, plain_weights(plan, model))
 
@@ -170,7 +170,7 @@ def _kinds_of_weights(plan: Scoring, model: str) -> dict[str, str]:
     return {name: name for name in sorted(kept, key=place)}
 
 
-def _of_options(plan: Scoring, weights: str) -> Iterator[Comparison]:
+def _of_options(plan: Plan, weights: str) -> Iterator[Comparison]:
     """Yield metrics of one kind that differ in one option alone."""
     groups: dict[tuple[str, str, str], list[Level]] = {}
     for name, entry in plan.metrics.items():
@@ -184,7 +184,7 @@ def _of_options(plan: Scoring, weights: str) -> Iterator[Comparison]:
         yield from _if_varied(option, kind, list({level[0]: level for level in reversed(levels)}.values())[::-1])
 
 
-def all_comparisons(plan: Scoring) -> list[dict[str, Any]]:
+def all_comparisons(plan: Plan) -> list[dict[str, Any]]:
     """Return the comparisons on all networks; those that are the same on several are told once."""
     found: dict[str, dict[str, Any]] = {}
     for dataset, model in plan.pairs():
@@ -195,12 +195,12 @@ def all_comparisons(plan: Scoring) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def factors(plan: Scoring) -> list[str]:
+def factors(plan: Plan) -> list[str]:
     """Return what the config varies, in the order of the tables."""
     return list(dict.fromkeys(entry["factor"] for entry in all_comparisons(plan)))
 
 
-def compared_cases(plan: Scoring) -> list[Case]:
+def compared_cases(plan: Plan) -> list[Case]:
     """Return the test cases whose scores are compared."""
     cases = [
         plan.case(dataset, model, weights, metric)
@@ -211,7 +211,7 @@ def compared_cases(plan: Scoring) -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def plain_cases(plan: Scoring) -> list[Case]:
+def plain_cases(plan: Plan) -> list[Case]:
     """Return the plain weights of every network with their single-deletion score."""
     cases = []
     for dataset, model in plan.pairs():

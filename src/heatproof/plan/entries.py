@@ -42,6 +42,15 @@ class ExplainerEntry:
                 rows[f"{name}_abs"] = (name, "abs")
         return rows
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every method with the place of its map in the explainer's store, and what is done to it."""
+        places = {name: place for place, name in enumerate(self.maps)}
+        return [
+            {"method": method, "index": places[name], "transform": transform}
+            for method, (name, transform) in self.methods.items()
+        ]
+
 
 @dataclass(frozen=True)
 class ModelEntry:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heatproof.plan.whole import Plan
+    from heatproof.plan.specs import Plan
 
 Wildcards = Mapping[str, Any]
 BENCHMARKS = "results/benchmarks"
@@ -104,18 +104,10 @@ class Stage:
 STAGES: dict[str, Stage] = {}
 
 
-def _once(plan: Plan) -> Iterator[Wildcards]:
-    yield {}
-
-
-def _no_sources(plan: Plan, **wildcards: Any) -> tuple[str, ...]:
-    return ()
-
-
 def stage(
     run: str,
-    every: Callable[[Plan], Iterable[Wildcards]] = _once,
-    sources: Callable[..., Iterable[str]] = _no_sources,
+    every: Callable[[Plan], Iterable[Wildcards]] = lambda plan: [{}],
+    sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.
 
@@ -130,8 +122,7 @@ def stage(
     """
 
     def enter(make: Callable[..., Any]) -> Callable[..., Any]:
-        name = make.__name__
-        STAGES[name] = Stage(name, run, make, every, sources)
+        STAGES[make.__name__] = Stage(make.__name__, run, make, every, sources)
         return make
 
     return enter
