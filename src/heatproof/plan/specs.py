@@ -50,10 +50,10 @@ class Plan(Chosen):
     @cache
     def dataset_spec(self, dataset: str) -> dict[str, Any]:
         """Return what makes a dataset; its key stands in all that follows from it."""
-        entry, manifest = self.datasets[dataset], DATASET.format(dataset=dataset)
-        made = {"kind": entry["kind"], "options": entry["options"], "seed": self.config["seed"]}
-        key = _key(made, _code(("heatproof.data.prepare", entry["module"])))
-        return {**made, "name": dataset, "module": entry["module"], "key": key, "manifest": manifest}
+        made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
+        made["seed"] = self.config["seed"]
+        key = _key(made, _code(("heatproof.data.prepare", made["module"])))
+        return {**made, "name": dataset, "key": key, "manifest": DATASET.format(dataset=dataset)}
 
     @cache
     def model_spec(self, model: str) -> dict[str, Any]:
