@@ -16,7 +16,7 @@ rule drops:
         mem_mb=grows(6000),
         runtime=grows(120),
     params:
-        spec=told("drops"),
+        spec=told,
     message:
         "Patch drops of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}, grid {wildcards.grid}, {wildcards.baseline}"
     shell:

@@ -16,7 +16,7 @@ rule score:
         mem_mb=grows(2000),
         runtime=grows(30),
     params:
-        spec=told("score"),
+        spec=told,
     message:
         "{wildcards.metric} of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
     shell:
@@ -36,8 +36,6 @@ use rule score as tables with:
         "results/logs/tables.log",
     benchmark:
         measured("tables")
-    params:
-        spec=told("tables"),
     message:
         "Tables: scores, Meta-Rank, accuracy, applicability"
 
@@ -55,7 +53,5 @@ use rule score as all_scores with:
     resources:
         mem_mb=grows(4000),
         runtime=grows(60),
-    params:
-        spec=told("all_scores"),
     message:
         "Table of all metrics"

@@ -4,8 +4,9 @@ rule pretrain:
         reads("pretrain"),
     output:
         updates(
-            paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())
-            for pattern in paths.WEIGHTS_FILES.values()
+            paths.all_at(
+                paths.WEIGHTS_FILES, weights=paths.PRETRAINED, model=plan.trained()
+            )
         ),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
@@ -20,7 +21,7 @@ rule pretrain:
         mem_mb=training_memory,
         runtime=grows(240),
     params:
-        spec=told("pretrain"),
+        spec=told,
     message:
         "Training {wildcards.model} on {wildcards.dataset}"
     shell:
@@ -31,16 +32,11 @@ use rule pretrain as finetune with:
     input:
         reads("finetune"),
     output:
-        updates(
-            paths.at(pattern, weights=plan.finetuned())
-            for pattern in (*paths.WEIGHTS_FILES.values(), paths.KEPT)
-        ),
+        updates(paths.all_at(paths.TUNED_FILES, weights=plan.finetuned())),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("finetune", *NETWORK)
-    params:
-        spec=told("finetune"),
     message:
         "Finetuning {wildcards.model} on {wildcards.dataset} ({wildcards.weights})"
 
@@ -49,15 +45,10 @@ use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        [
-            paths.at(pattern, weights=list(plan.kept))
-            for pattern in paths.WEIGHTS_FILES.values()
-        ],
+        paths.all_at(paths.WEIGHTS_FILES, weights=list(plan.kept)),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("keep_epoch", *NETWORK)
-    params:
-        spec=told("keep_epoch"),
     message:
         "Taking {wildcards.weights} out of the finetuning of {wildcards.model} on {wildcards.dataset}"

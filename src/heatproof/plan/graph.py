@@ -130,9 +130,18 @@ def stage(
 
 @dataclass
 class Graph:
-    """The jobs of a plan."""
+    """The jobs of a plan.
+
+    Attributes
+    ----------
+    plan
+        What they follow from.
+    makers
+        File to the job that makes it, of the jobs that were asked for already.
+    """
 
     plan: Plan
+    makers: dict[str, Job] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
@@ -144,7 +153,8 @@ class Graph:
             spec, inputs, products = kind.make(self.plan, **plain)
             sources = tuple(kind.sources(self.plan, **plain))
             waits = tuple(dict.fromkeys([*inputs, *sources]))
-            self._known[key] = Job(stage, kind.run, plain, spec, waits, tuple(products), sources)
+            job = self._known[key] = Job(stage, kind.run, plain, spec, waits, tuple(products), sources)
+            self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
 
     def jobs(self) -> Iterator[Job]:

@@ -25,6 +25,7 @@ WEIGHTS, HISTORY, WEIGHTS_MANIFEST = WEIGHTS_FILES.values()
 START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending in ENDINGS.items()}
 # States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
 KEPT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
+TUNED_FILES = {**WEIGHTS_FILES, "kept": KEPT}
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
@@ -145,3 +146,8 @@ def at(pattern: str, **values: str | list[str]) -> str:
             value = "{" + key + "," + ("|".join(map(re.escape, value)) or "(?!)") + "}"
         pattern = pattern.replace("{" + key + "}", value)
     return pattern
+
+
+def all_at(patterns: Mapping[str, str], **values: str | list[str]) -> list[str]:
+    """Return several path patterns with wildcards filled as `at` does."""
+    return [at(pattern, **values) for pattern in patterns.values()]
