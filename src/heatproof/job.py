@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import NoReturn
 
 from heatproof.errors import KEPT, HeatproofError, fault_of
@@ -42,8 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = read_json(path)
         if told is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
-        module, _, name = told["run"].partition(":")
-        stage = getattr(import_module(module), name)
+        stage, name = resolve_name(told["run"]), told["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
         stage(told["spec"], machine)
