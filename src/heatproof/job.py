@@ -14,6 +14,8 @@ from contextlib import suppress
 from pkgutil import resolve_name
 from typing import NoReturn
 
+import psutil
+
 from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.store import read_json
 
@@ -31,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The path of a JSON file with ``run``, as ``module:function``, and ``spec``, what the function is told. How jobs
         run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
-    import psutil
-
     _end_with_controller()
     signal.signal(signal.SIGTERM, _end_in_order)
     (path,) = sys.argv[1:] if arguments is None else arguments
@@ -95,14 +95,9 @@ def _end_with_controller() -> None:
         return
 
     def watch(pid: int) -> None:
-        while True:
+        while psutil.pid_exists(pid):
             time.sleep(0.5)
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                os._exit(143)
-            except PermissionError:
-                return
+        os._exit(143)
 
     threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
 

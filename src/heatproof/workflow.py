@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,8 +78,9 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         return
     _held.append(held)
     check_writable(folder)
-    _forget_specs(folder)
-    atexit.register(_forget_specs, folder)
+    forget_specs = partial(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    forget_specs()
+    atexit.register(forget_specs)
 
 
 def spec_file(job: Job, folder: str, write: bool = True) -> str:
@@ -98,11 +100,6 @@ def spec_file(job: Job, folder: str, write: bool = True) -> str:
     if write and not path.exists():
         write_json(path, told)
     return str(path)
-
-
-def _forget_specs(folder: str) -> None:
-    """Remove what jobs were told."""
-    shutil.rmtree(Path(folder) / SPECS, ignore_errors=True)
 
 
 # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
