@@ -96,14 +96,6 @@ def training_gpus(w):
     return plan.training_devices(w.model, w.get("weights", paths.PRETRAINED))
 
 
-def training_threads(w):
-    return max(THREADS, training_gpus(w))
-
-
-def training_memory(w, attempt):
-    return 8000 * attempt * training_gpus(w)
-
-
 def say_where():
     if os.path.exists(paths.IDSDS_TABLE):
         print(

@@ -1,4 +1,5 @@
-# Datasets and weights from elsewhere. Local rules: compute nodes often have no network.
+# Datasets and weights from elsewhere. Local rules: compute nodes often have no network. All other rules run a job in the
+# same way as the first one, and take environment, params and shell command from it.
 rule prepare:
     input:
         reads("prepare"),

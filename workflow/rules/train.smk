@@ -1,5 +1,5 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
-rule pretrain:
+use rule prepare as pretrain with:
     input:
         reads("pretrain"),
     output:
@@ -12,20 +12,14 @@ rule pretrain:
         "results/logs/pretrain/{dataset}/{model}.log",
     benchmark:
         measured("pretrain", "dataset", "model")
-    conda:
-        ENVIRONMENT
-    threads: training_threads
+    threads: lambda w: max(THREADS, training_gpus(w))
     resources:
         gpu=training_gpus,
         nodes=1,
-        mem_mb=training_memory,
+        mem_mb=lambda w, attempt: 8000 * attempt * training_gpus(w),
         runtime=grows(240),
-    params:
-        spec=told,
     message:
         "Training {wildcards.model} on {wildcards.dataset}"
-    shell:
-        RUN
 
 
 use rule pretrain as finetune with:
