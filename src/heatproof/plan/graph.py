@@ -94,7 +94,6 @@ class Job:
 class Stage:
     """A kind of job: what runs it, how one is made, and which there are."""
 
-    name: str
     run: str
     make: Callable[..., Made]
     every: Callable[[Plan], Iterable[Wildcards]]
@@ -122,7 +121,7 @@ def stage(
     """
 
     def enter(make: Callable[..., Any]) -> Callable[..., Any]:
-        STAGES[make.__name__] = Stage(make.__name__, run, make, every, sources)
+        STAGES[make.__name__] = Stage(run, make, every, sources)
         return make
 
     return enter
