@@ -58,7 +58,7 @@ ALLOWED = {
     "plan": BASE | {"config", "data", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"manifest", "provenance", "plan"},
     "accept": {"adopt", "manifest", "pieces", "plan", "provenance"},
-    "check": BASE | {"config", "plan", "models"},
+    "check": BASE | {"attribution", "config", "plan", "models"},
     "workflow": {"errors", "provenance", "store", "plan", "adopt", "check"},
     # A job finds its function by name: what it is of decides what is loaded.
     "job": {"errors", "store"},

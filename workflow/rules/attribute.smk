@@ -14,8 +14,6 @@ if plan.model_explainers:
             gpu=1,
             mem_mb=grows(8000),
             runtime=grows(240),
-        params:
-            spec=told("attribute"),
         message:
             "Attribution maps of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
 
@@ -36,7 +34,5 @@ if plan.reference_explainers:
         resources:
             mem_mb=grows(4000),
             runtime=grows(60),
-        params:
-            spec=told("attribute_reference"),
         message:
             "Reference maps of {wildcards.dataset}, which know no model"

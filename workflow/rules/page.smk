@@ -1,5 +1,5 @@
 # The index page: tables, maps, curves and where each number is from, in one file.
-use rule score as report_page with:
+use rule overview as report_page with:
     input:
         reads("report_page"),
     output:
@@ -9,10 +9,5 @@ use rule score as report_page with:
         "results/logs/report_page.log",
     benchmark:
         measured("report_page")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(30),
-    params:
-        spec=told("report_page"),
     message:
         "The index page"

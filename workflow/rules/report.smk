@@ -10,8 +10,6 @@ use rule score as plot with:
         "results/logs/plot.log",
     benchmark:
         measured("plot")
-    params:
-        spec=told("plot"),
     message:
         "Figure of the scores"
 
@@ -28,8 +26,6 @@ use rule score as pages with:
         "results/logs/pages.log",
     benchmark:
         measured("pages")
-    params:
-        spec=told("pages"),
     message:
         "Pages of the tables"
 
@@ -46,7 +42,5 @@ if reports.shown_images(plan):
             "results/logs/gallery.log",
         benchmark:
             measured("gallery")
-        params:
-            spec=told("gallery"),
         message:
             "Page of maps"

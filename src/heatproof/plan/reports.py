@@ -13,7 +13,7 @@ from heatproof.plan import paths
 from heatproof.plan.case import Case, Network
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
 from heatproof.plan.graph import Made, Product, Wildcards, stage
-from heatproof.plan.scoring import Scoring
+from heatproof.plan.specs import Plan as Scoring
 from heatproof.plan.specs import keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.channels import Channels
