@@ -6,7 +6,7 @@ import pytest
 
 from heatproof.errors import HeatproofError
 from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.output import save
+from heatproof.report.results import save
 
 
 def table(metrics=("mas_insertion",)):

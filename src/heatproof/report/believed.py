@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from heatproof.metrics.scored import read_scores
+from heatproof.plan import paths
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import pairwise_wilcoxon
 from heatproof.ranking.truth import truth_table
 from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.output import publish
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE
+from heatproof.report.results import CASE, publish
 from heatproof.report.truth import draw_truth
 
 
@@ -28,11 +28,12 @@ def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
     figures = {
-        spec["consistency_png"]: consistency,
-        spec["difference_png"]: draw_critical_difference(compared, level=1 - spec["level"]),
-        spec["truth_png"]: draw_truth(tables["truth"], spec["level"]),
+        "consistency_png": consistency,
+        "difference_png": draw_critical_difference(compared, level=1 - spec["level"]),
+        "truth_png": draw_truth(tables["truth"], spec["level"]),
     }
-    publish(spec, {spec["outputs"][name]: table for name, table in tables.items()} | figures, files)
+    places = paths.RELIABILITY | paths.RELIABILITY_PNG
+    publish(spec, {places[name]: content for name, content in (tables | figures).items()}, files)
 
 
 def believed_tables(

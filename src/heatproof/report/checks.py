@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from heatproof.metrics.scored import read_scores
+from heatproof.plan import paths
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.report.bump import draw_bumps, shown_settings
 from heatproof.report.numbers import formatted
-from heatproof.report.output import publish, save
 from heatproof.report.page import render
 from heatproof.report.pictures import data_uri
-from heatproof.report.results import CASE
+from heatproof.report.results import CASE, publish, save
 
 WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
@@ -43,19 +43,19 @@ def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         _, files, scores = read_scores(spec)
     methods, summary = check_tables(scores, spec)
     captions, shown = [], []
-    made: dict[str, Any] = {spec["methods"]: methods, spec["summary"]: summary}
+    made: dict[str, Any] = {paths.CHECKS["methods"]: methods, paths.CHECKS["summary"]: summary}
     # Of the plan and not of the tables: the workflow waits for a chart of each.
     for factor in dict.fromkeys(asked["factor"] for asked in spec["comparisons"]):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
-        png, svg = (spec["figure"].format(factor=factor, ending=ending) for ending in ("png", "svg"))
+        png, svg = (paths.CHECKS_FIGURE.format(factor=factor, ending=ending) for ending in ("png", "svg"))
         for path in (png, svg):
             save(figure, path)
             made[path] = None
         captions.append(dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True)))
         shown.append({**captions[-1], "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
-    made[spec["captions"]] = pd.DataFrame(captions, columns=CAPTION_COLUMNS)
-    made[spec["page"]] = render("checks.html", title="Protocol checks", factors=shown, heads=list(_HEADS))
+    made[paths.CHECKS["captions"]] = pd.DataFrame(captions, columns=CAPTION_COLUMNS)
+    made[paths.CHECKS["page"]] = render("checks.html", title="Protocol checks", factors=shown, heads=list(_HEADS))
     publish(spec, made, files)
 
 

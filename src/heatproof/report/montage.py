@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
+from heatproof.plan import paths
 from heatproof.report.figures import plain
-from heatproof.report.maps import image_scores, read_maps
 from heatproof.report.numbers import score_told
-from heatproof.report.output import publish, save
-from heatproof.report.pictures import COLOURS, channels_last, limit_of
+from heatproof.report.pictures import COLOURS, channels_last, image_scores, limit_of, read_maps
+from heatproof.report.results import publish, save
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
@@ -36,23 +36,22 @@ class Row:
 def montage(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
-    for dataset, model, weights, metric in spec["networks"]:
-        opened = open_dataset(spec["datasets"][dataset])
+    for where in spec["cases"]:
+        opened = open_dataset(spec["datasets"][where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec["images"]]
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        files.append(spec["scores"].format(**where, metric=metric))
-        scores = image_scores(files[-1])
+        scores = image_scores(where)
         means = scores.groupby(level="method").mean()
         rows = []
         for method in spec["methods"]:
-            maps, name = read_maps(spec, where, method, spec["images"]), method["method"]
+            maps, name = read_maps(where, method, spec["images"]), method["method"]
             if not isinstance(maps, str):
                 each = [float(scores.get((name, image), np.nan)) for image in ids]
                 rows.append(Row(name, float(means.get(name, np.nan)), maps, each))
         # Best first; what is undefined everywhere comes last.
         rows.sort(key=lambda row: (math.isnan(row.mean), -row.mean))
-        title = f"{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images"
-        outputs.append(spec["output"].format(dataset=dataset, model=model))
+        title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
+        files.append(paths.SCORES.format(**where))
+        outputs.append(paths.MONTAGE.format(**where))
         save(draw_montage(opened.images("evaluation", 0, spec["images"]), rows, title), outputs[-1])
     publish(spec, dict.fromkeys(outputs), files)
 

@@ -11,10 +11,10 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.manifest import checked
+from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.figures import broken, lay_out, new_figure, plain
-from heatproof.report.output import publish
-from heatproof.report.results import CASE, NETWORK
+from heatproof.report.results import CASE, NETWORK, publish
 
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
@@ -25,17 +25,18 @@ def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
     # Names stay text whatever they look like.
     names = dict.fromkeys([*CASE, "method"], str)
-    scores = pd.read_csv(checked(spec["scores"]), dtype=names, keep_default_na=False, na_values={"score": [""]})
+    scores = pd.read_csv(checked(paths.SCORES_TABLE), dtype=names, keep_default_na=False, na_values={"score": [""]})
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
-    captions = [[spec["places_png"], *told_places(places)], [spec["dual_png"], *told_dual(dual)]]
+    pictures = [paths.OVERVIEW["places_png"], paths.OVERVIEW["dual_png"]]
+    captions = [[path, *said] for path, said in zip(pictures, (told_places(places), told_dual(dual)), strict=True)]
     made: dict[str, Any] = {
-        spec["places"]: places,
-        spec["dual"]: dual,
-        spec["places_png"]: draw_places(places),
-        spec["dual_png"]: draw_dual(dual),
-        spec["captions"]: pd.DataFrame(captions, columns=CAPTIONS),
+        "places": places,
+        "dual": dual,
+        "places_png": draw_places(places),
+        "dual_png": draw_dual(dual),
+        "captions": pd.DataFrame(captions, columns=CAPTIONS),
     }
-    publish(spec, made, [spec["scores"]])
+    publish(spec, {paths.OVERVIEW[name]: content for name, content in made.items()}, [paths.SCORES_TABLE])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:

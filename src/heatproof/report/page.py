@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from typing import Any
 
 
 def render(name: str, **values: Any) -> str:
@@ -20,22 +16,13 @@ def render(name: str, **values: Any) -> str:
     values
         What it names; ``title`` among them.
     """
-    return _environment().get_template(name).render(**values)
-
-
-def cell(value: str, text: str | None = None, small: str = "", kind: str = "") -> dict[str, str]:
-    """Return a cell of a table: what it is sorted by, what it shows, what stands small beside that, and its class."""
-    return {"value": value, "text": value if text is None else text, "small": small, "kind": kind}
-
-
-@cache
-def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(name).render(**values)

@@ -14,9 +14,9 @@ from matplotlib.patches import Patch
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
+from heatproof.plan import paths
 from heatproof.report.figures import broken, draw_points, lay_out, new_figure, prepare_rows, white
-from heatproof.report.output import publish
-from heatproof.report.results import CASE, read_text
+from heatproof.report.results import CASE, publish, read_text
 
 NUMBERS = ("score", "ci_low", "ci_high", "n_images", "n_undefined", "rank")
 FLOOR = "floor: reference maps, which know no model"
@@ -34,11 +34,9 @@ REASON = 50
 
 def plot(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Draw the scores table as SVG and PNG; the same table gives the same bytes."""
-    table = read_table(spec["idsds_table"])
-    figures = {
-        path: draw(table, spec["references"], spec["level"], spec["plain"]) for path in (spec["svg"], spec["png"])
-    }
-    publish(spec, figures, [spec["idsds_table"]])
+    table = read_table(paths.IDSDS_TABLE)
+    figures = {path: draw(table, spec["references"], spec["level"], spec["plain"]) for path in paths.PLOT.values()}
+    publish(spec, figures, [paths.IDSDS_TABLE])
 
 
 def read_table(path: str) -> pd.DataFrame:

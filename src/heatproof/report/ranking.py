@@ -21,8 +21,7 @@ from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.report.figures import new_figure, plain
 from heatproof.report.foreign import read_scores
-from heatproof.report.output import save
-from heatproof.report.results import CASE
+from heatproof.report.results import CASE, save
 from heatproof.store import write_table
 
 # Rows of a printed table.

@@ -24,9 +24,8 @@ from heatproof.metrics.patches import patch_sums
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.figures import plain
-from heatproof.report.maps import label_of
 from heatproof.report.numbers import formatted, rounded, score_told
-from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
+from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, limit_of, transformed
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read, written_aside
 
