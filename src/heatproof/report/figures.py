@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from heatproof.report.pictures import COLOURS, limit_of
 
 Panel = TypeVar("Panel")
 # A name with two dollar signs is no formula, and ids in an SVG are the same every time.
@@ -79,3 +82,10 @@ def prepare_rows(axes: Axes, count: int) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def draw_map(axes: Axes, values: np.ndarray) -> float:
+    """Draw a map (H, W) in the colours of all maps, and return the value at which they are full."""
+    limit = limit_of(values)
+    axes.imshow(values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+    return limit
