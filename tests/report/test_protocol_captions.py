@@ -6,8 +6,7 @@ import pytest
 
 from heatproof.plan.paths import CHECKS, CHECKS_MANIFEST
 from heatproof.report import checks
-from heatproof.report.bump import COLOURED, draw_bumps
-from heatproof.report.checks import caption, check_tables
+from heatproof.report.checks import COLOURED, caption, check_tables, draw_bumps
 
 NAMES = [f"method_{place}" for place in range(12)]
 FALLEN = [0, *range(2, 9), 1, *range(9, 12)]

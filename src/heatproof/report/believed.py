@@ -7,17 +7,33 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scikit_posthocs import critical_difference_diagram
 
+from heatproof.errors import HeatproofError
 from heatproof.metrics.scored import read_scores
 from heatproof.plan import paths
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
-from heatproof.ranking.significance import pairwise_wilcoxon
-from heatproof.ranking.truth import truth_table
-from heatproof.report.critical_difference import draw_critical_difference
+from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
+from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
+from heatproof.report.figures import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE, publish
-from heatproof.report.truth import draw_truth
+from heatproof.report.results import CASE, NETWORK, publish
+
+# What is drawn: the columns, and what the axis says.
+PANELS = (
+    (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
+    (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
+)
+NONE = "No dataset of this run has parts that can be removed, so no truth is known."
+# Inches.
+ROW, WIDTH = 0.24, 8.5
+APART = 0.3
+LINE = 0.21
 
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
@@ -78,3 +94,128 @@ def believed_tables(
         "significance": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE),
     }
     return tables, draw(found), compared
+
+
+@white
+def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
+    """Draw one diagram for every test case of a table of scores of single images.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.per_image.cases_of` takes it.
+    posthoc, level
+        As in `heatproof.ranking.significance.critical_difference`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel a test case: the best method is on the left, and a bar joins methods that the test does not tell
+        apart.
+
+    Raises
+    ------
+    HeatproofError
+        As in `cases_of` and `critical_difference`, or if the table is empty.
+    """
+    found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
+    if not found:
+        raise HeatproofError("The table has no scores to compare: give scores of single images.")
+    lines = [len(one.ranks) / 2 + 6 for _, one in found]
+    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
+    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+        _draw_difference(axes, one)
+        axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
+        axes.set_xlabel(_caption(one), size=8.5)
+    return figure
+
+
+def _draw_difference(axes: Axes, one: CriticalDifference) -> None:
+    colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
+    drawn = critical_difference_diagram(
+        one.ranks,
+        one.p,
+        cd=one.difference,
+        alpha=one.level,
+        ax=axes,
+        label_fmt_left="{label}  {rank:.2f} ",
+        label_fmt_right=" {rank:.2f}  {label}",
+        label_props={"size": 8.5},
+        marker_props={"s": 18},
+        elbow_props={"linewidth": 1.1},
+        color_palette=colours,
+        text_h_margin=0.02 * (one.ranks.iloc[-1] - one.ranks.iloc[0] + 1),
+    )
+    for label in drawn["labels"]:
+        label.set_color("0.15")
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _caption(one: CriticalDifference) -> str:
+    test = "Wilcoxon's test, Holm's correction" if one.posthoc == "wilcoxon" else "Nemenyi's test"
+    left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
+    return (
+        f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
+        f"a bar joins methods that are not told apart ({test}, {one.level:g})"
+    )
+
+
+@white
+def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
+    """Draw how much of the truth every metric finds.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.truth.truth_table` returns it.
+    level
+        Coverage of its intervals, for the axis.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
+        mean over networks. A sentence where the table is empty.
+    """
+    if table.empty:
+        figure = new_figure(WIDTH, 0.8)
+        figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
+        return figure
+    networks = list(table.groupby([*NETWORK, "truth"], sort=False))
+    found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
+    order = list(found.sort_values(ascending=False, kind="stable").index)
+    shown = [[name for name in order if name in set(part["metric"])] for _, part in networks]
+    heights = [len(names) for names in shown]
+    figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(networks) + 0.5)
+    grid = figure.subplots(len(networks), 2, squeeze=False, sharex=True, height_ratios=heights)
+    for line, ((network, part), names) in zip(grid, zip(networks, shown, strict=True), strict=True):
+        for axes, (columns, said) in zip(line, PANELS, strict=True):
+            handles = _draw_truth(axes, part, names, columns, sns.color_palette("colorblind"))
+            axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        line[1].set_yticklabels([])
+        dataset, model, weights, truth = network
+        line[0].set_title(f"{dataset} · {model} · {weights}: agreement with {truth}", size=10, loc="left")
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5
+    )
+    return figure
+
+
+def _draw_truth(
+    axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
+) -> dict[str, Line2D]:
+    place = {name: row for row, name in enumerate(names)}
+    prepare_rows(axes, len(names))
+    handles: dict[str, Line2D] = {}
+    for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
+        rows = part[part["methods"] == which]
+        heights = [place[name] + (number - 0.5) * APART for name in rows["metric"]]
+        points, colour = rows[[*columns]], palette[number]
+        handles[f"methods: {which}"] = draw_points(axes, heights, points, colour, marker=marker, markersize=4)
+    known = set(part.loc[part[columns[0]].notna(), "metric"])
+    for name in (name for name in names if name not in known):
+        axes.text(0.03, place[name], "undefined", va="center", size=7, style="italic", color="0.3")
+    axes.set_yticks(range(len(names)), names, size=8)
+    axes.set_xlim(-1.03, 1.03)
+    axes.tick_params(axis="x", labelsize=8, labelbottom=True)
+    return handles

@@ -25,9 +25,8 @@ from heatproof.manifest import read_piece, read_sealed, require_manifest
 from heatproof.plan import paths
 from heatproof.provenance import digest
 from heatproof.report import browse, numbers
-from heatproof.report.page import render
 from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
-from heatproof.report.results import CASE, above_reference, publish, read_text
+from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,17 @@ def _models(plan: Plan, whose: str) -> Sections:
 
 
 def _explainers(plan: Plan, whose: str) -> Sections:
-    rows = []
-    for entry in EXPLAINERS.values():
-        extra = []
-        if len(entry.maps) > 1:
-            extra.append("makes " + ", ".join(entry.maps))
-        if entry.needs:
-            extra.append("needs the model's " + ", ".join(sorted(entry.needs)))
-        if not entry.uses_model:
-            extra.append("knows no model: a reference")
-        rows.append((entry.name, entry.summary, *extra, _options(entry.options)))
+    rows = [
+        (
+            entry.name,
+            entry.summary,
+            f"makes {', '.join(entry.maps)}" if len(entry.maps) > 1 else "",
+            f"needs the model's {', '.join(sorted(entry.needs))}" if entry.needs else "",
+            "" if entry.uses_model else "knows no model: a reference",
+            _options(entry.options),
+        )
+        for entry in EXPLAINERS.values()
+    ]
     others = [
         (name, _of(entry.kind, entry.options))
         for name, entry in plan.explainers.items()
@@ -85,13 +87,19 @@ def _methods(plan: Plan, whose: str) -> Sections:
 
 
 def _metrics(plan: Plan, whose: str) -> Sections:
-    rows = []
-    for entry in METRICS.values():
-        better = "higher" if entry.higher_is_better else "lower"
-        facts = f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
-        rows.append((entry.name, entry.summary, facts, entry.source, _options(entry.options)))
-    networks = [(weights, model) for weights in plan.weights for _, model in plan.pairs()]
-    used = dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for weights, model in networks)
+    rows = [
+        (
+            entry.name,
+            entry.summary,
+            f"{'higher' if entry.higher_is_better else 'lower'} is better, {entry.range[0]:g} to {entry.range[1]:g}",
+            entry.source,
+            _options(entry.options),
+        )
+        for entry in METRICS.values()
+    ]
+    used = dict.fromkeys(
+        (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
+    )
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
     return {
         "Metrics": _described(rows),
@@ -135,22 +143,18 @@ def _of(kind: str, options: Mapping[str, Any]) -> str:
 
 def _described(rows: Sequence[Sequence[str]]) -> list[str]:
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
-    width = max(len(row[0]) for row in rows)
     lines = []
-    for name, summary, *more in rows:
-        lines.append(f"{name:<{width}}  {summary}")
-        lines += [" " * (width + 2) + text for text in more if text]
-    return lines
+    for name, *told in rows:
+        first, *more = filter(None, told)
+        lines += [(name, first), *(("", text) for text in more)]
+    return _columns(lines)
 
 
-def _columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
-    flush = set(right)
+def _columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [[">" if place in right else "<", width] for place, width in enumerate(widths)]
     return [
-        "  ".join(
-            text.rjust(width) if place in flush else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join(f"{text:{side}{width}}" for text, (side, width) in zip(row, aligned, strict=True)).rstrip()
         for row in rows
     ]
 
@@ -195,8 +199,6 @@ def _made_by(stored: Stored) -> str:
 
 
 def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
+    power = min(int(math.log10(max(size, 1)) // 3), 3)
+    size, unit = size / 1000**power, ("B", "kB", "MB", "GB")[power]
+    return f"{size:.1f} {unit}" if power and size < 10 else f"{size:.0f} {unit}"

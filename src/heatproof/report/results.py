@@ -93,3 +93,25 @@ def save(figure: Figure, path: str | Path) -> None:
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
     with rc_context({"svg.hashsalt": "heatproof", "text.parse_math": False}), written_aside(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
+
+
+def render(name: str, **values: Any) -> str:
+    """Fill a template of the folder ``templates``: a page of one file, no network, light and dark, every value escaped.
+
+    Parameters
+    ----------
+    name
+        Of the file; it extends ``frame.html``.
+    values
+        What it names; ``title`` among them.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).render(**values)
