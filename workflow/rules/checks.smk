@@ -1,5 +1,6 @@
 # Protocol checks: under which conventions the order of methods flips; and montages of maps with their scores.
-use rule score as checks with:
+# With memory and time of the table of all scores.
+use rule all_scores as checks with:
     input:
         reads("checks"),
     output:
@@ -10,9 +11,6 @@ use rule score as checks with:
         "results/logs/checks.log",
     benchmark:
         measured("checks")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
     params:
         spec=told("checks"),
     message:

@@ -1,5 +1,6 @@
 # What the scores come to: the papers' claims on this run, and how far the ranking can be believed.
-use rule score as claims with:
+# With memory and time of the table of all scores.
+use rule all_scores as claims with:
     input:
         reads("claims"),
     output:
@@ -9,16 +10,13 @@ use rule score as claims with:
         "results/logs/claims.log",
     benchmark:
         measured("claims")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
     params:
         spec=told("claims"),
     message:
         "Claims card"
 
 
-use rule score as believed with:
+use rule all_scores as believed with:
     input:
         reads("believed"),
     output:
@@ -28,9 +26,6 @@ use rule score as believed with:
         "results/logs/believed.log",
     benchmark:
         measured("believed")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
     params:
         spec=told("believed"),
     message:

@@ -18,7 +18,8 @@ use rule drops as channels with:
         "Channels of {wildcards.model} ({wildcards.weights}) on {wildcards.dataset}"
 
 
-use rule score as similarity with:
+# With memory and time of the table of all scores.
+use rule all_scores as similarity with:
     input:
         reads("similarity"),
     output:
@@ -28,9 +29,6 @@ use rule score as similarity with:
         "results/logs/similarity.log",
     benchmark:
         measured("similarity")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
     params:
         spec=told("similarity"),
     message:

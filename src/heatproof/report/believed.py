@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -37,63 +36,40 @@ LINE = 0.21
 
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write what `believed_tables` finds, what agrees with a known truth, and a figure of each."""
+    """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
+
+    Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;
+    ``consistency`` Spearman's ρ and Kendall's τ of every two test cases; ``consistency_groups`` their means where one
+    of dataset, model, weights, metric or order differs; ``stability_methods`` and ``stability_cases`` ranks with one
+    test case left out; ``families`` the best of each family; ``reliability`` Krippendorff's α of the images' rankings
+    in each test case, higher is more consistent; ``significance`` Wilcoxon's test of every two methods over images,
+    Holm's correction, with effect sizes, for the metrics that the spec has as ``tested``: the tests of all take
+    minutes; ``truth`` as `heatproof.ranking.truth.truth_table` returns it. Tests are at 1 - level.
+    """
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
-    tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
-    bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-    tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
-    figures = {
-        "consistency_png": consistency,
-        "difference_png": draw_critical_difference(compared, level=1 - spec["level"]),
-        "truth_png": draw_truth(tables["truth"], spec["level"]),
-    }
-    places = paths.RELIABILITY | paths.RELIABILITY_PNG
-    publish(spec, {places[name]: content for name, content in (tables | figures).items()}, files)
-
-
-def believed_tables(
-    scores: pd.DataFrame, tested: list[str], seed: int = 0, level: float = 0.95
-) -> tuple[dict[str, pd.DataFrame], Any, pd.DataFrame]:
-    """Ask of a run's scores how far their ranking can be believed.
-
-    Parameters
-    ----------
-    scores
-        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined), higher_is_better.
-    tested
-        Metrics whose methods are tested against each other: the tests of all of them take minutes.
-    seed, level
-        Of bootstraps and intervals; tests are at 1 - level.
-
-    Returns
-    -------
-    tables : dict
-        ``ranking``: Meta-Rank over all metrics; ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
-        ``consistency_groups``: their means where one of dataset, model, weights, metric or order differs;
-        ``stability_methods`` and ``stability_cases``: ranks with one test case left out; ``families``: the best of each
-        family; ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-        ``significance``: Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes.
-    consistency : matplotlib.figure.Figure
-        Heat map of ρ between test cases.
-    compared : pandas.DataFrame
-        The scores of the tested metrics, without methods that are undefined on most images.
-    """
-    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(tested) & (known > 0.5)]
+    seed, level = spec["seed"], spec["level"]
     means = scores.groupby([*CASE, "method", "higher_is_better"], sort=False)["score"].mean().reset_index()
     found = rank_table(means, seed=seed, level=level)
-    tests = []
-    for case, wide in cases_of(compared):
-        pairs = pairwise_wilcoxon(wide, level=1 - level)
-        tests.append(pairs.assign(**case)[[*case, *pairs.columns]])
-    tables = {
+    # A method that is undefined on most images is compared with no other.
+    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
+    compared = scores[scores["metric"].isin(spec["tested"]) & (known > 0.5)]
+    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
+    significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
+    bootstrap = {"seed": seed, "repetitions": spec["bootstrap"], "level": level}
+    truth = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
+    made: dict[str, Any] = {
         "ranking": found.meta_rank,
-        **found.tables(),
-        "reliability": reliability_table(scores[~np.isnan(scores["score"])]),
-        "significance": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE),
+        **found.tables,
+        "reliability": reliability_table(scores[scores["score"].notna()]),
+        "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
+        "truth": truth,
+        "consistency_png": draw(found),
+        "difference_png": draw_critical_difference(compared, level=1 - level),
+        "truth_png": draw_truth(truth, level),
     }
-    return tables, draw(found), compared
+    places = paths.RELIABILITY | paths.RELIABILITY_PNG
+    publish(spec, {places[name]: content for name, content in made.items()}, files)
 
 
 @white

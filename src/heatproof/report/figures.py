@@ -52,7 +52,9 @@ def lay_out(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> l
     return [(axes, panel) for row, line in zip(rows, grid, strict=True) for axes, panel in zip(line, row, strict=False)]
 
 
-def draw_points(axes: Axes, heights: Sequence[float], points: pd.DataFrame, colour: Any, **marker: Any) -> Line2D:
+def draw_points(
+    axes: Axes, heights: Sequence[float] | pd.Series, points: pd.DataFrame, colour: Any, **marker: Any
+) -> Line2D:
     """Draw values with their intervals.
 
     Parameters

@@ -178,8 +178,9 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
         # The corners of the cloud are what is read; a name at each point would hide them all.
-        for method, soundness, completeness in _corners(part):
-            axes.annotate(method, (completeness, soundness), fontsize=7, xytext=(3, 4), textcoords="offset points")
+        for row in _corners(part).to_dict("records"):
+            place = (row["completeness"], row["soundness"])
+            axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
         axes.set_title(f"{model}, {weights} ({dataset})", fontsize=9)
         axes.set(xlabel="completeness", ylabel="soundness")
         axes.margins(0.18)
@@ -187,16 +188,12 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     return figure
 
 
-def _corners(part: pd.DataFrame) -> list[tuple[str, float, float]]:
-    """Return the methods that alone have the largest or smallest of one of the two, with both."""
-    found = {}
-    for key in ("soundness", "completeness"):
-        values = part[key].round(6)
-        for end in (values.max(), values.min()):
-            at = part[values == end]
-            if len(at) == 1:
-                found[str(at["method"].iloc[0])] = (float(at["soundness"].iloc[0]), float(at["completeness"].iloc[0]))
-    return [(method, *both) for method, both in found.items()]
+def _corners(part: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the methods that alone have the largest or smallest of one of the two."""
+    found = []
+    for values in (part["soundness"].round(6), part["completeness"].round(6)):
+        found.append(part[values.isin([values.max(), values.min()]) & ~values.duplicated(keep=False)])
+    return pd.concat(found).drop_duplicates("method")
 
 
 def _wide(places: pd.DataFrame) -> pd.DataFrame:

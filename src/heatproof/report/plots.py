@@ -162,7 +162,8 @@ def _draw_scores(axes: Axes, part: pd.DataFrame, colours: Mapping[str, Any]) -> 
     in_order = part.sort_values("weights", key=lambda names: names.map(list(colours).index), kind="stable")
     groups = in_order.groupby(["weights", "family"], sort=False)
     step = (0.5 if groups.ngroups < 3 else 0.75) / groups.ngroups
-    for place, ((weights, family), rows) in enumerate(groups):
+    for place, (key, rows) in enumerate(groups):
+        weights, family = map(str, key)
         known, shift = rows[rows["score"].notna()], step * (place - (groups.ngroups - 1) / 2)
         look = {"markeredgewidth": 1.1, **MARKERS[family]}
         points = known[["score", "ci_low", "ci_high"]]
@@ -183,18 +184,18 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
     # On the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
-    for row, rows in part[part["score"].isna()].groupby("row"):
+    for row, rows in part[part["score"].isna()].groupby("row", sort=False):
         reasons = {
             of["weights"]: f"does not apply: {of['gap']}"
             if of["gap"]
-            else f"undefined on all {of['n_undefined']} images"
+            else f"undefined on all {of['n_undefined']:.0f} images"
             for of in rows.to_dict("records")
         }
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
         said = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
         text = textwrap.fill("; ".join(said), REASON, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
-        axes.text(x, row, text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
+        axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
 
 
 def _axis_label(table: pd.DataFrame, level: float) -> str:
