@@ -157,20 +157,22 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         figure = new_figure(WIDTH, 0.8)
         figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
         return figure
-    networks = list(table.groupby([*NETWORK, "truth"], sort=False))
     found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
-    order = list(found.sort_values(ascending=False, kind="stable").index)
-    shown = [[name for name in order if name in set(part["metric"])] for _, part in networks]
-    heights = [len(names) for names in shown]
-    figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(networks) + 0.5)
-    grid = figure.subplots(len(networks), 2, squeeze=False, sharex=True, height_ratios=heights)
-    for line, ((network, part), names) in zip(grid, zip(networks, shown, strict=True), strict=True):
-        for axes, (columns, said) in zip(line, PANELS, strict=True):
-            handles = _draw_truth(axes, part, names, columns, sns.color_palette("colorblind"))
-            axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
-        line[1].set_yticklabels([])
-        dataset, model, weights, truth = network
-        line[0].set_title(f"{dataset} · {model} · {weights}: agreement with {truth}", size=10, loc="left")
+    order = found.sort_values(ascending=False, kind="stable").index
+    rows, heights = [], []
+    for network, part in table.groupby([*NETWORK, "truth"], sort=False):
+        names = [name for name in order if name in set(part["metric"])]
+        rows.append([(network, part, names, *panel) for panel in PANELS])
+        heights.append(len(names))
+    figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
+    palette = sns.color_palette("colorblind")
+    for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+        handles = _draw_truth(axes, part, names, columns, palette)
+        axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        if columns == PANELS[0][0]:
+            axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
+        else:
+            axes.set_yticklabels([])
     figure.legend(
         list(handles.values()), list(handles), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5
     )

@@ -28,7 +28,9 @@ COLOURED = 8
 PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
-QUIET, MOVED = "0.78", "0.45"
+COLOURED_LINE: dict[str, Any] = {"color": None, "markersize": 4, "linewidth": 1.9, "zorder": 3}
+FAR_LINE: dict[str, Any] = {"color": "0.45", "markersize": 3, "linewidth": 1.1, "zorder": 2}
+QUIET_LINE: dict[str, Any] = {"color": "0.78", "markersize": 3, "linewidth": 1.1, "zorder": 1}
 WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
 ABOUT = {
@@ -328,22 +330,14 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     # Ties share a rank and would lie on each other: they are drawn in the order of the first level's names.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
-        colour = colours.get(method, MOVED if method in far else QUIET)
-        strong = method in colours
-        axes.plot(
-            range(len(levels)),
-            row,
-            marker="o",
-            markersize=4 if strong else 3,
-            linewidth=1.9 if strong else 1.1,
-            color=colour,
-            zorder=3 if strong else 2 if method in far else 1,
-        )
+        look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
+        colour = colours.get(method, look["color"])
+        axes.plot(range(len(levels)), row, marker="o", **{**look, "color": colour})
         said: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
-        weight = "bold" if strong else "normal"
+        said["weight"] = "bold" if method in colours else "normal"
         left, right = (f"{wide[level][method]:.0f}" for level in (levels[0], levels[-1]))
-        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", weight=weight, **said)
-        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", weight=weight, **said)
+        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", **said)
+        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", **said)
     axes.set_xticks(range(len(levels)), levels, size=7)
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", length=0)

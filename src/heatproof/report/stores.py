@@ -131,8 +131,13 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str
 
 def stores_below(folder: str | Path) -> Iterator[Path]:
     """Yield the ``.zarr`` stores in a folder and below it, or the folder itself if it is one, sorted by path."""
+    folder = Path(folder)
+    if folder.suffix == ".zarr":
+        if folder.is_dir():
+            yield folder
+        return
     for here, names, _ in os.walk(folder):
-        if here.endswith(".zarr"):
-            yield Path(here)
+        found = [name for name in names if name.endswith(".zarr") and not name.startswith(".")]
         # What is inside a store, or hidden, is no folder to look into.
-        names[:] = [] if here.endswith(".zarr") else sorted(name for name in names if not name.startswith("."))
+        names[:] = sorted(name for name in names if not name.endswith(".zarr") and not name.startswith("."))
+        yield from (Path(here) / name for name in sorted(found))
