@@ -128,8 +128,7 @@ def spec(results):
         piece.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
         piece.publish("cpu")
     network = {
-        "model": "net",
-        "weights": "finetuned",
+        "where": {"dataset": "tiny", "model": "net", "weights": "finetuned"},
         "shown": ["idsds"],
         "drops": [4, "zeros", "logit"],
         "scored": ["idsds"],

@@ -407,8 +407,7 @@ def _page_network(plan: Scoring, network: Network, cases: list[Case]) -> dict[st
     metrics = plan.metrics_of(network.weights, network.model)
     shown = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return {
-        "model": network.model,
-        "weights": network.weights,
+        "where": network._asdict(),
         "shown": shown[:SCORES_SHOWN],
         # Of the scores that are shown.
         "drops": list(metrics[shown[0]]),

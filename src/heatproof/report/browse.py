@@ -57,15 +57,14 @@ def maps(spec: Spec) -> list[dict[str, Any]]:
 
 
 def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    dataset, name = open_dataset(entry["dataset"]), entry["dataset"]["name"]
+    dataset = open_dataset(entry["dataset"])
     pixels = dataset.images("evaluation", 0, spec["images"])
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
     networks, columns = [], []
     for asked in entry["networks"]:
-        names = {"model": asked["model"], "weights": asked["weights"]}
-        where = {"dataset": name, **names}
+        where = asked["where"]
         scores = [image_scores({**where, "metric": metric}) for metric in asked["shown"]]
-        networks.append({**names, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], len(pixels))})
+        networks.append({**where, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], len(pixels))})
         # Method by method, so that no more than one explainer's maps of one network are held at a time.
         methods = []
         for method in spec["methods"]:
@@ -78,7 +77,7 @@ def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
             )
         columns.append(zip(*methods, strict=True))
     return {
-        "name": name,
+        "name": entry["dataset"]["name"],
         "size": [int(length) for length in pixels.shape[:-3:-1]],
         "images": [
             {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
@@ -143,11 +142,7 @@ def curves(spec: Spec) -> dict[str, Any]:
         a curve for each method, None where there is none.
     """
     responses, methods = spec["curves"], [method["method"] for method in spec["methods"]]
-    wheres = [
-        {"dataset": entry["dataset"]["name"], "model": network["model"], "weights": network["weights"]}
-        for entry in spec["datasets"]
-        for network in entry["networks"]
-    ]
+    wheres = [network["where"] for entry in spec["datasets"] for network in entry["networks"]]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
     return {

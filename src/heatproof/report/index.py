@@ -184,7 +184,7 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
         name = entry["dataset"]["name"]
         seen: set[str] = set()
         for network in entry["networks"]:
-            where = {"dataset": name, "model": network["model"], "weights": network["weights"]}
+            where = network["where"]
             of = " · ".join(where.values())
             for metric in network["scored"]:
                 scores = paths.SCORES_MANIFEST.format(**where, metric=metric)

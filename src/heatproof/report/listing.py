@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,35 +45,25 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
-    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in DATASETS.values()]
     used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
-    return {"Datasets": _described(rows), f"In {whose}": _columns(used)}
+    return {"Datasets": _entries(DATASETS), f"In {whose}": _columns(used)}
 
 
 def _models(plan: Plan, whose: str) -> Sections:
-    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in ARCHITECTURES.values()]
     used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
-    return {"Architectures": _described(rows), f"Models in {whose}": _columns(used)}
+    return {"Architectures": _entries(ARCHITECTURES), f"Models in {whose}": _columns(used)}
 
 
 def _explainers(plan: Plan, whose: str) -> Sections:
-    rows = [
-        (
-            entry.name,
-            entry.summary,
-            f"makes {', '.join(entry.maps)}" if len(entry.maps) > 1 else "",
-            f"needs the model's {', '.join(sorted(entry.needs))}" if entry.needs else "",
-            "" if entry.uses_model else "knows no model: a reference",
-            _options(entry.options),
-        )
-        for entry in EXPLAINERS.values()
-    ]
     others = [
         (name, _of(entry.kind, entry.options))
         for name, entry in plan.explainers.items()
         if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
     ]
-    return {"Explainers": _described(rows), f"With other names or options in {whose}": _columns(others)}
+    return {
+        "Explainers": _entries(EXPLAINERS, _facts_of_explainer),
+        f"With other names or options in {whose}": _columns(others),
+    }
 
 
 def _methods(plan: Plan, whose: str) -> Sections:
@@ -87,22 +77,12 @@ def _methods(plan: Plan, whose: str) -> Sections:
 
 
 def _metrics(plan: Plan, whose: str) -> Sections:
-    rows = [
-        (
-            entry.name,
-            entry.summary,
-            f"{'higher' if entry.higher_is_better else 'lower'} is better, {entry.range[0]:g} to {entry.range[1]:g}",
-            entry.source,
-            _options(entry.options),
-        )
-        for entry in METRICS.values()
-    ]
     used = dict.fromkeys(
         (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
     )
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
     return {
-        "Metrics": _described(rows),
+        "Metrics": _entries(METRICS, _facts_of_metric),
         f"Of patch drops by weights, in {whose}": _columns(list(used)),
         f"Further metrics in {whose}": _columns(named),
     }
@@ -141,13 +121,28 @@ def _of(kind: str, options: Mapping[str, Any]) -> str:
     return f"{kind} ({_settings(options)})" if options else kind
 
 
-def _described(rows: Sequence[Sequence[str]]) -> list[str]:
+def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> list[str]:
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
     lines = []
-    for name, *told in rows:
-        first, *more = filter(None, told)
-        lines += [(name, first), *(("", text) for text in more)]
+    for entry in table.values():
+        more = [text for text in (*facts(entry), _options(entry.options)) if text]
+        lines += [(entry.name, entry.summary), *(("", text) for text in more)]
     return _columns(lines)
+
+
+def _facts_of_explainer(entry: Any) -> Iterator[str]:
+    if len(entry.maps) > 1:
+        yield "makes " + ", ".join(entry.maps)
+    if entry.needs:
+        yield "needs the model's " + ", ".join(sorted(entry.needs))
+    if not entry.uses_model:
+        yield "knows no model: a reference"
+
+
+def _facts_of_metric(entry: Any) -> Iterator[str]:
+    better = "higher" if entry.higher_is_better else "lower"
+    yield f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
+    yield entry.source
 
 
 def _columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
