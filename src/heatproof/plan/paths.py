@@ -80,10 +80,7 @@ OVERVIEW = {
 OVERVIEW_MANIFEST = FIGURES + "/overview/manifest.json"
 PLOT = {"svg": f"{FIGURES}/idsds.svg", "png": f"{FIGURES}/idsds.png"}
 PLOT_MANIFEST = FIGURES + "/idsds.json"
-TABLE_PAGES = {name: f"{FIGURES}/{name}.html" for name in ("idsds_table", "meta_rank", "accuracy")}
-PAGES_MANIFEST = FIGURES + "/pages.json"
 GALLERY = FIGURES + "/maps.html"
-GALLERY_MANIFEST = FIGURES + "/maps.json"
 MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
 MONTAGE_MANIFEST = FIGURES + "/montage.json"
 
