@@ -52,7 +52,6 @@ include: "workflow/rules/similarity.smk"
 include: "workflow/rules/overview.smk"
 include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/page.smk"
 
 
 onsuccess:

@@ -26,7 +26,7 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.perturbation.class_masks import class_masks
-from heatproof.report.output import save
+from heatproof.report.results import save
 from heatproof.training.loop import Examples, Schedule, fit, validate
 
 SEED, EPOCHS = 0, 6

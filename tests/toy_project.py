@@ -11,8 +11,7 @@ from heatproof.data.prepare import prepare
 from heatproof.metrics.score import score
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import make_plan
-from heatproof.report.scores import all_scores
-from heatproof.report.tables import tables
+from heatproof.report.tables import all_scores, tables
 from heatproof.responses.run import respond
 from heatproof.store import describe, read
 from heatproof.training.stages import finetune, pretrain

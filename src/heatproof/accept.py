@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from heatproof.adopt import Results
@@ -79,11 +79,6 @@ def _compare(job: Job, todo: list[Product], differing: set[str], machine: Machin
         yield from _sample(job, todo, differing, machine)
 
 
-def _run(job: Job, spec: Mapping[str, Any], machine: Machine) -> None:
-    module, _, name = job.run.partition(":")
-    getattr(import_module(module), name)(spec, machine)
-
-
 def _sample(job: Job, todo: list[Product], differing: set[str], machine: Machine) -> Iterator[Verdict]:
     start, stop = job.spec["images"]
     # What stands in the first shard stands for those after it.
@@ -101,7 +96,7 @@ def _sample(job: Job, todo: list[Product], differing: set[str], machine: Machine
     yield from ((name, "its first shard differs") for name in refused)
     if len(refused) < len(names):
         with comparing() as verdicts:
-            _run(job, spec, machine)
+            resolve_name(job.run)(spec, machine)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
@@ -110,14 +105,12 @@ def _made_again(job: Job, machine: Machine) -> Iterator[Verdict]:
     (product,) = job.products
     made = read_sealed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
-        keys = [key for key in ("output", "history", "manifest") if key in job.spec]
-        aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in keys}
-        _run(job, {**job.spec, **aside}, machine)
-        files = [key for key in keys if key != "manifest"]
+        files = [key for key in ("output", "history") if key in job.spec]
+        aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in [*files, "manifest"]}
+        resolve_name(job.run)({**job.spec, **aside}, machine)
         other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
         now = read_sealed(aside["manifest"]) or {}
-    told = ("name", "class_names", "splits")
-    if any(now.get(key) != made.get(key) for key in told):
+    if any(now.get(key) != made.get(key) for key in ("name", "class_names", "splits")):
         other.append("the list of images")
     if other:
         yield product.manifest, f"{', '.join(other)} differs"
@@ -132,9 +125,8 @@ def _first_epoch(job: Job, machine: Machine) -> Iterator[Verdict]:
     if job.spec["training"].get("devices", 1) > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
-    first_epoch = import_module("heatproof.training.stages").first_epoch
     then = Path(job.spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = first_epoch(job.spec, machine).splitlines()
+    now = resolve_name("heatproof.training.stages:first_epoch")(job.spec, machine).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, made) if now == then else other
 

@@ -9,7 +9,8 @@ another config ran in between is known for what it is. Nothing that took work is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,15 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> None:
         return
     for job, rank in graph.ranks():
         # No earlier than all that is stale: an archive may have brought the times of 1970.
-        newest = max(_newest(job.inputs), LONG_AGO * 10**9)
+        newest = max([LONG_AGO * 10**9, *_times(job.inputs)])
         for product in job.products:
             if results.is_current(job, product):
-                if _oldest(product.files) < newest:
+                if min(_times(product.files)) < newest:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product) or not remembers:
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
-        if 0 < _oldest([job.benchmark]) < newest:
+        if any(time < newest for time in _times([job.benchmark])):
             _set_times([job.benchmark], newest)
 
 
@@ -68,14 +69,8 @@ class Results:
 
     def __init__(self, graph: Graph, trust_times: bool = False) -> None:
         self.graph, self.trust_times = graph, trust_times
-        self._made: dict[str, dict[str, Any] | None] = {}
-        self._digests: dict[str, str] | None = None
-
-    def manifest(self, path: str) -> dict[str, Any] | None:
-        """Return a manifest; None where it is missing or damaged."""
-        if path not in self._made:
-            self._made[path] = read_sealed(path)
-        return self._made[path]
+        # None where one is missing or damaged.
+        self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_sealed)
 
     def refuse_older(self) -> bool:
         """Read every manifest before anything is touched, and return whether there is one.
@@ -107,17 +102,16 @@ class Results:
         if made is None:
             return False
         folder = Path(product.manifest).parent
-        sizes_fit = all(_size(folder / facts["file"]) == facts["bytes"] for facts in made.get("files", ()))
-        return sizes_fit and all(os.path.exists(file) for file in product.files)
+        stats = [(_stat(folder / facts["file"]), facts["bytes"]) for facts in made.get("files", ())]
+        sizes_fit = all(stat and stat.st_size == size for stat, size in stats)
+        return sizes_fit and all(map(_stat, product.files))
 
     def read_the_same(self, job: Job, manifest: str) -> bool:
         """Tell whether what a job read has the bytes still that it had then."""
         made = self.manifest(manifest) or {}
         then = made.get("input_sha256", {})
-        for path, digest in then.items():
-            now = self._listed(path)
-            if now is not None and now != digest:
-                return False
+        if any(self._digests.get(os.path.normpath(path), digest) != digest for path, digest in then.items()):
+            return False
         for path, key in made.get("read", {}).items():
             upstream = self.manifest(path)
             if upstream is not None and upstream["key"] != key:
@@ -125,23 +119,20 @@ class Results:
         return all(self._is_read(source, then, os.stat(manifest).st_mtime_ns) for source in job.sources)
 
     def _is_read(self, source: str, then: dict[str, str], made_at: int) -> bool:
-        try:
-            touched = os.stat(source).st_ctime_ns >= made_at
-        except OSError:
+        stat, known = _stat(source), then.get(Path(source).as_posix())
+        if stat is None or known is None:
             return False
-        known = then.get(Path(source).as_posix())
-        return known is not None and ((self.trust_times and not touched) or known == file_digest(source))
+        return (self.trust_times and stat.st_ctime_ns < made_at) or known == file_digest(source)
 
-    def _listed(self, path: str) -> str | None:
-        """Return what the manifest of a file says that its bytes are; None for what no job of the graph makes."""
-        if self._digests is None:
-            self._digests = {}
-            for job in self.graph.jobs():
-                for product in job.products:
-                    folder = os.path.dirname(product.manifest)
-                    for facts in (self.manifest(product.manifest) or {}).get("files", ()):
-                        self._digests[os.path.normpath(os.path.join(folder, facts["file"]))] = facts["sha256"]
-        return self._digests.get(os.path.normpath(path))
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        """What the manifests say of the bytes of all files that jobs of the graph make."""
+        return {
+            os.path.normpath(Path(product.manifest).parent / facts["file"]): facts["sha256"]
+            for job in self.graph.jobs()
+            for product in job.products
+            for facts in (self.manifest(product.manifest) or {}).get("files", ())
+        }
 
 
 def mark_stale(job: Job, product: Product, rank: int) -> None:
@@ -153,36 +144,23 @@ def mark_stale(job: Job, product: Product, rank: int) -> None:
     if not job.inputs:
         Path(product.manifest).unlink(missing_ok=True)
         return
-    oldest = min([LONG_AGO * 10**9, *(os.stat(source).st_mtime_ns for source in job.sources if os.path.exists(source))])
+    oldest = min([LONG_AGO * 10**9, *_times(job.sources)])
     _set_times(product.files, oldest - max(rank, 1) * 10**9)
 
 
 def _set_times(files: Iterable[str], when: int) -> None:
     for file in files:
-        if os.path.exists(file):
+        if _stat(file):
             os.utime(file, ns=(when, when))
 
 
 def _times(files: Iterable[str]) -> list[int]:
-    found = []
-    for file in files:
-        try:
-            found.append(os.stat(file).st_mtime_ns)
-        except OSError:
-            continue
-    return found
+    return [stat.st_mtime_ns for stat in map(_stat, files) if stat]
 
 
-def _newest(files: Iterable[str]) -> int:
-    return max(_times(files), default=0)
-
-
-def _oldest(files: Iterable[str]) -> int:
-    return min(_times(files), default=0)
-
-
-def _size(path: Path) -> int:
+def _stat(file: str | Path) -> os.stat_result | None:
+    """Return what the system says of a file; None where it is missing."""
     try:
-        return os.stat(path).st_size
+        return os.stat(file)
     except OSError:
-        return -1
+        return None

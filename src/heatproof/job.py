@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import NoReturn
+
+import psutil
 
 from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.registry import load_plugins
@@ -32,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The path of a JSON file with ``run``, as ``module:function``, and ``spec``, what the function is told. How jobs
         run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
-    import psutil
-
     _end_with_controller()
     signal.signal(signal.SIGTERM, _end_in_order)
     (path,) = sys.argv[1:] if arguments is None else arguments
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if told is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
         load_plugins(machine.get("plugins", ()))
-        module, _, name = told["run"].partition(":")
-        stage = getattr(import_module(module), name)
+        stage, name = resolve_name(told["run"]), told["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
         stage(told["spec"], machine)
@@ -98,14 +97,9 @@ def _end_with_controller() -> None:
         return
 
     def watch(pid: int) -> None:
-        while True:
+        while psutil.pid_exists(pid):
             time.sleep(0.5)
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                os._exit(143)
-            except PermissionError:
-                return
+        os._exit(143)
 
     threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
 

@@ -47,7 +47,7 @@ def image_scores(
     pandas.DataFrame
         Columns ``metric, method, image, score, higher_is_better``, which are what
         `heatproof.ranking.reliability.reliability_table` and
-        `heatproof.report.critical_difference.draw_critical_difference` take.
+        `heatproof.report.believed.draw_critical_difference` take.
 
     Raises
     ------

@@ -9,17 +9,17 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from heatproof.adopt import adopt
-from heatproof.check import check_checkpoints, check_layers
+from heatproof.check import check_machine
 from heatproof.errors import KEPT, HeatproofError, fault_of
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.whole import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.store import write_json, write_text
-from heatproof.trial import try_out
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -52,12 +52,7 @@ def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Ite
     """
     plan = make_plan(config)
     if is_main:
-        if not uses_conda(deployment):
-            plan.require_libraries()
-        check_checkpoints(plan)
-        check_layers(plan)
-        if not uses_conda(deployment):
-            try_out(plan)
+        check_machine(plan, libraries=not uses_conda(deployment))
     return Graph(plan)
 
 
@@ -83,8 +78,9 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         return
     _held.append(held)
     check_writable(folder)
-    _forget_specs(folder)
-    atexit.register(_forget_specs, folder)
+    forget_specs = partial(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    forget_specs()
+    atexit.register(forget_specs)
 
 
 def spec_file(job: Job, folder: str, write: bool = True) -> str:
@@ -104,11 +100,6 @@ def spec_file(job: Job, folder: str, write: bool = True) -> str:
     if write and not path.exists():
         write_json(path, told)
     return str(path)
-
-
-def _forget_specs(folder: str) -> None:
-    """Remove what jobs were told."""
-    shutil.rmtree(Path(folder) / SPECS, ignore_errors=True)
 
 
 # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.

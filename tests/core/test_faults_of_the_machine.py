@@ -51,10 +51,10 @@ def test_what_is_wrong_with_the_program_stays_an_error(error):
 
 
 def test_the_command_line_says_it(monkeypatch, capsys):
-    def fails(options):
+    def fails(**options):
         raise OSError(errno.ENOSPC, "No space left on device", "results/x")
 
-    monkeypatch.setattr(cli, "_list", fails)
+    monkeypatch.setattr("heatproof.report.listing.print_names", fails)
     assert cli.main(["list", "models"]) == 1
     assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
 

@@ -60,8 +60,8 @@ ALLOWED = {
     "accept": {"adopt", "manifest", "pieces", "plan", "provenance"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
-    "check": BASE | {"config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "store", "plan", "adopt", "check", "trial"},
+    "check": BASE | {"attribution", "config", "plan", "models", "trial"},
+    "workflow": {"errors", "provenance", "store", "plan", "adopt", "check"},
     "terminal": {"plan", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
     "job": {"errors", "registry", "store"},

@@ -43,7 +43,7 @@ def config(**change) -> dict:
 def jobs_of(plan) -> list[Job]:
     """Return the jobs that lead to the tables and their pages, upstream first."""
     graph = Graph(plan)
-    pages = [*paths.TABLES.values(), paths.SCORES_TABLE, *paths.TABLE_PAGES.values(), paths.PAGE]
+    pages = [*paths.TABLES.values(), paths.SCORES_TABLE, paths.PAGE]
     return [_without_claims(job) for job in graph.needed(pages) if job.stage != "claims"]
 
 

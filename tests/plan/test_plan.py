@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from heatproof import check
 from heatproof.config import default_config, merge, read_config
 from heatproof.errors import HeatproofError
-from heatproof.plan import reports, whole
+from heatproof.plan import reports
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.reports import targets
 from heatproof.plan.whole import make_plan
@@ -143,10 +144,10 @@ def test_every_device_needs_two_images(section):
 
 
 def test_several_devices_need_a_library(monkeypatch):
-    monkeypatch.setattr(whole, "find_spec", lambda name: None)
-    plan_of().require_libraries()
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
+    check.check_machine(plan_of())
     with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*pip install \"heatproof\[multi-gpu\]\""):
-        plan_of(finetuning={"devices": 2}).require_libraries()
+        check.check_machine(plan_of(finetuning={"devices": 2}))
 
 
 def test_every_file_has_one_maker_and_upstream_comes_first():

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.output import save
+from heatproof.report.believed import draw_critical_difference
+from heatproof.report.results import save
 
 
 def table(metrics=("mas_insertion",)):

@@ -2,26 +2,29 @@
 
 import base64
 import copy
+import io
 import json
 import os
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_pages import ACCURACY_TABLE, Reader
-from tiny_data import COUNT, DATASET, IMAGES
+from PIL import Image
+from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
+from heatproof.claims.card import COLUMNS as CLAIM_COLUMNS
 from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.pieces import open_piece
 from heatproof.plan.graph import Graph
-from heatproof.plan.paths import CURVES, DROPS, MAPS, REFERENCE_MAPS, SCORES, SCORES_TABLE
+from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.whole import make_plan
 from heatproof.report.browse import how_many, low_is_good, mean_curve, title
-from heatproof.report.index import CLAIM_COLUMNS, report_page
+from heatproof.report.index import report_page
 from heatproof.report.numbers import told
 from heatproof.sequences import Perturbation
 from heatproof.store import ArraySpec
@@ -49,7 +52,31 @@ raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,holds,difference of scores,0
 ranks_agree,001,3,Ranks agree.,cannot be tested here,Spearman,,,,above 0.5,,{QUOTED}
 smooth_is_worse,000,4.2,SmoothGrad is worse.,does not hold,difference of scores,0.1,-0.1,0.2,below 0,one model,
 """
+ACCURACY_TABLE = """dataset,model,weights,grid,baseline,in_domain,\
+top1_clean,top1_worst_patch,top5_clean,top5_worst_patch,n_images
+tiny,net,finetuned,4,zeros,True,0.9844,0.5,1,0.75,256
+"""
 SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).described()
+
+
+class Reader(HTMLParser):
+    """Tags, pictures and texts of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.pictures, self.texts, self.links = [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        given = dict(attributes)
+        if tag == "img":
+            self.pictures.append(given)
+        self.links += [given[key] for key in ("src", "href") if key in given]
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append(data.strip())
 
 
 def method(name, explainer, index=0, place=0, reference=False):
@@ -61,6 +88,10 @@ def method(name, explainer, index=0, place=0, reference=False):
         "reference": reference,
         "place": place,
     }
+
+
+def told_table(path):
+    return {"path": path, "manifest": "results/tables.json", "code": "tables-code"}
 
 
 @pytest.fixture
@@ -97,17 +128,15 @@ def spec(results):
         piece.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
         piece.publish("cpu")
     network = {
-        "model": "net",
-        "weights": "finetuned",
+        "where": {"dataset": "tiny", "model": "net", "weights": "finetuned"},
         "shown": ["idsds"],
         "drops": [4, "zeros", "logit"],
-        "grids": [[4, "zeros"]],
         "scored": ["idsds"],
         "weights_code": "weights-code",
     }
     return {
-        "tables": {name: f"results/{name}.csv" for name in texts},
-        "manifests": {"idsds_table": "results/tables.json"},
+        "tables": {name: told_table(f"results/{name}.csv") for name in texts},
+        "all_metrics": False,
         "directions": {"idsds": True, "infidelity": False},
         "references": ["random"],
         "level": 0.9,
@@ -116,6 +145,7 @@ def spec(results):
         "images": 3,
         "shards": 1,
         "drop_shards": 1,
+        "grids": [[4, "zeros"]],
         "datasets": [{"dataset": {**DATASET, "manifest": "results/datasets/tiny.json"}, "networks": [network]}],
         "methods": [
             method(EVIL, "gradient"),
@@ -124,31 +154,17 @@ def spec(results):
             method("cam", "cam"),
             method("random", "random", reference=True),
         ],
-        "maps": MAPS,
-        "reference_maps": REFERENCE_MAPS,
-        "scores": SCORES,
-        "drops": DROPS,
-        "patterns": {
-            "scores": SCORES.replace(".parquet", ".json"),
-            "weights": "results/weights/{dataset}/{model}/{weights}.json",
-        },
-        "curves": {
-            "store": CURVES,
-            "images": IMAGES,
-            "responses": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"]}],
-        },
-        "codes": {"idsds_table": "tables-code", "scores": {"idsds": "scores-code"}},
-        "links": {name: f"results/figures/{name}.html" for name in ("figure", "scores", "ranking", "accuracy", "maps")},
-        "output": "results/report/index.html",
-        "manifest": "results/report/index.json",
+        "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"]}],
+        "codes": {"idsds": "scores-code"},
+        "manifest": PAGE_MANIFEST,
         "key": "page-key",
         "code": "page-code",
     }
 
 
-def written(spec):
+def written(spec, path=PAGE):
     report_page(spec, {})
-    return Path(spec["output"]).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8")
 
 
 def held(page, name):
@@ -170,7 +186,7 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
 def test_downloads_are_the_tables(spec):
     links = [link for link in Reader(written(spec)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(path).read_bytes() for path in spec["tables"].values()}
+    assert given == {Path(facts["path"]).read_bytes() for facts in spec["tables"].values()}
 
 
 def test_scores_have_their_case_and_manifest(spec):
@@ -204,27 +220,31 @@ def test_every_manifest_is_in_the_provenance(spec):
     # Two explainers, one gap, one reference, and the curves of the same four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
-    assert {"libraries": {"numpy": "2.1"}, "count": 2} in made["versions"]
+    # Of each of the five tables, and of the scores.
+    assert {"libraries": {"numpy": "2.1"}, "count": 6} in made["versions"]
 
 
 def test_claims_curves_and_maps_only_where_they_are_named(spec):
     full = written(spec)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
-    bare = copy.deepcopy({**spec, "images": 0, "curves": None})
-    del bare["tables"]["claims"], bare["links"]["maps"]
+    bare = copy.deepcopy({**spec, "images": 0, "curves": []})
+    del bare["tables"]["claims"]
+    assert GALLERY.rpartition("/")[2] in full
+    Path(GALLERY).unlink()
     page = written(bare)
     assert not any(f'id="{name}"' in page for name in ("claims", "curves", "maps"))
     assert "claims.csv" not in page
+    assert GALLERY.rpartition("/")[2] not in page
+    assert not Path(GALLERY).exists()
 
 
 def test_protocol_checks_stand_where_they_are_made(spec):
     assert 'id="checks"' not in written(spec)
-    path = Path("results/checks/captions.csv")
+    path = Path(CHECKS["captions"])
     path.parent.mkdir()
     path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
     more = copy.deepcopy(spec)
-    more["tables"]["captions"] = str(path)
-    more["links"]["checks"] = "results/checks/index.html"
+    more["tables"]["captions"] = told_table(str(path))
     page = written(more)
     assert 'id="checks"' in page
     assert "P &lt; 16 flips them." in page
@@ -235,6 +255,93 @@ def test_a_missing_store_is_one_sentence(spec):
     Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
         report_page(spec, {})
+
+
+# ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
+
+SIDE_BY_SIDE = """dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap
+tiny,net,finetuned,<i>good</i>,idsds,0.61234,0.5,0.7,9,1,1,
+tiny,net,finetuned,poor,idsds,-0.0001,-0.1,0.1,10,0,2,
+tiny,net,finetuned,flat,idsds,,,,0,10,,
+tiny,net,finetuned,cam,idsds,,,,0,0,,no layer
+"""
+RANKS = """method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry
+<i>good</i>,1.5,1.25,1.75,1,2,2.5
+poor,-1.5,,,2,1,-2.5
+cam,,,,,0,
+"""
+
+
+@pytest.fixture
+def shown(spec):
+    Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
+    Path("results/meta_rank.csv").write_text(RANKS)
+    return Reader(written({**spec, "references": ["poor"], "images": 0, "curves": []}))
+
+
+def test_scores_side_by_side_tell_every_case(shown):
+    assert "i" not in shown.tags
+    assert {"<i>good</i>", "0.612", "0.50 to 0.70, +0.61, 1 undefined", "0.000", "−0.10 to 0.10, +0.00"} <= set(
+        shown.texts
+    )
+    assert {"undefined on all 10 images", "does not apply: no layer"} <= set(shown.texts)
+    assert any("90%" in text for text in shown.texts)
+
+
+def test_ranking_and_accuracy(shown):
+    assert {"1.500", "1.250", "1.750", "−1.500"} <= set(shown.texts)
+    assert {"98.4%", "50.0%", "75.0%", "256"} <= set(shown.texts)
+
+
+# ---- the page of maps ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(spec):
+    methods = [
+        method("gradient", "gradient"),
+        method("variance", "noise", index=1),
+        method("cam", "cam"),
+        method("random", "random", reference=True),
+    ]
+    return written({**spec, "methods": methods, "curves": []}, GALLERY)
+
+
+def test_gallery_escapes_names(page):
+    reader = Reader(page)
+    assert "script" not in reader.tags
+    assert "b" not in reader.tags
+    assert NAMED in reader.texts
+    assert any("<script>alert(1)</script>" in text for text in reader.texts)
+    assert any("it has <b>no</b> layer" in text for text in reader.texts)
+
+
+def test_gallery_needs_no_other_file(page):
+    reader = Reader(page)
+    assert all(link.startswith("data:image/png;base64,") for link in reader.links)
+    # Three images, each with three maps; the fourth method does not apply.
+    assert len(reader.pictures) == 3 + 3 * 3
+    for picture in reader.pictures:
+        assert picture["alt"]
+        Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2]))).verify()
+
+
+def test_gallery_shows_the_map_of_its_row(page, results):
+    picture = next(p for p in Reader(page).pictures if p["alt"] == "variance, net finetuned")
+    shades = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2])))).astype(int)
+    assert (np.sign(shades - 127) * np.sign(results["variance"][0]) >= 0).all()
+    assert shades.shape == results["variance"][0].shape
+
+
+def test_gallery_shows_scores_of_images(page):
+    texts = Reader(page).texts
+    assert texts.count("0.25") == 2
+    # Not defined on the second image of two methods; never scored for `variance`.
+    assert texts.count("undefined") == 2 + 3
+    assert texts.count("−0.50") == 2
+
+
+# ---- numbers and curves ----------------------------------------------------------------------------------------------
 
 
 def test_mean_curve_reads_between_points_and_not_beyond():
@@ -270,10 +377,10 @@ def test_plan_names_other_metrics_only_where_asked_for():
     plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
     quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
     assert SCORES_TABLE not in quick.inputs
-    assert quick.spec["curves"] is None
+    assert quick.spec["curves"] == []
     assert SCORES_TABLE in page.inputs
     full, asked = plans[1], page.spec
-    assert len(asked["curves"]["responses"]) == sum(r.kind == "curves" for r in full.method_responses.values())
+    assert len(asked["curves"]) == sum(r.kind == "curves" for r in full.method_responses.values())
     assert set(asked["directions"]) == set(full.metric_names())
     # A small file.
     assert len(json.dumps(asked)) < 100_000
@@ -306,7 +413,7 @@ def opened(browser, spec):
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(Path(spec["output"]).resolve().as_uri())
+    page.goto(Path(PAGE).resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
     # Chromium drops keys that are pressed before it has painted for the first time.
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")

@@ -90,9 +90,7 @@ def test_no_store_is_an_error_that_names_the_folder(tmp_path):
 
 
 def test_report_imports_no_torch():
-    modules = ", ".join(
-        f"heatproof.report.{name}" for name in ("listing", "stores", "show", "plots", "gallery", "pages", "index")
-    )
+    modules = ", ".join(f"heatproof.report.{name}" for name in ("listing", "stores", "show", "plots", "index"))
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}, {})
+    overview({"kinds": {}, "key": "k", "manifest": OVERVIEW_MANIFEST}, {})
     captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTIONS
     assert "nothing to conclude" in captions["conclusion"][1]
@@ -79,7 +79,7 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    spec = {"scores": "results/scores.csv", "kinds": KINDS, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}
+    spec = {"kinds": KINDS, "key": "k", "manifest": OVERVIEW_MANIFEST}
     overview(spec, {})
     before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
     overview(spec, {})
@@ -94,7 +94,7 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"scores": "results/scores.csv", "kinds": {}, "key": "k", **OVERVIEW, "manifest": OVERVIEW_MANIFEST}, {})
+    overview({"kinds": {}, "key": "k", "manifest": OVERVIEW_MANIFEST}, {})
     places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)
     assert len(places) == 11

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from heatproof.errors import HeatproofError
+from heatproof.plan.paths import IDSDS_TABLE, PLOT, PLOT_MANIFEST
 from heatproof.report.plots import draw, method_order, plot, read_table
 
 COLUMNS = "dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap"
@@ -24,8 +25,10 @@ tiny,other,finetuned,good,idsds,0.4,0.3,0.5,10,0,1,
 
 
 @pytest.fixture
-def table(tmp_path):
-    path = tmp_path / "idsds_table.csv"
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / IDSDS_TABLE
+    path.parent.mkdir()
     path.write_text(COLUMNS + ROWS)
     return path
 
@@ -95,20 +98,11 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    spec = {
-        "idsds_table": str(table),
-        "references": ["random"],
-        "level": 0.95,
-        "plain": "grid 4, zeros",
-        "svg": str(tmp_path / "figures/a.svg"),
-        "png": str(tmp_path / "figures/a.png"),
-        "manifest": str(tmp_path / "figures/a.json"),
-        "key": "k",
-    }
+    spec = {"references": ["random"], "level": 0.95, "plain": "grid 4, zeros", "manifest": PLOT_MANIFEST, "key": "k"}
     plot(spec, {})
-    first = {end: (tmp_path / f"figures/a.{end}").read_bytes() for end in ("svg", "png")}
+    first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
     plot(spec, {})
-    assert {end: (tmp_path / f"figures/a.{end}").read_bytes() for end in first} == first
+    assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]
 

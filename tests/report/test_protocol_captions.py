@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.plan.paths import CHECKS, CHECKS_MANIFEST
 from heatproof.report import checks
-from heatproof.report.bump import COLOURED, draw_bumps
-from heatproof.report.checks import caption, check_tables
+from heatproof.report.checks import COLOURED, caption, check_tables, draw_bumps
 
 NAMES = [f"method_{place}" for place in range(12)]
 FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
@@ -100,15 +100,11 @@ def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch
     monkeypatch.setattr(checks, "read_scores", lambda spec: ([], [], pd.DataFrame()))
     levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
     asked = {"factor": "output", "setting": "pretrained", "reference": "logit", "levels": levels}
-    files = {name: f"checks/{name}.csv" for name in ("methods", "summary", "captions")}
     spec = {
         "comparisons": [{**asked, "networks": [["digits", "net"]]}],
-        **files,
-        "page": "checks/index.html",
-        "figure": "checks/{factor}.{ending}",
-        "manifest": "checks/manifest.json",
+        "manifest": CHECKS_MANIFEST,
         "key": "k",
     }
     checks.checks(spec, {})
-    assert {path.name for path in (tmp_path / "checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
-    assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]
+    assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
+    assert "two levels" in pd.read_csv(CHECKS["captions"])["conclusion"][0]

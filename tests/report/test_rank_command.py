@@ -144,7 +144,7 @@ def test_scores_of_images_widen_the_interval(write):
 
 def test_order_of_deletion_is_a_factor(write):
     both = [tidy(metric="road_morf", higher_is_better=False), tidy(metric="road_lerf")]
-    groups = rank_table(read_scores([write(pd.concat(both))]), repetitions=20).groups
+    groups = rank_table(read_scores([write(pd.concat(both))]), repetitions=20).tables["consistency_groups"]
     row = groups[(groups["factor"] == "order") & (groups["pairs_that"] == "differ in this alone")].iloc[0]
     assert row["n_pairs"] == 3
     assert row["spearman"] == pytest.approx(-1)

@@ -126,7 +126,7 @@ def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
 def test_gaps_are_read_from_beside_the_scores(tmp_path):
     path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
     write_sealed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
-    assert read_gaps(str(path)) == [gap("b", "no layer")]
+    assert read_gaps([str(path)]).to_dict("records") == [gap("b", "no layer")]
 
 
 # ---- accuracy --------------------------------------------------------------------------------------------------------

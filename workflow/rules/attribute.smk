@@ -14,8 +14,6 @@ if plan.model_explainers:
             gpu=1,
             mem_mb=grows(8000),
             runtime=grows(240),
-        params:
-            spec=told("attribute"),
         message:
             "attribution maps"
 
@@ -36,7 +34,5 @@ if plan.reference_explainers:
         resources:
             mem_mb=grows(4000),
             runtime=grows(60),
-        params:
-            spec=told("attribute_reference"),
         message:
             "maps that know no model"

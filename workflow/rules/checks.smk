@@ -1,5 +1,5 @@
 # Protocol checks: under which conventions the order of methods flips; and montages of maps with their scores.
-use rule score as checks with:
+use rule all_scores as checks with:
     input:
         reads("checks"),
     output:
@@ -10,18 +10,13 @@ use rule score as checks with:
         "results/logs/checks.log",
     benchmark:
         measured("checks")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
-    params:
-        spec=told("checks"),
     message:
         "protocol checks"
 
 
 if reports.shown_images(plan):
 
-    use rule score as montage with:
+    use rule overview as montage with:
         input:
             reads("montage"),
         output:
@@ -31,10 +26,5 @@ if reports.shown_images(plan):
             "results/logs/montage.log",
         benchmark:
             measured("montage")
-        resources:
-            mem_mb=grows(4000),
-            runtime=grows(30),
-        params:
-            spec=told("montage"),
         message:
             "montages of maps"

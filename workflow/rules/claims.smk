@@ -1,5 +1,5 @@
 # What the scores come to: the papers' claims on this run, and how far the ranking can be believed.
-use rule score as claims with:
+use rule all_scores as claims with:
     input:
         reads("claims"),
     output:
@@ -9,16 +9,11 @@ use rule score as claims with:
         "results/logs/claims.log",
     benchmark:
         measured("claims")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
-    params:
-        spec=told("claims"),
     message:
         "claims"
 
 
-use rule score as believed with:
+use rule all_scores as believed with:
     input:
         reads("believed"),
     output:
@@ -28,10 +23,5 @@ use rule score as believed with:
         "results/logs/believed.log",
     benchmark:
         measured("believed")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
-    params:
-        spec=told("believed"),
     message:
         "consistency, stability, reliability and significance of the ranking"

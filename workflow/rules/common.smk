@@ -71,10 +71,9 @@ def measured(stage, *wildcards):
     return os.path.join(BENCHMARKS, stage, *parts) + ".tsv"
 
 
-def told(stage):
-    return lambda w: spec_file(
-        graph.job(stage, dict(w)), paths.RESULTS, write=not workflow.dryrun
-    )
+def told(wildcards, output):
+    # The job of these outputs, which `reads` has looked up before.
+    return spec_file(graph.makers[output[0]], paths.RESULTS, not workflow.dryrun)
 
 
 def grows(amount):
@@ -98,14 +97,6 @@ def of_explainers(pattern, files, explainers):
 
 def training_gpus(w):
     return plan.training_devices(w.model, w.get("weights", paths.PRETRAINED))
-
-
-def training_threads(w):
-    return max(THREADS, training_gpus(w))
-
-
-def training_memory(w, attempt):
-    return 8000 * attempt * training_gpus(w)
 
 
 def say_why():

@@ -18,8 +18,6 @@ if plan.method_responses and plan.explainers:
             gpu=1,
             mem_mb=grows(8000),
             runtime=grows(480),
-        params:
-            spec=told("curves"),
         message:
             "response curves"
 
@@ -44,8 +42,6 @@ if plan.model_responses:
             gpu=1,
             mem_mb=grows(6000),
             runtime=grows(240),
-        params:
-            spec=told("subsets"),
         message:
             "responses to random subsets"
 
@@ -61,11 +57,5 @@ if plan.reads_parts:
             "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
         benchmark:
             measured("parts", *NETWORK, "shard")
-        resources:
-            gpu=1,
-            mem_mb=grows(6000),
-            runtime=grows(120),
-        params:
-            spec=told("parts"),
         message:
             "responses without each part"

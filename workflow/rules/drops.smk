@@ -1,5 +1,5 @@
 # Patch drops: once per model, weights, grid and baseline; no map is needed.
-rule drops:
+use rule prepare as drops with:
     input:
         reads("drops"),
     output:
@@ -8,16 +8,10 @@ rule drops:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
         measured("drops", *NETWORK, "grid", "baseline", "shard")
-    conda:
-        ENVIRONMENT
     threads: THREADS
     resources:
         gpu=1,
         mem_mb=grows(6000),
         runtime=grows(120),
-    params:
-        spec=told("drops"),
     message:
         "patch drops"
-    shell:
-        RUN

@@ -12,7 +12,5 @@ use rule score as overview with:
     resources:
         mem_mb=grows(4000),
         runtime=grows(30),
-    params:
-        spec=told("overview"),
     message:
         "figure of all metrics"

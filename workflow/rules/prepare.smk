@@ -1,5 +1,8 @@
-# Datasets and weights from elsewhere. Local rules: compute nodes often have no network.
+# Datasets and weights from elsewhere. Local rules: compute nodes often have no network. All other rules run a job in the
+# same way as the first one, and take environment, params and shell command from it.
 rule prepare:
+    input:
+        reads("prepare"),
     output:
         paths.DATASET,
     log:
@@ -9,7 +12,7 @@ rule prepare:
     conda:
         ENVIRONMENT
     params:
-        spec=told("prepare"),
+        spec=told,
     message:
         "data"
     shell:
@@ -20,13 +23,11 @@ use rule prepare as fetch_start with:
     input:
         reads("fetch_start"),
     output:
-        [paths.at(pattern, model=plan.transferred()) for pattern in paths.START_FILES],
+        paths.all_at(paths.START_FILES, model=plan.transferred()),
     log:
         "results/logs/fetch_start/{model}.log",
     benchmark:
         measured("fetch_start", "model")
-    params:
-        spec=told("fetch_start"),
     message:
         "weights to begin with"
 
@@ -35,15 +36,12 @@ use rule prepare as fetch with:
     input:
         reads("fetch"),
     output:
-        [
-            paths.at(pattern, weights=paths.PRETRAINED, model=plan.fetched())
-            for pattern in paths.WEIGHTS_FILES
-        ],
+        paths.all_at(
+            paths.WEIGHTS_FILES, weights=paths.PRETRAINED, model=plan.fetched()
+        ),
     log:
         "results/logs/fetch/{dataset}/{model}.log",
     benchmark:
         measured("fetch", "dataset", "model")
-    params:
-        spec=told("fetch"),
     message:
         "published weights"

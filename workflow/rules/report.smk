@@ -10,43 +10,24 @@ use rule score as plot with:
         "results/logs/plot.log",
     benchmark:
         measured("plot")
-    params:
-        spec=told("plot"),
     message:
         "figure of the scores"
 
 
-use rule score as pages with:
+# The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.
+use rule score as report_page with:
     input:
-        reads("pages"),
+        reads("report_page"),
     output:
-        shown("idsds_table", paths.TABLE_PAGES["idsds_table"]),
-        shown("meta_rank", paths.TABLE_PAGES["meta_rank"]),
-        shown("accuracy", paths.TABLE_PAGES["accuracy"]),
-        paths.PAGES_MANIFEST,
+        shown("index", paths.PAGE),
+        shown("maps", *reports.page_files(plan)[1:]),
+        paths.PAGE_MANIFEST,
     log:
-        "results/logs/pages.log",
+        "results/logs/report_page.log",
     benchmark:
-        measured("pages")
-    params:
-        spec=told("pages"),
+        measured("report_page")
+    resources:
+        mem_mb=grows(4000),
+        runtime=grows(30),
     message:
-        "pages of the tables"
-
-
-if reports.shown_images(plan):
-
-    use rule score as gallery with:
-        input:
-            reads("gallery"),
-        output:
-            shown("maps", paths.GALLERY),
-            paths.GALLERY_MANIFEST,
-        log:
-            "results/logs/gallery.log",
-        benchmark:
-            measured("gallery")
-        params:
-            spec=told("gallery"),
-        message:
-            "page of maps"
+        "index page"

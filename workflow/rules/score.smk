@@ -1,5 +1,5 @@
 # Scores from maps and drops alone, and the tables; no network runs from here on.
-rule score:
+use rule prepare as score with:
     input:
         reads("score"),
     output:
@@ -9,18 +9,12 @@ rule score:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     benchmark:
         measured("score", *NETWORK, "metric")
-    conda:
-        ENVIRONMENT
     threads: THREADS
     resources:
         mem_mb=grows(2000),
         runtime=grows(30),
-    params:
-        spec=told("score"),
     message:
         "scores"
-    shell:
-        RUN
 
 
 use rule score as tables with:
@@ -36,8 +30,6 @@ use rule score as tables with:
         "results/logs/tables.log",
     benchmark:
         measured("tables")
-    params:
-        spec=told("tables"),
     message:
         "tables of scores, Meta-Rank, accuracy and applicability"
 
@@ -55,7 +47,5 @@ use rule score as all_scores with:
     resources:
         mem_mb=grows(4000),
         runtime=grows(60),
-    params:
-        spec=told("all_scores"),
     message:
         "table of all metrics"

@@ -12,13 +12,11 @@ use rule drops as channels with:
         gpu=1,
         mem_mb=grows(6000),
         runtime=grows(60),
-    params:
-        spec=told("channels"),
     message:
         "most exciting images of each channel"
 
 
-use rule score as similarity with:
+use rule all_scores as similarity with:
     input:
         reads("similarity"),
     output:
@@ -28,10 +26,5 @@ use rule score as similarity with:
         "results/logs/similarity.log",
     benchmark:
         measured("similarity")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
-    params:
-        spec=told("similarity"),
     message:
         "similarity of networks"

@@ -1,46 +1,36 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
-rule pretrain:
+use rule prepare as pretrain with:
     input:
         reads("pretrain"),
     output:
         updates(
-            paths.at(pattern, weights=paths.PRETRAINED, model=plan.trained())
-            for pattern in paths.WEIGHTS_FILES
+            paths.all_at(
+                paths.WEIGHTS_FILES, weights=paths.PRETRAINED, model=plan.trained()
+            )
         ),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
     benchmark:
         measured("pretrain", "dataset", "model")
-    conda:
-        ENVIRONMENT
-    threads: training_threads
+    threads: lambda w: max(THREADS, training_gpus(w))
     resources:
         gpu=training_gpus,
         nodes=1,
-        mem_mb=training_memory,
+        mem_mb=lambda w, attempt: 8000 * attempt * training_gpus(w),
         runtime=grows(240),
-    params:
-        spec=told("pretrain"),
     message:
         "training"
-    shell:
-        RUN
 
 
 use rule pretrain as finetune with:
     input:
         reads("finetune"),
     output:
-        updates(
-            paths.at(pattern, weights=plan.finetuned())
-            for pattern in (*paths.WEIGHTS_FILES, paths.KEPT)
-        ),
+        updates(paths.all_at(paths.TUNED_FILES, weights=plan.finetuned())),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("finetune", *NETWORK)
-    params:
-        spec=told("finetune"),
     message:
         "finetuning"
 
@@ -49,12 +39,10 @@ use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        [paths.at(pattern, weights=list(plan.kept)) for pattern in paths.WEIGHTS_FILES],
+        paths.all_at(paths.WEIGHTS_FILES, weights=list(plan.kept)),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("keep_epoch", *NETWORK)
-    params:
-        spec=told("keep_epoch"),
     message:
         "weights of one epoch"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
+from heatproof.models.packaged import is_file
 from heatproof.plan.case import Network
 from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model
 from heatproof.plan.metrics import MetricEntry, read_metric
@@ -38,15 +40,14 @@ class Chosen:
     def explainers(self) -> dict[str, ExplainerEntry]:
         """Explainer name to its entry, in the config's order."""
         entries = {name: read_explainer(name, dict(given)) for name, given in self.config["explainers"].items()}
-        seen: dict[str, str] = {}
+        makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
-                if method in seen:
+                if (other := makers.setdefault(method, entry.name)) != entry.name:
                     raise HeatproofError(
-                        f"The explainers {seen[method]!r} and {entry.name!r} both make the method {method!r}: "
+                        f"The explainers {other!r} and {entry.name!r} both make the method {method!r}: "
                         "rename one of them."
                     )
-                seen[method] = entry.name
         return entries
 
     @cached_property
@@ -58,13 +59,35 @@ class Chosen:
         """Return the models whose weights are a checkpoint as it is."""
         return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
+    def transferred(self) -> list[str]:
+        """Return the models whose training begins with a checkpoint."""
+        return [name for name, model in self.models.items() if model.transfer]
+
+    def trained(self) -> list[str]:
+        """Return the models that are trained here, from scratch or from a checkpoint."""
+        return [name for name in self.models if name not in self.fetched()]
+
+    def checkpoint_file(self, model: str) -> list[str]:
+        """Return the checkpoint of a model where it is a file."""
+        checkpoint = self.models[model].checkpoint
+        return [checkpoint] if checkpoint and is_file(checkpoint) else []
+
     @cached_property
     def weights(self) -> list[str]:
         """Names of the weights that are scored, for every model: every entry, and the epochs that it keeps."""
         names: list[str] = []
         for entry in self.config["weights"]:
-            names += [entry, *(epoch_name(entry, epoch) for epoch in self.keep(entry))]
+            names += [entry, *(name for name, (of, _) in self.kept.items() if of == entry)]
         return names
+
+    def finetuned(self) -> list[str]:
+        """Return the names of the weights that are finetuned; those of their kept epochs come with them."""
+        return [name for name in self.config["weights"] if name != PRETRAINED]
+
+    def trainings(self) -> list[tuple[str, str]]:
+        """Return (model, weights) of all that is trained here."""
+        from_scratch = [(model, PRETRAINED) for model in self.trained()]
+        return from_scratch + list(product(self.models, self.finetuned()))
 
     def keep(self, weights: str) -> list[int]:
         """Return after how many epochs a finetuning keeps its weights, ascending; none for `pretrained`."""
@@ -78,7 +101,7 @@ class Chosen:
         found = {}
         for entry in self.config["weights"]:
             for epoch in self.keep(entry):
-                name = epoch_name(entry, epoch)
+                name = f"{entry}_epoch{epoch}"
                 if name in self.config["weights"]:
                     raise HeatproofError(
                         f"The weights {name!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
@@ -110,7 +133,7 @@ class Chosen:
     @property
     def combinations(self) -> list[tuple[int, str]]:
         """Every grid with every baseline."""
-        return [(grid, baseline) for grid in self.config["drops"]["grids"] for baseline in self.baselines]
+        return list(product(self.config["drops"]["grids"], self.baselines))
 
     @property
     def baselines(self) -> list[str]:
@@ -142,9 +165,12 @@ class Chosen:
 
     def networks(self) -> Iterator[Network]:
         """Yield every network that is scored: dataset, model, weights."""
-        for dataset, model in self.pairs():
-            for weights in self.weights:
-                yield Network(dataset, model, weights)
+        for pair, weights in product(self.pairs(), self.weights):
+            yield Network(*pair, weights)
+
+    def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
+        """Return height and width of the images that a model gets; None where they are not known."""
+        return self.models[model].facts.size or self.datasets[dataset]["size"]
 
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
@@ -171,8 +197,7 @@ class Chosen:
     @cached_property
     def metrics(self) -> dict[str, MetricEntry]:
         """Metric name to its entry: what is scored beside the patch drops."""
-        sizes = [self.models[model].facts.size or self.datasets[dataset]["size"] for dataset, model in self.pairs()]
-        known = sorted({tuple(size) for size in sizes if size})
+        known = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
         entries = {
             name: read_metric(name, dict(given), known, self.reference)
             for name, given in self.config["metrics"].items()
@@ -181,10 +206,8 @@ class Chosen:
             if base_name(name) in ("idsds", "sds"):
                 raise HeatproofError(f"The metric {name!r} has a name that `drops` gives: take another one.")
             for response in entry.responses.values():
-                if response.rule != Patches.rule:
-                    continue
-                pair = response.settings["grid"], response.settings["baseline"]
-                if pair not in self.combinations:
+                pair = response.settings.get("grid"), response.settings.get("baseline")
+                if response.rule == Patches.rule and pair not in self.combinations:
                     raise HeatproofError(
                         f"The metric {name!r} reads patch drops of grid {pair[0]} and baseline {pair[1]!r}, and there "
                         "are none: name both in `drops`."
@@ -242,8 +265,3 @@ class Chosen:
         """Return how many devices share the training of these weights, where they are trained."""
         settings = self.finetuning(model, weights)
         return (self.models[model].pretraining if settings is None else settings)["devices"]
-
-
-def epoch_name(weights: str, epoch: int) -> str:
-    """Name the weights of a finetuning after some epochs."""
-    return f"{weights}_epoch{epoch}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from heatproof.plan.case import Case
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.scoring import Scoring
+from heatproof.plan.specs import Plan
 from heatproof.provenance import digest
 
 # The patch drops, as the setting of a factor that is no matter of theirs.
@@ -26,64 +28,142 @@ Level = tuple[str, str, str, str]
 Comparison = tuple[str, str, str, list[Level]]
 
 
-def comparisons(plan: Scoring, model: str) -> Iterator[Comparison]:
+def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
     """Yield what is compared on one model: a factor, what else holds, its reference level, and its levels.
 
     Two levels at least. The settings of one factor come with the plainest first, which is the one that is drawn.
     """
-    yield from _of_drops(plan, model)
-    weights = plain_weights(plan, model)
-    home = _home(plan, model)
-    alone = {"seed": _seeds(plan, model), "weights": _kinds_of_weights(plan, model)}
-    for factor, named in alone.items():
-        found = [
-            (level, of, metric, "raw") for level, of in named.items() if (metric := _metric(plan, model, of, home))
-        ]
-        yield from _if_varied(factor, SINGLE_DELETION, found)
-        for name in plan.metrics:
-            yield from _if_varied(factor, name, [(level, of, name, "raw") for level, of in named.items()])
+    of, settings = Conventions(plan, model), (SINGLE_DELETION, *plan.metrics)
+    yield from of.drops()
+    for factor, named in {"seed": of.seeds(), "weights": of.kinds_of_weights()}.items():
+        for setting in settings:
+            metrics = {weights: of.metric(weights, setting) for weights in named.values()}
+            found = [
+                (level, weights, metric, "raw") for level, weights in named.items() if (metric := metrics[weights])
+            ]
+            yield from _if_varied(factor, setting, found)
     if any(len(entry.methods) > len(entry.maps) for entry in plan.explainers.values()):
-        known = _metric(plan, model, weights, home)
-        for setting, metric in [(SINGLE_DELETION, known), *((name, name) for name in plan.metrics)]:
-            if metric:
-                yield "transform", setting, "raw", [(level, weights, metric, level) for level in ("raw", "abs")]
+        for setting in settings:
+            if metric := of.metric(of.plain, setting):
+                yield "transform", setting, "raw", [(level, of.plain, metric, level) for level in ("raw", "abs")]
     for name in plan.metrics:
         other = re.sub(r"(?:^|(?<=_))morf(?=_|$)", "lerf", name)
         if other != name and other in plan.metrics:
             setting = name.replace("_morf", "")
-            yield "order", setting, "MoRF", [("MoRF", weights, name, "raw"), ("LeRF", weights, other, "raw")]
-    yield from _of_options(plan, weights)
+            yield "order", setting, "MoRF", [("MoRF", of.plain, name, "raw"), ("LeRF", of.plain, other, "raw")]
+    yield from of.options()
 
 
-def _of_drops(plan: Scoring, model: str) -> Iterator[Comparison]:
-    """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
-    home, plain = _home(plan, model), plain_weights(plan, model)
-    drops = plan.config["drops"]
-    for place, factor, values in ((0, "grid", drops["grids"]), (1, "baseline", drops["baselines"])):
-        values = sorted(values) if factor == "grid" else sorted(values, key=lambda value: value != home[1])
-        settings: dict[str, list[Level]] = {}
-        for value in values:
-            combination = (*home[:place], value, *home[place + 1 :])
-            level = _told(factor, value)
-            whose = {"in-domain": _tuned_for(plan, model, factor, value), PRETRAINED: PRETRAINED, plain: plain}
-            for setting, weights in whose.items():
-                metric = _metric(plan, model, weights, combination) if weights in plan.weights else None
-                if weights and metric:
-                    settings.setdefault(setting, []).append((level, weights, metric, "raw"))
-        reference = _told(factor, home[place])
-        if plain != PRETRAINED and len(settings.get("in-domain", ())) < 2:
-            # Then the weights as they are come first.
-            settings = {name: settings[name] for name in sorted(settings, key=lambda name: name != plain)}
-        for setting, levels in settings.items():
-            yield from _if_varied(factor, setting, levels, reference)
-    for weights in dict.fromkeys([plain, PRETRAINED]):
-        if weights in plan.weights:
-            found = [
-                (output, weights, metric, "raw")
-                for output in drops["outputs"]
-                if (metric := _metric(plan, model, weights, (*home[:2], output)))
-            ]
+@dataclass(frozen=True, eq=False)
+class Conventions:
+    """The conventions under which one model is scored."""
+
+    plan: Plan
+    model: str
+
+    @cached_property
+    def tuned(self) -> dict[str, dict[str, Any]]:
+        """Finetuned weights, by how."""
+        names = [name for name in self.plan.weights if name != PRETRAINED]
+        return {
+            name: {"seed": self.plan.config["seed"], **(self.plan.finetuning(self.model, name) or {})} for name in names
+        }
+
+    @cached_property
+    def plain(self) -> str:
+        """The weights that others are held against: finetuned as `finetuning` says, where they are scored."""
+        # How many epochs are kept is no matter of how it is done.
+        said = {key: value for key, value in self.plan.models[self.model].finetuning.items() if key != "keep"}
+        wanted = {"seed": self.plan.config["seed"], **said}
+        plain = [name for name, settings in self.tuned.items() if settings == wanted]
+        # Not a checkpoint on the way there.
+        return min(plain or self.tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """How the plain weights were finetuned; the seed alone where they were not."""
+        return self.tuned.get(self.plain, {"seed": self.plan.config["seed"]})
+
+    @cached_property
+    def home(self) -> tuple[int, str, str]:
+        """The grid, baseline and output that stay while others vary."""
+        drops, (grid, baseline) = self.plan.config["drops"], self.plan.reference
+        grid, baseline = self.settings.get("grid", grid), self.settings.get("baseline", baseline)
+        return (
+            grid if grid in drops["grids"] else drops["grids"][0],
+            baseline if baseline in drops["baselines"] else drops["baselines"][0],
+            drops["outputs"][0],
+        )
+
+    def single_deletion(self, weights: str, combination: tuple[int, str, str]) -> str | None:
+        """Return the metric of a grid, baseline and output on some weights; None where it is not scored."""
+        known = self.plan.metrics_of(weights, self.model) if weights in self.plan.weights else {}
+        return next((name for name, combined in known.items() if combined == combination), None)
+
+    def metric(self, weights: str, setting: str) -> str | None:
+        """Return the metric of a setting on some weights."""
+        return self.single_deletion(weights, self.home) if setting == SINGLE_DELETION else setting
+
+    def drops(self) -> Iterator[Comparison]:
+        """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
+        drops, home = self.plan.config["drops"], self.home
+        baselines = sorted(drops["baselines"], key=lambda value: value != home[1])
+        for place, factor, values in ((0, "grid", sorted(drops["grids"])), (1, "baseline", baselines)):
+            settings: dict[str, list[Level]] = {}
+            for value in values:
+                whose = {"in-domain": self.tuned_for(factor, value), PRETRAINED: PRETRAINED, self.plain: self.plain}
+                for setting, weights in whose.items():
+                    if metric := self.single_deletion(weights, (*home[:place], value, *home[place + 1 :])):
+                        settings.setdefault(setting, []).append((_told(factor, value), weights, metric, "raw"))
+            if self.tuned and len(settings.get("in-domain", ())) < 2:
+                # Then the weights as they are come first.
+                settings = {name: settings[name] for name in sorted(settings, key=lambda name: name != self.plain)}
+            for setting, levels in settings.items():
+                yield from _if_varied(factor, setting, levels, _told(factor, home[place]))
+        for weights in dict.fromkeys([self.plain, PRETRAINED]):
+            metrics = {output: self.single_deletion(weights, (*home[:2], output)) for output in drops["outputs"]}
+            found = [(output, weights, metric, "raw") for output, metric in metrics.items() if metric]
             yield from _if_varied("output", weights, found)
+
+    def tuned_for(self, factor: str, value: Any) -> str:
+        """Return the weights that are finetuned for a grid or baseline and else as the plain ones; "" for none."""
+        found = [name for name, settings in self.tuned.items() if settings == {**self.settings, factor: value}]
+        return min(found, key=lambda name: name != self.plain, default="")
+
+    def seeds(self) -> dict[str, str]:
+        """Return the weights that differ from the plain ones in the seed of their finetuning alone, by seed."""
+        found = {f"seed {self.settings['seed']}": self.plain}
+        for name, settings in self.tuned.items():
+            if {**settings, "seed": self.settings["seed"]} == self.settings:
+                found.setdefault(f"seed {settings['seed']}", name)
+        return found
+
+    def kinds_of_weights(self) -> dict[str, str]:
+        """Return weights before, during and after the plain finetuning: of the same deletion by the same seed."""
+
+        def place(name: str) -> tuple[bool, float]:
+            epoch = EPOCH.search(name)
+            return name != PRETRAINED, float(epoch[1]) if epoch else float("inf")
+
+        def deletion(settings: dict[str, Any]) -> list[Any]:
+            return [settings.get(key) for key in ("grid", "baseline", "seed")]
+
+        plain = deletion(self.settings)
+        kept = [name for name in self.plan.weights if deletion(self.tuned.get(name, self.settings)) == plain]
+        return {name: name for name in sorted(kept, key=place)}
+
+    def options(self) -> Iterator[Comparison]:
+        """Yield metrics of one kind that differ in one option alone."""
+        groups: dict[tuple[str, str, str], list[Level]] = {}
+        for name, entry in self.plan.metrics.items():
+            for option, value in entry.options.items():
+                rest = json.dumps({key: kept for key, kept in entry.options.items() if key != option}, default=str)
+                told = _told(option, value) if option != "grid" or value else "plain"
+                level = told if len(told) <= LONGEST else name
+                groups.setdefault((option, entry.metric.name, rest), []).append((level, self.plain, name, "raw"))
+        for (option, kind, _), levels in groups.items():
+            # Entries that differ in nothing have one level twice.
+            yield from _if_varied(option, kind, list({level[0]: level for level in reversed(levels)}.values())[::-1])
 
 
 def _if_varied(factor: str, setting: str, levels: list[Level], reference: str | None = None) -> Iterator[Comparison]:
@@ -96,127 +176,35 @@ def _told(factor: str, value: Any) -> str:
     return f"P = {value**2}" if factor == "grid" else str(value)
 
 
-def plain_weights(plan: Scoring, model: str) -> str:
-    """Return the weights that others are held against: finetuned as `finetuning` says, where they are scored."""
-    tuned = [name for name in plan.weights if name != PRETRAINED]
-    # How many epochs are kept is no matter of how it is done.
-    said = {key: value for key, value in plan.models[model].finetuning.items() if key != "keep"}
-    wanted = {"seed": plan.config["seed"], **said}
-    plain = [name for name in tuned if _settings(plan, model, name) == wanted]
-    # Not a checkpoint on the way there.
-    return min(plain or tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
-
-
-def _home(plan: Scoring, model: str) -> tuple[int, str, str]:
-    """Return the grid, baseline and output that stay while others vary."""
-    drops = plan.config["drops"]
-    tuned = plan.finetuning(model, plain_weights(plan, model))
-    grid, baseline = (tuned["grid"], tuned["baseline"]) if tuned else plan.reference
-    return (
-        grid if grid in drops["grids"] else drops["grids"][0],
-        baseline if baseline in drops["baselines"] else drops["baselines"][0],
-        drops["outputs"][0],
-    )
-
-
-def _metric(plan: Scoring, model: str, weights: str, combination: tuple[int, str, str]) -> str | None:
-    found = plan.metrics_of(weights, model)
-    return next((name for name, combined in found.items() if combined == combination), None)
-
-
-def _settings(plan: Scoring, model: str, weights: str) -> dict[str, Any]:
-    settings = dict(plan.finetuning(model, weights) or {})
-    return {"seed": plan.config["seed"], **settings}
-
-
-def _tuned_for(plan: Scoring, model: str, factor: str, value: Any) -> str:
-    """Return the weights that are finetuned for a grid or baseline and else as the plain ones; "" for none."""
-    plain = plain_weights(plan, model)
-    if plain == PRETRAINED:
-        return ""
-    wanted = {**_settings(plan, model, plain), factor: value}
-    found = [name for name in plan.weights if name != PRETRAINED and _settings(plan, model, name) == wanted]
-    return min(found, key=lambda name: name != plain, default="")
-
-
-def _seeds(plan: Scoring, model: str) -> dict[str, str]:
-    """Return the weights that differ from the plain ones in the seed of their finetuning alone, by seed."""
-    plain = plain_weights(plan, model)
-    if plain == PRETRAINED:
-        return {}
-    wanted = _settings(plan, model, plain)
-    found = {f"seed {wanted['seed']}": plain}
-    for name in plan.weights:
-        settings = _settings(plan, model, name)
-        if name != PRETRAINED and {**settings, "seed": wanted["seed"]} == wanted:
-            found.setdefault(f"seed {settings['seed']}", name)
-    return found
-
-
-def _kinds_of_weights(plan: Scoring, model: str) -> dict[str, str]:
-    """Return weights before, during and after the plain finetuning: those for the same deletion by the same seed."""
-    plain = _settings(plan, model, plain_weights(plan, model))
-
-    def place(name: str) -> tuple[bool, float]:
-        epoch = EPOCH.search(name)
-        return name != PRETRAINED, float(epoch[1]) if epoch else float("inf")
-
-    kept = [
-        name
-        for name in plan.weights
-        if name == PRETRAINED
-        or all(_settings(plan, model, name).get(key) == plain.get(key) for key in ("grid", "baseline", "seed"))
-    ]
-    return {name: name for name in sorted(kept, key=place)}
-
-
-def _of_options(plan: Scoring, weights: str) -> Iterator[Comparison]:
-    """Yield metrics of one kind that differ in one option alone."""
-    groups: dict[tuple[str, str, str], list[Level]] = {}
-    for name, entry in plan.metrics.items():
-        for option, value in entry.options.items():
-            rest = json.dumps({key: kept for key, kept in entry.options.items() if key != option}, default=str)
-            told = _told(option, value) if option != "grid" or value else "plain"
-            level = told if len(told) <= LONGEST else name
-            groups.setdefault((option, entry.metric.name, rest), []).append((level, weights, name, "raw"))
-    for (option, kind, _), levels in groups.items():
-        # Entries that differ in nothing have one level twice.
-        yield from _if_varied(option, kind, list({level[0]: level for level in reversed(levels)}.values())[::-1])
-
-
-def all_comparisons(plan: Scoring) -> list[dict[str, Any]]:
+def all_comparisons(plan: Plan) -> list[dict[str, Any]]:
     """Return the comparisons on all networks; those that are the same on several are told once."""
     found: dict[str, dict[str, Any]] = {}
     for dataset, model in plan.pairs():
         for factor, setting, reference, levels in comparisons(plan, model):
             told = {"factor": factor, "setting": setting, "reference": reference, "levels": list(map(list, levels))}
-            entry = found.setdefault(digest(told), {**told, "networks": []})
-            entry["networks"].append([dataset, model])
+            found.setdefault(digest(told), {**told, "networks": []})["networks"].append([dataset, model])
     return list(found.values())
 
 
-def factors(plan: Scoring) -> list[str]:
+def factors(plan: Plan) -> list[str]:
     """Return what the config varies, in the order of the tables."""
     return list(dict.fromkeys(entry["factor"] for entry in all_comparisons(plan)))
 
 
-def compared_cases(plan: Scoring) -> list[Case]:
+def compared_cases(plan: Plan) -> list[Case]:
     """Return the test cases whose scores are compared."""
     cases = [
-        plan.case(dataset, model, weights, metric)
+        plan.case(*network, weights, metric)
         for entry in all_comparisons(plan)
-        for dataset, model in entry["networks"]
+        for network in entry["networks"]
         for _, weights, metric, _ in entry["levels"]
     ]
     return list(dict.fromkeys(cases))
 
 
-def plain_cases(plan: Scoring) -> list[Case]:
+def plain_cases(plan: Plan) -> list[Case]:
     """Return the plain weights of every network with their single-deletion score."""
-    cases = []
-    for dataset, model in plan.pairs():
-        weights = plain_weights(plan, model)
-        found = plan.metrics_of(weights, model)
-        metric = next(name for name in found if found[name] == _home(plan, model))
-        cases.append(plan.case(dataset, model, weights, metric))
-    return cases
+    found = [(dataset, model, Conventions(plan, model)) for dataset, model in plan.pairs()]
+    return [
+        plan.case(dataset, model, of.plain, of.metric(of.plain, SINGLE_DELETION) or "") for dataset, model, of in found
+    ]

@@ -40,6 +40,15 @@ class ExplainerEntry:
                 rows[f"{name}_abs"] = (name, "abs")
         return rows
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every method with the place of its map in the explainer's store, and what is done to it."""
+        places = {name: place for place, name in enumerate(self.maps)}
+        return [
+            {"method": method, "index": places[name], "transform": transform}
+            for method, (name, transform) in self.methods.items()
+        ]
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -62,11 +71,8 @@ class ModelEntry:
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)
-    if is_reference(kind):
-        entry, load = None, import_callable(kind, "dataset")
-    else:
-        entry = look_up(DATASETS, kind, "dataset")
-        load = entry.load
+    entry = None if is_reference(kind) else look_up(DATASETS, kind, "dataset")
+    load = entry.load if entry else import_callable(kind, "dataset")
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
     size = None if entry is None else entry.image_size(given)
     return {"kind": kind, "options": given, "module": module_of(load, kind), "size": size}
@@ -97,17 +103,15 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     """Return what the config says of a model, laid over what its architecture says of itself."""
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
-    if is_reference(architecture):
-        entry, build = None, import_callable(architecture, "architecture")
-    else:
-        entry = look_up(ARCHITECTURES, architecture, "architecture")
-        build = entry.build
+    entry = None if is_reference(architecture) else look_up(ARCHITECTURES, architecture, "architecture")
+    build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
     facts = entry.facts_for(options) if entry else InputFacts()
     design = entry.design_for(options) if entry else Design(architecture)
-    overrides: dict[str, Any] = {key: tuple(given[key]) for key in ("mean", "std") if key in given}
-    if "cam_layer" in given:
-        overrides["cam_layer"] = given["cam_layer"]
+    named = {key: given[key] for key in ("mean", "std", "cam_layer") if key in given}
+    overrides: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in named.items()
+    }
     datasets = tuple(given.get("datasets", config["datasets"]))
     for dataset in datasets:
         look_up(config["datasets"], dataset, "dataset in this config")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heatproof.plan.whole import Plan
+    from heatproof.plan.specs import Plan
 
 Wildcards = Mapping[str, Any]
 BENCHMARKS = "results/benchmarks"
@@ -94,7 +94,6 @@ class Job:
 class Stage:
     """A kind of job: what runs it, how one is made, and which there are."""
 
-    name: str
     run: str
     make: Callable[..., Made]
     every: Callable[[Plan], Iterable[Wildcards]]
@@ -104,18 +103,10 @@ class Stage:
 STAGES: dict[str, Stage] = {}
 
 
-def _once(plan: Plan) -> Iterator[Wildcards]:
-    yield {}
-
-
-def _no_sources(plan: Plan, **wildcards: Any) -> tuple[str, ...]:
-    return ()
-
-
 def stage(
     run: str,
-    every: Callable[[Plan], Iterable[Wildcards]] = _once,
-    sources: Callable[..., Iterable[str]] = _no_sources,
+    every: Callable[[Plan], Iterable[Wildcards]] = lambda plan: [{}],
+    sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.
 
@@ -130,8 +121,7 @@ def stage(
     """
 
     def enter(make: Callable[..., Any]) -> Callable[..., Any]:
-        name = make.__name__
-        STAGES[name] = Stage(name, run, make, every, sources)
+        STAGES[make.__name__] = Stage(run, make, every, sources)
         return make
 
     return enter
@@ -139,9 +129,18 @@ def stage(
 
 @dataclass
 class Graph:
-    """The jobs of a plan."""
+    """The jobs of a plan.
+
+    Attributes
+    ----------
+    plan
+        What they follow from.
+    makers
+        File to the job that makes it, of the jobs that were asked for already.
+    """
 
     plan: Plan
+    makers: dict[str, Job] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
@@ -153,7 +152,8 @@ class Graph:
             spec, inputs, products = kind.make(self.plan, **plain)
             sources = tuple(kind.sources(self.plan, **plain))
             waits = tuple(dict.fromkeys([*inputs, *sources]))
-            self._known[key] = Job(stage, kind.run, plain, spec, waits, tuple(products), sources)
+            job = self._known[key] = Job(stage, kind.run, plain, spec, waits, tuple(products), sources)
+            self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
 
     def jobs(self) -> Iterator[Job]:

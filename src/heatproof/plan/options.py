@@ -14,6 +14,7 @@ import math
 import types
 from collections import abc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.bounds import Bounds
@@ -56,17 +57,18 @@ def check_options(
     HeatproofError
         One sentence for the first thing that is wrong.
     """
-    signature = _signature(function, what)
+    try:
+        signature = inspect.signature(function)
+    except Exception as error:  # the code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
+        raise HeatproofError(
+            f"The {what} names something whose arguments cannot be read ({reason}): wrap it in a function of your own."
+        ) from None
     parameters = list(signature.parameters.values())
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = {
-        p.name: p
-        for place, p in enumerate(parameters)
-        if p.kind in by_name
-        and p.name not in keywords
-        and (place >= len(positional) or p.kind is inspect.Parameter.KEYWORD_ONLY)
-    }
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    by_name = [p for p in parameters[len(positional) :] if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_name += [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    known = {p.name: p for p in by_name if p.name not in keywords}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for key in given:
         if key in keywords or not (key in known or (takes_any and isinstance(key, str))):
             hint = nearest(str(key), known) if known else "it takes none."
@@ -112,16 +114,6 @@ def module_of(function: Callable[..., Any], reference: str) -> str:
     return (is_code and function.__module__) or reference.partition(":")[0]
 
 
-def _signature(function: Callable[..., Any], what: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except Exception as error:  # the code is the user's, and can fail in any way
-        reason = " ".join(str(error).split())
-        raise HeatproofError(
-            f"The {what} names something whose arguments cannot be read ({reason}): wrap it in a function of your own."
-        ) from None
-
-
 def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], which: str) -> None:
     for part in _parts(value):
         if isinstance(part, float) and not math.isfinite(part):
@@ -153,10 +145,8 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _as_numbers(text: str) -> Iterator[float]:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             yield kind(text)
-        except ValueError:
-            continue
 
 
 def _short(value: Any) -> str:
@@ -199,21 +189,16 @@ def _fits(value: Any, expected: Any) -> bool:
         return any(type(value) is type(one) and value == one for one in inner)
     if origin in (None, type(None)):
         return value is None
-    if origin in (bool, str):
-        return isinstance(value, origin)
-    if origin in (int, float):
-        return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
-    if origin in LISTS:
-        return isinstance(value, list | tuple) and _each_fits(value, inner)
-    if origin in MAPPINGS:
-        return isinstance(value, dict) and (len(inner) < 2 or all(_fits(item, inner[1]) for item in value.values()))
-    return True
-
-
-def _each_fits(values: list[Any] | tuple[Any, ...], inner: tuple[Any, ...]) -> bool:
-    if len(inner) > 1 and inner[1] is not Ellipsis:
-        return len(values) == len(inner) and all(map(_fits, values, inner))
-    return not inner or all(_fits(value, inner[0]) for value in values)
+    if origin in (int, float, bool, str):
+        # To Python true is a number as well.
+        fitting = int | float if origin is float else origin
+        return isinstance(value, fitting) and isinstance(value, bool) == (origin is bool)
+    if origin in LISTS and isinstance(value, list | tuple):
+        each = inner if len(inner) > 1 and inner[1] is not Ellipsis else [*inner[:1]] * len(value)
+        return not inner or (len(value) == len(each) and all(map(_fits, value, each)))
+    if origin in MAPPINGS and isinstance(value, dict):
+        return len(inner) < 2 or all(_fits(item, inner[1]) for item in value.values())
+    return origin not in (*LISTS, *MAPPINGS)
 
 
 def _said(expected: Any) -> str:

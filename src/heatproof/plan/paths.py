@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
 
 from heatproof.responses.base import MapResponse, NetworkResponse, Response
 from heatproof.responses.channels import Channels
@@ -15,32 +17,25 @@ PRETRAINED = "pretrained"
 NO_MODEL = "no_model"
 
 DATASET = RESULTS + "/datasets/{dataset}.json"
-WEIGHTS = RESULTS + "/weights/{dataset}/{model}/{weights}.safetensors"
-HISTORY = RESULTS + "/weights/{dataset}/{model}/{weights}.history.csv"
-WEIGHTS_MANIFEST = RESULTS + "/weights/{dataset}/{model}/{weights}.json"
+# By the names that jobs know their files by.
+ENDINGS = {"output": ".safetensors", "history": ".history.csv", "manifest": ".json"}
+WEIGHTS_FILES = {name: RESULTS + "/weights/{dataset}/{model}/{weights}" + ending for name, ending in ENDINGS.items()}
+WEIGHTS, HISTORY, WEIGHTS_MANIFEST = WEIGHTS_FILES.values()
+# Published weights with which a training begins; one for all datasets of a model.
+START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending in ENDINGS.items()}
 # States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
 KEPT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
+TUNED_FILES = {**WEIGHTS_FILES, "kept": KEPT}
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
-WEIGHTS_FILES = (WEIGHTS, HISTORY, WEIGHTS_MANIFEST)
-# Published weights with which a training begins; one for all datasets of a model.
-START = RESULTS + "/checkpoints/{model}.safetensors"
-START_HISTORY = RESULTS + "/checkpoints/{model}.history.csv"
-START_MANIFEST = RESULTS + "/checkpoints/{model}.json"
-START_FILES = (START, START_HISTORY, START_MANIFEST)
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
 CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
 PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
 CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
 # Rule to the store of a response that it makes; that of patch drops with its name in place of grid and baseline.
-STORES = {
-    "drops": DROPS.replace("g{grid}_{baseline}", "{response}"),
-    "curves": CURVES,
-    "subsets": SUBSETS,
-    "parts": PARTS,
-    "channels": CHANNELS,
-}
+STORES = {"curves": CURVES, "subsets": SUBSETS, "parts": PARTS, "channels": CHANNELS}
+STORES["drops"] = DROPS.replace("g{grid}_{baseline}", "{response}")
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
@@ -85,10 +80,7 @@ OVERVIEW = {
 OVERVIEW_MANIFEST = FIGURES + "/overview/manifest.json"
 PLOT = {"svg": f"{FIGURES}/idsds.svg", "png": f"{FIGURES}/idsds.png"}
 PLOT_MANIFEST = FIGURES + "/idsds.json"
-TABLE_PAGES = {name: f"{FIGURES}/{name}.html" for name in ("idsds_table", "meta_rank", "accuracy")}
-PAGES_MANIFEST = FIGURES + "/pages.json"
 GALLERY = FIGURES + "/maps.html"
-GALLERY_MANIFEST = FIGURES + "/maps.json"
 MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
 MONTAGE_MANIFEST = FIGURES + "/montage.json"
 
@@ -116,34 +108,17 @@ def response_files(response: Response | type[Response], store: str, shard: int |
     return [f"{store}.{shard}.json", *(f"{store}.zarr/{name}/c/{place}" for name, place in places.items())]
 
 
-def drop_files(drops: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of patch drops consists of, its manifest first."""
-    return response_files(Patches, drops, shard)
+# The same of each rule, and of the base of the kinds where a rule makes several.
+drop_files = partial(response_files, Patches)
+curve_files = partial(response_files, MapResponse)
+subset_files = partial(response_files, NetworkResponse)
+part_files = partial(response_files, Parts)
+channel_files = partial(response_files, Channels)
 
 
 def drop_file(drops: str, array: str, shard: int | str) -> str:
     """Return the shard of one array of patch drops."""
     return f"{drops}.zarr/{array}/c/{shard}/0"
-
-
-def curve_files(curves: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of an explainer's responses consists of, its manifest first."""
-    return response_files(MapResponse, curves, shard)
-
-
-def subset_files(subsets: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of the responses made by the rule `subsets` consists of, its manifest first."""
-    return response_files(NetworkResponse, subsets, shard)
-
-
-def part_files(parts: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of the responses to images without a part consists of, its manifest first."""
-    return response_files(Parts, parts, shard)
-
-
-def channel_files(channels: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of the activations of channels consists of, its manifest first."""
-    return response_files(Channels, channels, shard)
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:
@@ -156,6 +131,11 @@ def map_file(maps: str, shard: int | str) -> str:
     return f"{maps}.zarr/attribution/c/{shard}/0/0/0"
 
 
+def filled(patterns: Mapping[str, str], **wildcards: str) -> dict[str, str]:
+    """Return path patterns with their wildcards filled, by the same names."""
+    return {name: pattern.format(**wildcards) for name, pattern in patterns.items()}
+
+
 def at(pattern: str, **values: str | list[str]) -> str:
     """Fill wildcards of a path pattern: by a text, or by a list of texts that the wildcard is constrained to."""
     for key, value in values.items():
@@ -163,3 +143,8 @@ def at(pattern: str, **values: str | list[str]) -> str:
             value = "{" + key + "," + ("|".join(map(re.escape, value)) or "(?!)") + "}"
         pattern = pattern.replace("{" + key + "}", value)
     return pattern
+
+
+def all_at(patterns: Mapping[str, str], **values: str | list[str]) -> list[str]:
+    """Return several path patterns with wildcards filled as `at` does."""
+    return [at(pattern, **values) for pattern in patterns.values()]

@@ -1,4 +1,4 @@
-"""Specs: what every job is told, with the key that stands for all of it.
+"""The plan: everything that follows from a config, and so what every job is told, with the key that stands for it.
 
 A spec is a plain dict that a job gets as JSON: all that it reads of the config, and the paths of its inputs and
 outputs. Its key is of that and of the code that the job can run, so a job reruns when and only when its own slice of
@@ -12,22 +12,23 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from heatproof.plan.case import Network
+from heatproof.plan.case import Case, Network
 from heatproof.plan.chosen import Chosen
-from heatproof.plan.entries import ExplainerEntry
+from heatproof.plan.metrics import MetricEntry
 from heatproof.plan.paths import (
     DATASET,
-    HISTORY,
     KEPT,
     MAPS,
     NO_MODEL,
     PRETRAINED,
-    START,
-    START_HISTORY,
-    START_MANIFEST,
+    SCORES,
+    SCORES_MANIFEST,
+    START_FILES,
     STORES,
-    WEIGHTS,
-    WEIGHTS_MANIFEST,
+    WEIGHTS_FILES,
+    filled,
+    map_file,
+    response_files,
 )
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
@@ -41,55 +42,49 @@ USUAL = (("precision", "float32"), ("devices", 1))
 KEYS = ("key", "upstream", "maps")
 
 
-class Specs(Chosen):
-    """The specs of all stages but the figures."""
+class Plan(Chosen):
+    """Everything that follows from a config. Build it with `heatproof.plan.whole.make_plan`."""
+
+    # ---- datasets and weights ----------------------------------------------------------------------------------------
 
     @cache
     def dataset_spec(self, dataset: str) -> dict[str, Any]:
         """Return what makes a dataset; its key stands in all that follows from it."""
-        entry = self.datasets[dataset]
-        made = {"kind": entry["kind"], "options": entry["options"], "seed": self.config["seed"]}
-        code = _code(("heatproof.data.prepare", entry["module"]))
-        made["module"] = entry["module"]
-        return {
-            "name": dataset,
-            **made,
-            "key": _key(made, code),
-            "manifest": DATASET.format(dataset=dataset),
-        }
+        made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
+        made["seed"] = self.config["seed"]
+        key = _key(made, _code(("heatproof.data.prepare", made["module"])))
+        return {**made, "name": dataset, "key": key, "manifest": DATASET.format(dataset=dataset)}
 
     @cache
     def model_spec(self, model: str) -> dict[str, Any]:
         """Return what builds a network."""
         entry = self.models[model]
-        return {
-            "name": model,
-            "architecture": entry.architecture,
-            "module": entry.module,
-            "options": dict(entry.options),
-            "facts": asdict(entry.facts),
-        }
+        built = {"architecture": entry.architecture, "module": entry.module, "options": dict(entry.options)}
+        return {"name": model, **built, "facts": asdict(entry.facts)}
+
+    @cache
+    def _network_of(self, model: str) -> dict[str, Any]:
+        spec = self.model_spec(model)
+        # Which layer a CAM reads is no matter of training.
+        return {**spec, "facts": {key: spec["facts"][key] for key in ("mean", "std", "size")}}
 
     @cache
     def pretrain_spec(self, dataset: str, model: str) -> dict[str, Any]:
         """Return what makes `pretrained` weights: a training from scratch or from a start, or a checkpoint."""
-        entry = self.models[model]
-        where = {"dataset": dataset, "model": model, "weights": PRETRAINED}
-        spec: dict[str, Any] = {
-            "dataset": self.dataset_spec(dataset),
-            "model": self._network_of(model),
-            "output": WEIGHTS.format(**where),
-            "history": HISTORY.format(**where),
-            "manifest": WEIGHTS_MANIFEST.format(**where),
-        }
-        if entry.checkpoint and not entry.transfer:
+        entry, spec = self.models[model], self._weights_of(Network(dataset, model, PRETRAINED))
+        if model in self.fetched():
             spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
             return keyed(spec, ["heatproof.models.fetch", entry.module])
-        spec |= {"training": self._training(entry.pretraining)}
+        spec["training"] = self._training(entry.pretraining)
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
         return keyed(spec, ["heatproof.training.stages", entry.module])
+
+    def _weights_of(self, network: Network) -> dict[str, Any]:
+        """Return what any weights are told: of what they are, and their files."""
+        of = {"dataset": self.dataset_spec(network.dataset), "model": self._network_of(network.model)}
+        return {**of, **filled(WEIGHTS_FILES, **network._asdict())}
 
     def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {"seed": self.config["seed"], **settings}
@@ -100,89 +95,51 @@ class Specs(Chosen):
     def start_spec(self, model: str) -> dict[str, Any]:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
-        spec = {
-            "model": self._network_of(model),
-            "checkpoint": entry.checkpoint,
-            "sha256": entry.sha256,
-            "output": START.format(model=model),
-            "history": START_HISTORY.format(model=model),
-            "manifest": START_MANIFEST.format(model=model),
-        }
-        return keyed(spec, ["heatproof.models.fetch", entry.module])
-
-    @cache
-    def _network_of(self, model: str) -> dict[str, Any]:
-        spec = self.model_spec(model)
-        # Which layer a CAM reads is no matter of training.
-        return {**spec, "facts": {key: spec["facts"][key] for key in ("mean", "std", "size")}}
+        spec = {"model": self._network_of(model), "checkpoint": entry.checkpoint, "sha256": entry.sha256}
+        return keyed(spec | filled(START_FILES, model=model), ["heatproof.models.fetch", entry.module])
 
     @cache
     def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what makes finetuned weights."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        upstream = self.pretrain_spec(dataset, model)
-        spec = {
-            "dataset": self.dataset_spec(dataset),
-            "model": self._network_of(model),
-            "pretrained": upstream["output"],
-            "upstream": upstream["key"],
-            "training": self._training(self.finetuning(model, weights) or {}),
-            "output": WEIGHTS.format(**where),
-            "history": HISTORY.format(**where),
-            "manifest": WEIGHTS_MANIFEST.format(**where),
-        }
-        made = keyed(spec, ["heatproof.training.stages", self.models[model].module])
+        network, upstream = Network(dataset, model, weights), self.pretrain_spec(dataset, model)
+        training = self._training(self.finetuning(model, weights) or {})
+        spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
+        made = keyed(self._weights_of(network) | spec, ["heatproof.training.stages", self.models[model].module])
         # No part of the key: what is kept changes neither the training nor what follows from its weights.
-        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**where)}
+        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**network._asdict())}
 
     @cache
     def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return what takes the weights of a kept epoch out of what its finetuning left."""
-        where = {"dataset": dataset, "model": model, "weights": weights}
         entry, epoch = self.kept[weights]
-        finetuned = self.finetune_spec(dataset, model, entry)
-        spec = {
-            "epoch": epoch,
-            "upstream": finetuned["key"],
-            "kept": finetuned["kept"],
-            "trained": finetuned["history"],
-            "output": WEIGHTS.format(**where),
-            "history": HISTORY.format(**where),
-            "manifest": WEIGHTS_MANIFEST.format(**where),
-        }
-        return keyed(spec, ["heatproof.training.stages"])
+        tuned = self.finetune_spec(dataset, model, entry)
+        spec = {"epoch": epoch, "upstream": tuned["key"], "kept": tuned["kept"], "trained": tuned["history"]}
+        files = filled(WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
+        return keyed(spec | files, ["heatproof.training.stages"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Return the spec that makes some weights."""
         if weights == PRETRAINED:
             return self.pretrain_spec(dataset, model)
-        if weights in self.kept:
-            return self.kept_spec(dataset, model, weights)
-        return self.finetune_spec(dataset, model, weights)
+        make = self.kept_spec if weights in self.kept else self.finetune_spec
+        return make(dataset, model, weights)
 
-    def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
-        """Return what makes one shard of a response of a network; no map is needed."""
-        images = {Patches.rule: self.drop_images, Channels.rule: self.similarity_images}
-        return {**self._response_whole(where, response), **self._piece(shard, images.get(response.rule, self.images))}
+    # ---- what runs networks ------------------------------------------------------------------------------------------
 
     @cache
-    def _response_whole(self, where: Network, response: Response) -> dict[str, Any]:
-        spec = keyed(self._asking(where, response), self._modules(where[1], response))
-        return {**spec, "store": self.store_of(where, response)}
-
-    def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
-        """Return the path of the store of a response, without its ending."""
-        named = {**Network(*where)._asdict(), "explainer": explainer, "response": response.name}
-        return STORES[response.rule].format(**named)
-
-    def _modules(self, model: str, response: Response) -> list[str]:
-        return ["heatproof.responses.run", self.models[model].module, *response.modules]
-
-    def _asking(self, where: Network, response: Response) -> dict[str, Any]:
-        made = {**self._passes(*where), "response": response.told()}
-        # Which layer a CAM reads is a matter of those that look into the network alone.
-        inside = response.looks_inside and not response.along_maps
-        return {**made, "model": self.model_spec(where[1])} if inside else made
+    def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+        """Return what any run of a network depends on."""
+        upstream = self.weights_spec(dataset, model, weights)
+        passes = {
+            "dataset": self.dataset_spec(dataset),
+            "model": self._network_of(model),
+            "weights": upstream["output"],
+            "upstream": upstream["key"],
+            "seed": self.config["seed"],
+        }
+        # float32 goes without saying.
+        chosen = self.config["precision"]
+        return passes if chosen == "float32" else {**passes, "precision": chosen}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -198,47 +155,54 @@ class Specs(Chosen):
 
     @cache
     def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "dataset": self.dataset_spec(dataset),
-            "seed": self.config["seed"],
-            "model": None,
-            "weights": None,
-        }
-        if model is not None and weights is not None:
-            upstream = self.weights_spec(dataset, model, weights)
-            made |= {
-                "model": self.model_spec(model),
-                "weights": upstream["output"],
-                "upstream": upstream["key"],
-                "output": self.config["attribution"]["output"],
-                **self.precision(),
-            }
-        return made
+        if model is None or weights is None:
+            return {"dataset": self.dataset_spec(dataset), "seed": self.config["seed"], "model": None, "weights": None}
+        output = self.config["attribution"]["output"]
+        return {**self._passes(dataset, model, weights), "model": self.model_spec(model), "output": output}
 
     @cache
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
-        made, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
-        described = {
-            "kind": entry.kind,
-            "module": entry.module,
-            "options": dict(entry.options),
-            "maps": dict(entry.maps),
-        }
-        # A CAM layer is read by CAMs alone.
-        given = {**made, "model": self._model_for(model, entry)} if model else made
+        given, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
+        described: dict[str, Any] = {"kind": entry.kind, "module": entry.module}
+        described |= {"options": dict(entry.options), "maps": dict(entry.maps)}
         modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
-        spec = keyed({**given, **described}, modules)
-        base = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
-        return {"name": name, **described, "needs": sorted(entry.needs), "key": spec["key"], "store": base}
+        if model and "cam_layer" not in entry.needs:
+            given = {**given, "model": self._network_of(model)}
+        key = keyed({**given, **described}, modules)["key"]
+        store = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
+        return {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
 
-    def _model_for(self, model: str, entry: ExplainerEntry) -> dict[str, Any]:
-        return self.model_spec(model) if "cam_layer" in entry.needs else self._network_of(model)
+    def _maps_for(self, network: Network, explainer: str) -> dict[str, Any]:
+        """Return the maps of an explainer for a network; of one that knows no model, those of the dataset."""
+        of = network[1:] if self.explainers[explainer].uses_model else (None, None)
+        return self._maps_entry(network[0], *of, explainer)
 
     def maps_of(self, dataset: str, model: str, weights: str, explainer: str) -> str:
         """Return the path of an explainer's maps, without its ending."""
-        if self.explainers[explainer].uses_model:
-            return MAPS.format(dataset=dataset, model=model, weights=weights, explainer=explainer)
-        return MAPS.format(dataset=dataset, model=NO_MODEL, weights=NO_MODEL, explainer=explainer)
+        return self._maps_for(Network(dataset, model, weights), explainer)["store"]
+
+    def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
+        """Return what makes one shard of a response of a network; no map is needed."""
+        images = {Patches.rule: self.drop_images, Channels.rule: self.similarity_images}.get(response.rule, self.images)
+        return {**self._response_whole(Network(*where), response), **self._piece(shard, images)}
+
+    @cache
+    def _response_whole(self, where: Network, response: Response) -> dict[str, Any]:
+        spec = keyed(self._asking(where, response), self._modules(where[1], response))
+        return {**spec, "store": self.store_of(where, response)}
+
+    def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
+        """Return the path of the store of a response, without its ending."""
+        return STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)
+
+    def _modules(self, model: str, response: Response) -> list[str]:
+        return ["heatproof.responses.run", self.models[model].module, *response.modules]
+
+    def _asking(self, where: Network, response: Response) -> dict[str, Any]:
+        made = {**self._passes(*where), "response": response.told()}
+        # Which layer a CAM reads is a matter of those that look into the network alone.
+        inside = response.looks_inside and not response.along_maps
+        return {**made, "model": self.model_spec(where.model)} if inside else made
 
     def curves_spec(
         self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
@@ -256,46 +220,136 @@ class Specs(Chosen):
 
     @cache
     def _curves_entry(self, where: Network, asked: Response, name: str) -> dict[str, Any]:
-        dataset, model, weights = where
-        entry = self.explainers[name]
-        whose, kept = (model, weights) if entry.uses_model else (None, None)
-        maps = self._maps_entry(dataset, whose, kept, name)
-        methods = [
-            {"method": method, "index": list(entry.maps).index(of), "transform": transform}
-            for method, (of, transform) in entry.methods.items()
-        ]
+        entry, maps = self.explainers[name], self._maps_for(where, name)
         given = {**self._asking(where, asked), "maps": maps["key"]}
-        given["methods"] = [[m["index"], m["transform"]] for m in methods]
-        modules = self._modules(model, asked)
+        given["methods"] = [[method["index"], method["transform"]] for method in entry.rows]
+        modules = self._modules(where.model, asked)
         if asked.explains:
             modules += ["heatproof.responses.explaining", entry.module]
         described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
-        described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": methods}
+        described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
         return {**described, "key": keyed(given, modules)["key"]}
-
-    @cache
-    def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
-        """Return what any run of a network depends on."""
-        upstream = self.weights_spec(dataset, model, weights)
-        return {
-            "dataset": self.dataset_spec(dataset),
-            "model": self._network_of(model),
-            "weights": upstream["output"],
-            "upstream": upstream["key"],
-            "seed": self.config["seed"],
-            **self.precision(),
-        }
-
-    def precision(self) -> dict[str, str]:
-        """Return the number format of the networks where it is not float32, which goes without saying."""
-        chosen = self.config["precision"]
-        return {} if chosen == "float32" else {"precision": chosen}
 
     def machine(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
         return {
             key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
         }
+
+    # ---- scores ------------------------------------------------------------------------------------------------------
+
+    @cache
+    def case(self, dataset: str, model: str, weights: str, metric: str) -> Case:
+        """Return the test case of a network and a metric."""
+        entry, tuned = self.entry(model, weights, metric), self.finetuning(model, weights)
+        drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
+        trained = self.models[model].pretraining if tuned is None else tuned
+        published = tuned is None and model in self.fetched()
+        return Case(
+            Network(dataset, model, weights),
+            metric,
+            training_seed=None if published else trained.get("seed", self.config["seed"]),
+            grid=drops.get("grid"),
+            baseline=drops.get("baseline"),
+            output=entry.output,
+            target=entry.options.get("target", "label"),
+        )
+
+    def test_cases(self) -> list[Case]:
+        """Return the test cases of the patch drops, in which methods are ranked."""
+        return [case for case in self.all_cases() if case.metric not in self.metrics]
+
+    def all_cases(self) -> list[Case]:
+        """Return the test cases of all metrics, those of the patch drops first for each network."""
+        return [
+            self.case(*net, metric)
+            for net in self.networks()
+            for metric in [*self.metrics_of(net.weights, net.model), *self.metrics]
+        ]
+
+    def metric_names(self) -> list[str]:
+        """Return every metric that is scored, by the name it has in tables."""
+        return sorted({case.metric for case in self.all_cases()})
+
+    def score_files(self, cases: list[Case] | None = None) -> list[str]:
+        """Return the scores of some test cases; left out, those of the patch drops."""
+        return [SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
+
+    @cache
+    def score_spec(self, case: Case) -> dict[str, Any]:
+        """Return what makes the scores of all methods in one test case."""
+        network, entry = case.network, self._entry_of(case)
+        spec = {
+            **case.where,
+            "case": case.told(),
+            "kind": entry.metric.name,
+            "module": entry.module,
+            # As JSON brings them to a job.
+            "options": {key: list(one) if isinstance(one, tuple) else one for key, one in entry.options.items()},
+            "higher_is_better": entry.metric.higher(entry.options),
+            "responses": {
+                argument: {
+                    "response": response.told(),
+                    "name": response.name,
+                    "store": self.store_of(network, response, "{explainer}"),
+                    "points": points,
+                    "output": entry.output,
+                }
+                for argument, (response, points) in self._served(entry).items()
+            },
+            "methods": [
+                {**row, "maps": self.maps_of(*network, explainer.name), "explainer": explainer.name, "place": place}
+                for explainer in self.explainers.values()
+                for place, row in enumerate(explainer.rows)
+            ],
+            "images": self.images,
+            "shard_size": self.config["shard_size"],
+            "seed": self.config["seed"],
+            "output": SCORES.format(**case.where),
+            "manifest": SCORES_MANIFEST.format(**case.where),
+            "upstream": self._score_upstream(network, entry),
+        }
+        return keyed(spec, ["heatproof.metrics.score", entry.module])
+
+    def _served(self, entry: MetricEntry) -> dict[str, tuple[Response, list[int] | None]]:
+        """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
+        return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
+
+    def _entry_of(self, case: Case) -> MetricEntry:
+        return self.entry(case.network.model, case.network.weights, case.metric)
+
+    def _score_upstream(self, network: Network, entry: MetricEntry) -> str:
+        """Return a digest of the keys of all that is behind the scores of a test case."""
+        keys: list[Any] = []
+        if "maps" in entry.metric.inputs:
+            explainers = [*self.model_explainers, *self.reference_explainers]
+            keys += [self._maps_for(network, name)["key"] for name in explainers]
+        for response, _ in self._served(entry).values():
+            if response.along_maps:
+                keys.append([self._curves_entry(network, response, name)["key"] for name in self.explainers])
+            else:
+                keys.append(self._response_whole(network, response)["key"])
+        return digest(keys)
+
+    def score_inputs(self, case: Case) -> list[str]:
+        """Return the shards that the scores of a test case are of."""
+        where, entry = case.network, self._entry_of(case)
+        files: list[str] = []
+        for shard in self.shards(self.images):
+            for explainer in self.explainers:
+                if "maps" in entry.metric.inputs:
+                    files.append(map_file(self.maps_of(*where, explainer), shard))
+                for response, _ in self._served(entry).values():
+                    files += response_files(response, self.store_of(where, response, explainer), shard)
+        return list(dict.fromkeys(files))
+
+    def cases_by_name(self, cases: list[Case]) -> dict[str, dict[str, dict[str, list[str]]]]:
+        """Return test cases as a spec names them: dataset to model to weights to metrics."""
+        found: dict[str, dict[str, dict[str, list[str]]]] = {}
+        for case in cases:
+            dataset, model, weights = case.network
+            found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(case.metric)
+        return found
 
 
 @cache
@@ -317,16 +371,8 @@ def _key(spec: Mapping[str, Any], code: str) -> str:
     return f"{digest(_settings(spec))}-{digest({**spec, 'code': code})}"
 
 
-def _settings(value: Any) -> Any:
+def _settings(value: Any, is_key: bool = False) -> Any:
     """Return a spec without what depends on code: its own digest of it, and the second halves of all keys."""
     if isinstance(value, Mapping):
-        return {
-            name: _first_half(item) if name in KEYS else _settings(item)
-            for name, item in value.items()
-            if name != "code"
-        }
-    return value
-
-
-def _first_half(key: Any) -> Any:
-    return key.partition("-")[0] if isinstance(key, str) else _settings(key)
+        return {name: _settings(item, name in KEYS) for name, item in value.items() if name != "code"}
+    return value.partition("-")[0] if is_key and isinstance(value, str) else value

@@ -1,69 +1,21 @@
-"""The plan as a whole: what the rules ask for, and the checks before work starts."""
+"""The plan as a whole: a config is checked against all that it names before work starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.config import normalise
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.models.packaged import is_file
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.scoring import Scoring
+from heatproof.plan.specs import Plan
 from heatproof.registry import load_plugins, look_up
 
 # What enters the stages, upstream first.
 BUILDERS = (jobs, reports)
-
-
-class Plan(Scoring):
-    """Everything that follows from a config. Build it with `make_plan`."""
-
-    def trained(self) -> list[str]:
-        """Return the models that are trained here, from scratch or from a checkpoint."""
-        return [name for name, model in self.models.items() if not model.checkpoint or model.transfer]
-
-    def transferred(self) -> list[str]:
-        """Return the models whose training begins with a checkpoint."""
-        return [name for name, model in self.models.items() if model.transfer]
-
-    def finetuned(self) -> list[str]:
-        """Return the names of the weights that are finetuned; those of their kept epochs come with them."""
-        return [name for name in self.weights if name != PRETRAINED and name not in self.kept]
-
-    def checkpoint_file(self, model: str) -> list[str]:
-        """Return the checkpoint of a model where it is a file."""
-        checkpoint = self.models[model].checkpoint
-        return [checkpoint] if checkpoint and is_file(checkpoint) else []
-
-    def require_libraries(self) -> None:
-        """Look for the optional libraries that the config's explainers and trainings need.
-
-        Raises
-        ------
-        HeatproofError
-            If one is not installed.
-        """
-        for entry in self.explainers.values():
-            if entry.kind in EXPLAINERS:
-                require_library(EXPLAINERS[entry.kind])
-        several = [where for where in self.trainings() if self.training_devices(*where) > 1]
-        if several and find_spec("lightning_fabric") is None:
-            model, weights = several[0]
-            raise HeatproofError(
-                f"The {weights} weights of {model!r} are trained on several devices, which needs lightning-fabric, and "
-                'that is not installed: pip install "heatproof[multi-gpu]", or set devices to 1.'
-            )
-
-    def trainings(self) -> list[tuple[str, str]]:
-        """Return (model, weights) of all that is trained here."""
-        from_scratch = [(model, PRETRAINED) for model in self.trained()]
-        return from_scratch + [(model, weights) for model in self.models for weights in self.finetuned()]
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
@@ -123,14 +75,12 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
             f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
             f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
         )
-    size = taken or given
+    size = plan.size_of(dataset, model)
     if size is None:
         return
+    tuned = filter(None, (plan.finetuning(model, weights) for weights in plan.weights))
     grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}
-    for weights in plan.weights:
-        finetuning = plan.finetuning(model, weights)
-        if finetuning:
-            grids.add(("finetuning", finetuning["grid"]))
+    grids |= {("finetuning", finetuning["grid"]) for finetuning in tuned}
     for where, grid in sorted(grids):
         if size[0] % grid or size[1] % grid:
             fits = [str(g) for g in range(2, min(size) + 1) if size[0] % g == 0 and size[1] % g == 0]

@@ -5,75 +5,195 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scikit_posthocs import critical_difference_diagram
 
+from heatproof.errors import HeatproofError
 from heatproof.metrics.scored import read_scores
+from heatproof.plan import paths
 from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
-from heatproof.ranking.significance import pairwise_wilcoxon
-from heatproof.ranking.truth import truth_table
-from heatproof.report.critical_difference import draw_critical_difference
-from heatproof.report.output import publish
+from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
+from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
+from heatproof.report.figures import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE
-from heatproof.report.truth import draw_truth
+from heatproof.report.results import CASE, NETWORK, publish
+
+# What is drawn: the columns, and what the axis says.
+PANELS = (
+    (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
+    (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
+)
+NONE = "No dataset of this run has parts that can be removed, so no truth is known."
+# Inches.
+ROW, WIDTH = 0.24, 8.5
+APART = 0.3
+LINE = 0.21
 
 
 def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write what `believed_tables` finds, what agrees with a known truth, and a figure of each."""
+    """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
+
+    Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;
+    ``consistency`` Spearman's ρ and Kendall's τ of every two test cases; ``consistency_groups`` their means where one
+    of dataset, model, weights, metric or order differs; ``stability_methods`` and ``stability_cases`` ranks with one
+    test case left out; ``families`` the best of each family; ``reliability`` Krippendorff's α of the images' rankings
+    in each test case, higher is more consistent; ``significance`` Wilcoxon's test of every two methods over images,
+    Holm's correction, with effect sizes, for the metrics that the spec has as ``tested``: the tests of all take
+    minutes; ``truth`` as `heatproof.ranking.truth.truth_table` returns it. Tests are at 1 - level.
+    """
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
-    tables, consistency, compared = believed_tables(scores, spec["tested"], spec["seed"], spec["level"])
-    bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-    tables["truth"] = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
-    figures = {
-        spec["consistency_png"]: consistency,
-        spec["difference_png"]: draw_critical_difference(compared, level=1 - spec["level"]),
-        spec["truth_png"]: draw_truth(tables["truth"], spec["level"]),
+    seed, level = spec["seed"], spec["level"]
+    means = scores.groupby([*CASE, "method", "higher_is_better"], sort=False)["score"].mean().reset_index()
+    found = rank_table(means, seed=seed, level=level)
+    # A method that is undefined on most images is compared with no other.
+    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
+    compared = scores[scores["metric"].isin(spec["tested"]) & (known > 0.5)]
+    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
+    significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
+    bootstrap = {"seed": seed, "repetitions": spec["bootstrap"], "level": level}
+    truth = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
+    made: dict[str, Any] = {
+        "ranking": found.meta_rank,
+        **found.tables,
+        "reliability": reliability_table(scores[scores["score"].notna()]),
+        "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
+        "truth": truth,
+        "consistency_png": draw(found),
+        "difference_png": draw_critical_difference(compared, level=1 - level),
+        "truth_png": draw_truth(truth, level),
     }
-    publish(spec, {spec["outputs"][name]: table for name, table in tables.items()} | figures, files)
+    places = paths.RELIABILITY | paths.RELIABILITY_PNG
+    publish(spec, {places[name]: content for name, content in made.items()}, files)
 
 
-def believed_tables(
-    scores: pd.DataFrame, tested: list[str], seed: int = 0, level: float = 0.95
-) -> tuple[dict[str, pd.DataFrame], Any, pd.DataFrame]:
-    """Ask of a run's scores how far their ranking can be believed.
+@white
+def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
+    """Draw one diagram for every test case of a table of scores of single images.
 
     Parameters
     ----------
-    scores
-        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined), higher_is_better.
-    tested
-        Metrics whose methods are tested against each other: the tests of all of them take minutes.
-    seed, level
-        Of bootstraps and intervals; tests are at 1 - level.
+    table
+        As `heatproof.ranking.per_image.cases_of` takes it.
+    posthoc, level
+        As in `heatproof.ranking.significance.critical_difference`.
 
     Returns
     -------
-    tables : dict
-        ``ranking``: Meta-Rank over all metrics; ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
-        ``consistency_groups``: their means where one of dataset, model, weights, metric or order differs;
-        ``stability_methods`` and ``stability_cases``: ranks with one test case left out; ``families``: the best of each
-        family; ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-        ``significance``: Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes.
-    consistency : matplotlib.figure.Figure
-        Heat map of ρ between test cases.
-    compared : pandas.DataFrame
-        The scores of the tested metrics, without methods that are undefined on most images.
+    matplotlib.figure.Figure
+        A panel a test case: the best method is on the left, and a bar joins methods that the test does not tell
+        apart.
+
+    Raises
+    ------
+    HeatproofError
+        As in `cases_of` and `critical_difference`, or if the table is empty.
     """
-    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(tested) & (known > 0.5)]
-    means = scores.groupby([*CASE, "method", "higher_is_better"], sort=False)["score"].mean().reset_index()
-    found = rank_table(means, seed=seed, level=level)
-    tests = []
-    for case, wide in cases_of(compared):
-        pairs = pairwise_wilcoxon(wide, level=1 - level)
-        tests.append(pairs.assign(**case)[[*case, *pairs.columns]])
-    tables = {
-        "ranking": found.meta_rank,
-        **found.tables(),
-        "reliability": reliability_table(scores[~np.isnan(scores["score"])]),
-        "significance": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE),
-    }
-    return tables, draw(found), compared
+    found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
+    if not found:
+        raise HeatproofError("The table has no scores to compare: give scores of single images.")
+    lines = [len(one.ranks) / 2 + 6 for _, one in found]
+    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
+    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+        _draw_difference(axes, one)
+        axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
+        axes.set_xlabel(_caption(one), size=8.5)
+    return figure
+
+
+def _draw_difference(axes: Axes, one: CriticalDifference) -> None:
+    colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
+    drawn = critical_difference_diagram(
+        one.ranks,
+        one.p,
+        cd=one.difference,
+        alpha=one.level,
+        ax=axes,
+        label_fmt_left="{label}  {rank:.2f} ",
+        label_fmt_right=" {rank:.2f}  {label}",
+        label_props={"size": 8.5},
+        marker_props={"s": 18},
+        elbow_props={"linewidth": 1.1},
+        color_palette=colours,
+        text_h_margin=0.02 * (one.ranks.iloc[-1] - one.ranks.iloc[0] + 1),
+    )
+    for label in drawn["labels"]:
+        label.set_color("0.15")
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _caption(one: CriticalDifference) -> str:
+    test = "Wilcoxon's test, Holm's correction" if one.posthoc == "wilcoxon" else "Nemenyi's test"
+    left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
+    return (
+        f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
+        f"a bar joins methods that are not told apart ({test}, {one.level:g})"
+    )
+
+
+@white
+def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
+    """Draw how much of the truth every metric finds.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.truth.truth_table` returns it.
+    level
+        Coverage of its intervals, for the axis.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
+        mean over networks. A sentence where the table is empty.
+    """
+    if table.empty:
+        figure = new_figure(WIDTH, 0.8)
+        figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
+        return figure
+    found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
+    order = found.sort_values(ascending=False, kind="stable").index
+    rows, heights = [], []
+    for network, part in table.groupby([*NETWORK, "truth"], sort=False):
+        names = [name for name in order if name in set(part["metric"])]
+        rows.append([(network, part, names, *panel) for panel in PANELS])
+        heights.append(len(names))
+    figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
+    palette = sns.color_palette("colorblind")
+    for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+        handles = _draw_truth(axes, part, names, columns, palette)
+        axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        if columns == PANELS[0][0]:
+            axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
+        else:
+            axes.set_yticklabels([])
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5
+    )
+    return figure
+
+
+def _draw_truth(
+    axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
+) -> dict[str, Line2D]:
+    place = {name: row for row, name in enumerate(names)}
+    prepare_rows(axes, len(names))
+    handles: dict[str, Line2D] = {}
+    for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
+        rows = part[part["methods"] == which]
+        heights = [place[name] + (number - 0.5) * APART for name in rows["metric"]]
+        points, colour = rows[[*columns]], palette[number]
+        handles[f"methods: {which}"] = draw_points(axes, heights, points, colour, marker=marker, markersize=4)
+    known = set(part.loc[part[columns[0]].notna(), "metric"])
+    for name in (name for name in names if name not in known):
+        axes.text(0.03, place[name], "undefined", va="center", size=7, style="italic", color="0.3")
+    axes.set_yticks(range(len(names)), names, size=8)
+    axes.set_xlim(-1.03, 1.03)
+    axes.tick_params(axis="x", labelsize=8, labelbottom=True)
+    return handles

@@ -1,8 +1,8 @@
-"""What can be looked at on the index page: maps of a few images with their patch drops, and mean response curves."""
+"""What can be looked at on the pages: maps of a few images with their patch drops, and mean response curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_piece
-from heatproof.report.maps import SIDE, cells, image_scores, pictures_of, read_maps
+from heatproof.plan import paths
+from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.store import describe, read
 
-# Bytes of all maps together. Of each network every method is shown, of as many images and networks as fit.
+# Bytes of all maps on the index page. Of each network every method is shown, of as many images and networks as fit.
 MAP_BYTES = 8_000_000
 # A palette and the PNG's own parts, as base64.
 OVERHEAD = 1_400
@@ -47,59 +48,77 @@ def maps(spec: Spec) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``name``; ``images`` with id, label and uri; ``networks`` with names, the metrics of the scores shown, and the
-        drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive where the deletion of a
-        patch takes from what the label gets. ``cells``[image][network][method]: a picture with its scale and scores,
-        or the reason for a gap. ``left_out``: images and networks that have no place on the page.
+        ``name``; ``size`` (width, height); ``images`` with id, label and uri; ``networks`` with names, the metrics of
+        the scores shown, and the drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive
+        where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
+        its scale and scores, None where there is none, or the reason for a gap.
     """
     return [_dataset(entry, spec) for entry in spec["datasets"]]
 
 
 def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    dataset, name = open_dataset(entry["dataset"]), entry["dataset"]["name"]
+    dataset = open_dataset(entry["dataset"])
     pixels = dataset.images("evaluation", 0, spec["images"])
-    share = max(len(spec["datasets"]), 1)
-    count, shown = how_many(len(pixels), len(entry["networks"]) * share, len(spec["methods"]), pixels.shape[-2:])
-    images = pictures_of(dataset, pixels[:count])
+    ids = dataset.splits["evaluation"].ids[: len(pixels)]
     networks, columns = [], []
-    for asked in entry["networks"][: max(1, shown // share)]:
-        names = {"model": asked["model"], "weights": asked["weights"]}
-        where = {"dataset": name, **names}
-        drops = _drops(where, asked["drops"], count, spec)
-        networks.append({**names, "metrics": asked["shown"], "drops": drops})
-        columns.append(_cells(where, asked["shown"], [image["id"] for image in images], spec))
+    for asked in entry["networks"]:
+        where = asked["where"]
+        scores = [image_scores({**where, "metric": metric}) for metric in asked["shown"]]
+        networks.append({**where, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], len(pixels))})
+        # Method by method, so that no more than one explainer's maps of one network are held at a time.
+        methods = []
+        for method in spec["methods"]:
+            values = read_maps(where, method, len(ids))
+            of_images = [(method["method"], image) for image in ids]
+            methods.append(
+                [{"gap": values}] * len(ids)
+                if isinstance(values, str)
+                else [_cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)]
+            )
+        columns.append(zip(*methods, strict=True))
     return {
-        "name": name,
+        "name": entry["dataset"]["name"],
         "size": [int(length) for length in pixels.shape[:-3:-1]],
-        "images": images,
+        "images": [
+            {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
+            for number, image in enumerate(ids)
+        ],
         "networks": networks,
-        "cells": [list(of_image) for of_image in zip(*columns, strict=True)],
-        "left_out": [len(pixels) - count, len(entry["networks"]) - len(networks)],
+        "cells": list(zip(*columns, strict=True)),
     }
 
 
-def _drops(where: Mapping[str, str], asked: tuple[int, str, str], images: int, spec: Spec) -> dict[str, Any]:
+def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
+    png, limit = map_png(values, SIDE)
+    told = [None if score is None or np.isnan(score) else float(score) for score in scores]
+    return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": told}
+
+
+def _drops(where: Mapping[str, str], asked: tuple[int, str, str], images: int) -> dict[str, Any]:
     grid, baseline, output = asked
-    store = spec["drops"].format(**where, grid=grid, baseline=baseline) + ".zarr"
+    store = paths.DROPS.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, images).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
     return {"grid": grid, "baseline": baseline, "output": output, "values": _short(said[:, :1] - said[:, 1:])}
 
 
-def _cells(
-    where: Mapping[str, str], metrics: Sequence[str], ids: list[str], spec: Spec
-) -> list[tuple[dict[str, Any], ...]]:
-    """Return what is shown of each image on one network, method by method."""
-    scores = [image_scores(spec["scores"].format(**where, metric=metric)) for metric in metrics]
-    methods = []
-    for method in spec["methods"]:
-        shown = []
-        for cell in cells(read_maps(spec, where, method, len(ids)), method["method"], ids, scores):
-            if "uri" in cell:
-                cell |= {"limit": float(f"{cell['limit']:.2g}"), "scores": _short(np.array(cell["scores"]))}
-            shown.append(cell)
-        methods.append(shown)
-    return list(zip(*methods, strict=True))
+def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
+    """Return the images and networks of `maps` that have room on the index page, and how many are ``left_out``."""
+    found = []
+    for held in shown:
+        images, networks = len(held["images"]), len(held["networks"])
+        count, fit = how_many(images, networks * len(shown), methods, held["size"])
+        most = max(1, fit // len(shown))
+        found.append(
+            {
+                **held,
+                "images": held["images"][:count],
+                "networks": held["networks"][:most],
+                "cells": [of_image[:most] for of_image in held["cells"][:count]],
+                "left_out": [images - count, max(networks - most, 0)],
+            }
+        )
+    return found
 
 
 def _short(values: np.ndarray) -> list[Any]:
@@ -122,35 +141,29 @@ def curves(spec: Spec) -> dict[str, Any]:
         ``panels``: dataset, model, weights, number of the response, and for ``probability`` and ``logit`` of the label
         a curve for each method, None where there is none.
     """
-    asked = spec["curves"]
-    wheres = [
-        {"dataset": entry["dataset"]["name"], "model": network["model"], "weights": network["weights"]}
-        for entry in spec["datasets"]
-        for network in entry["networks"]
-    ]
-    methods = [method["method"] for method in spec["methods"]]
-    lines = max(1, 2 * len(wheres) * len(asked["responses"]) * len(methods))
+    responses, methods = spec["curves"], [method["method"] for method in spec["methods"]]
+    wheres = [network["where"] for entry in spec["datasets"] for network in entry["networks"]]
+    lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
-    panels = []
-    for where in wheres:
-        for number, response in enumerate(asked["responses"]):
-            panel = _panel({**where, "response": response["name"]}, shares, spec)
-            panels.append({**where, "response": number, **panel})
-    responses = [{key: response[key] for key in ("settings", "metrics")} for response in asked["responses"]]
-    told = [{"title": title(r["settings"]), "low": low_is_good(r["settings"]), **r} for r in responses]
     return {
         "shares": _short(shares),
         "methods": methods,
-        "responses": told,
-        "panels": panels,
-        "images": asked["images"],
+        "responses": [
+            {"title": title(one["settings"]), "low": low_is_good(one["settings"]), "metrics": one["metrics"]}
+            for one in responses
+        ],
+        "panels": [
+            {**where, "response": number, **_panel({**where, "response": response["name"]}, shares, spec)}
+            for where in wheres
+            for number, response in enumerate(responses)
+        ],
+        "images": spec["evaluated"],
     }
 
 
 def _panel(where: Mapping[str, str], shares: np.ndarray, spec: Spec) -> dict[str, list[Any]]:
-    asked = spec["curves"]
     found: dict[str, list[Any]] = {"probability": [], "logit": []}
-    stored = cache(lambda explainer: _stored(asked["store"].format(**where, explainer=explainer), spec))
+    stored = cache(lambda explainer: _stored(paths.CURVES.format(**where, explainer=explainer), spec))
     for method in spec["methods"]:
         values = stored(method["explainer"])
         if values is None:
@@ -169,9 +182,8 @@ def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:
     if any(read_piece(base, shard)["gap"] for shard in range(spec["shards"])):
         return None
     names = describe(base + ".zarr")["coordinates"]["quantity"]
-    return dict(
-        zip(names, np.moveaxis(read(base + ".zarr", "response", 0, spec["curves"]["images"]), 2, 0), strict=True)
-    )
+    values = read(base + ".zarr", "response", 0, spec["evaluated"])
+    return dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

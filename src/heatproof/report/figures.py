@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from heatproof.report.pictures import COLOURS, limit_of
 
 Panel = TypeVar("Panel")
 # A name with two dollar signs is no formula, and ids in an SVG are the same every time.
@@ -49,7 +52,9 @@ def lay_out(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> l
     return [(axes, panel) for row, line in zip(rows, grid, strict=True) for axes, panel in zip(line, row, strict=False)]
 
 
-def draw_points(axes: Axes, heights: Sequence[float], points: pd.DataFrame, colour: Any, **marker: Any) -> Line2D:
+def draw_points(
+    axes: Axes, heights: Sequence[float] | pd.Series, points: pd.DataFrame, colour: Any, **marker: Any
+) -> Line2D:
     """Draw values with their intervals.
 
     Parameters
@@ -79,3 +84,10 @@ def prepare_rows(axes: Axes, count: int) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def draw_map(axes: Axes, values: np.ndarray) -> float:
+    """Draw a map (H, W) in the colours of all maps, and return the value at which they are full."""
+    limit = limit_of(values)
+    axes.imshow(values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+    return limit

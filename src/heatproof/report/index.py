@@ -1,90 +1,86 @@
-"""The index page: one file that opens from disk, with the tables, maps, curves, claims, and where each number is from.
+"""The pages: one file with all tables, maps, curves, claims and where each number is from; and all maps side by side.
 
-The tables are DataTables, from the copy that the package itables brings; it is written into the page, so that nothing
-is fetched. The page's own script puts names on it as text, never as markup, and its content security policy lets no
-other script run.
+Both open from disk. The tables are DataTables, from the copy that the package itables brings; it is written into the
+page, so that nothing is fetched. The page's own script puts names on it as text, never as markup, and its content
+security policy lets no other script run.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import logging
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
-from heatproof.manifest import read_sealed
+from heatproof.manifest import read_piece, read_sealed, require_manifest
+from heatproof.plan import paths
 from heatproof.provenance import digest
-from heatproof.report import browse
-from heatproof.report.leaderboard import leaderboard, ranking
-from heatproof.report.made_from import link, provenance
-from heatproof.report.numbers import digits_told, interval_told, told
-from heatproof.report.output import publish
-from heatproof.report.page import cell, render
-from heatproof.report.pages import SHARES, accuracy_cells
-from heatproof.report.pictures import SCALE, colours
-from heatproof.report.results import read_text
+from heatproof.report import browse, numbers
+from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
+from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
 log = logging.getLogger(__name__)
 
 # A larger table is linked to and not written into the page.
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
-CLAIM_COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
-CLAIM_COLUMNS += ["quantity", "value", "ci_low", "ci_high", "rule", "basis", "reason"]
+ENDS = ["score", "ci_low", "ci_high"]
+
+Spec = Mapping[str, Any]
 
 
-def report_page(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Write the index page."""
-    tables = {name: read_text(path) for name, path in spec["tables"].items()}
-    page = render(
-        "index.html",
-        title="Which attribution method can be trusted",
-        spec=spec,
-        has=set(tables),
-        ranking=ranking(tables["meta_rank"]),
-        accuracy=_accuracy(tables["accuracy"]),
-        applicability=_applicability(tables["applicability"]),
-        claims=_claims(tables["claims"]) if "claims" in tables else None,
-        checks=tables["captions"].to_dict("records") if "captions" in tables else [],
-        downloads=[_download(path, spec["output"]) for path in spec["tables"].values()],
-        links={name: link(path, spec["output"]) for name, path in spec["links"].items()},
-        data=_data(spec, tables),
-        told=told,
-        scale=SCALE,
-        colours=colours(),
-        **_library(),
-    )
-    size = len(page.encode())
-    (log.warning if size > PAGE_BYTES else log.info)("%d kB", size // 1000)
-    publish(spec, {spec["output"]: page}, spec["tables"].values())
-
-
-def _data(spec: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return what the page's script reads, by the id of the element that holds it."""
-
-    def made_from(**where: str) -> dict[str, str]:
-        path = spec["patterns"]["scores"].format(**where)
-        return {"href": link(path, spec["output"]), "key": (read_sealed(path) or {}).get("key") or ""}
-
-    scores = tables.get("scores", tables["idsds_table"])
+def report_page(spec: Spec, machine: Mapping[str, Any]) -> None:
+    """Write the index page, and the page of maps where images are shown."""
+    tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
+    look = {"scale": SCALE, "colours": colours(), "numbers": numbers}
     data = {
-        "scores-data": leaderboard(scores, spec["directions"], spec["references"], made_from),
+        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec),
         "provenance-data": provenance(spec),
     }
+    made = {}
     if spec["images"]:
+        maps = browse.maps(spec)
+        gallery = {"title": "Attribution maps", "datasets": maps, "methods": spec["methods"], "side": SIDE}
+        made[paths.GALLERY] = render("gallery.html", **gallery, **look)
         named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
-        data["maps-data"] = {"methods": named, "datasets": browse.maps(spec)}
-    if spec.get("curves"):
+        data["maps-data"] = {"methods": named, "datasets": browse.fitting(maps, len(named))}
+    if spec["curves"]:
         ranks = tables["meta_rank"].set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec["references"]]
         data["curves-data"] = {**browse.curves(spec), "best": best[:4], "references": spec["references"]}
-    return data
+    made[paths.PAGE] = render(
+        "index.html",
+        title="Which attribution method can be trusted",
+        spec=spec,
+        tables={name: table.to_dict("records") for name, table in tables.items()},
+        ranking=ranking(tables["meta_rank"]),
+        beside=side_by_side(tables["idsds_table"], spec["references"]),
+        verdicts=Counter(tables["claims"]["verdict"]) if "claims" in tables else {},
+        downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
+        link=link,
+        paths=paths,
+        data=data,
+        **look,
+        **_library(),
+    )
+    for path, page in made.items():
+        size = len(page.encode())
+        (log.warning if path == paths.PAGE and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
+    publish(spec, made, [facts["path"] for facts in spec["tables"].values()])
+
+
+def link(path: str) -> str:
+    """Return the address of a file as seen from the index page, by a relative path."""
+    return quote(Path(os.path.relpath(path, Path(paths.PAGE).parent)).as_posix())
 
 
 def _library() -> dict[str, Any]:
@@ -96,40 +92,141 @@ def _library() -> dict[str, Any]:
     return {"library": script, "library_style": style, "nonce": digest(script), "itables": version("itables")}
 
 
-def _download(path: str, page: str) -> dict[str, Any]:
+def _download(path: str) -> dict[str, Any]:
     content = Path(path).read_bytes()
     fits = len(content) <= DOWNLOAD_BYTES
     uri = "data:text/csv;charset=utf-8;base64," + base64.b64encode(content).decode() if fits else None
-    return {"name": Path(path).name, "uri": uri, "href": link(path, page), "kilobytes": f"{len(content) / 1000:.1f}"}
+    return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{len(content) / 1000:.1f}"}
 
 
-def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
-    rows = [[cell(row["model"]), cell(row["dataset"]), *accuracy_cells(row)] for row in table.to_dict("records")]
-    names = ["model", "dataset", "weights", "grid", "baseline", "in-domain"]
-    heads = [*names, *(key.replace("_", " ") for key in SHARES), "images"]
-    return {"heads": heads, "words": range(len(names)), "kind": "left", "rows": rows}
+# ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def _applicability(table: pd.DataFrame) -> dict[str, Any]:
-    names, numbers = ["explainer", "dataset", "model", "weights", "figure"], ["value", "limit", "images"]
-    rows = [
-        [
-            *(cell(row[key]) for key in names),
-            *(cell(row[key], digits_told(row[key])) for key in numbers),
-            cell(row["gap"]),
-        ]
-        for row in table.to_dict("records")
-    ]
-    heads = [*names, *numbers, "left out, because"]
-    return {"heads": heads, "words": [*range(len(names)), len(heads) - 1], "kind": "text", "rows": rows}
+def leaderboard(table: pd.DataFrame, spec: Spec) -> dict[str, Any]:
+    """Return the scores of all methods for the page's script.
+
+    Parameters
+    ----------
+    table
+        Of idsds_table.csv or scores.csv, as text.
+    spec
+        Has ``directions``, metric to whether higher is better, and ``references``, methods that know no model.
+
+    Returns
+    -------
+    dict
+        ``cases``: one mapping each, with the names, ``higher``, the ``range`` of the metric's intervals over the whole
+        table, with 0 in it, and ``href`` and ``key`` of the scores' manifest. ``rows``: case number, method, score,
+        low, high, distance from the best reference (positive is better), rank, images, undefined images, reason of a
+        gap. None where there is no number.
+    """
+    counts = ["rank", "n_images", "n_undefined"]
+    known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
+    known["above"] = above_reference(known, spec["references"], spec["directions"])
+    ends = known.groupby("metric")[ENDS]
+    low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
+    cases = []
+    for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
+        names = dict(zip(CASE, case, strict=True))
+        manifest, metric = paths.SCORES_MANIFEST.format(**names), names["metric"]
+        of = {"higher": spec["directions"][metric], "range": [_number(low[metric]), _number(high[metric])]}
+        key = (read_sealed(manifest) or {}).get("key") or ""
+        cases.append({**names, **of, "href": link(manifest), "key": key})
+    places = known.groupby(CASE, sort=False).ngroup()
+    values = [[_number(value) for value in row] for row in known[[*ENDS, "above", *counts]].to_numpy()]
+    gaps = known["gap"] if "gap" in known else [""] * len(known)
+    facts = zip(places, known["method"], values, gaps, strict=True)
+    return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def _claims(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the claims with numbers for reading and the kind of the verdict; columns that are not there are empty."""
-    rows = []
-    for row in table.reindex(columns=CLAIM_COLUMNS, fill_value="").to_dict("records"):
-        verdict = row["verdict"].strip().lower()
-        kind = "holds" if verdict == "holds" else "fails" if verdict.startswith("does not") else "open"
-        interval = interval_told(row["ci_low"], row["ci_high"])
-        rows.append({**row, "kind": kind, "interval": interval, "told": told(row["value"])})
-    return {"rows": rows, "counts": Counter(row["verdict"] for row in rows)}
+def _number(value: float) -> float | None:
+    """Return a number with the digits that sort and draw it; None for NaN."""
+    return None if pd.isna(value) else float(f"{value:.6g}")
+
+
+def ranking(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis."""
+    ends = table[["kappa", "ci_low", "ci_high"]].apply(pd.to_numeric).assign(zero=0.0)
+    low, high = ends.min(axis=None), ends.max(axis=None)
+    places = ((ends - low) / ((high - low) or 1.0)).round(4).astype(object)
+    return table.join(places.where(places.notna(), None).add_suffix("_at")).to_dict("records")
+
+
+def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, dict[str, Any]]:
+    """Return dataset to its ``methods``, and ``cases``: (model, weights, metric) to method to the row of the table.
+
+    A row also has how far its score is ``above`` the best reference.
+    """
+    # Of the metrics of patch drops, higher is better.
+    scores = table.assign(score=pd.to_numeric(table["score"]))
+    above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
+    found = {}
+    for dataset, part in table.assign(above=above).groupby("dataset", sort=False):
+        by_case = part.groupby(CASE[1:], sort=False)
+        cases = {case: rows.set_index("method").to_dict("index") for case, rows in by_case}
+        found[dataset] = {"methods": list(dict.fromkeys(part["method"])), "cases": cases}
+    return found
+
+
+# ---- where numbers come from -----------------------------------------------------------------------------------------
+
+
+def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
+    """Yield the kind and name of what each manifest is of, its path, the digest of code that the plan has, and shards.
+
+    From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
+    their number; others have 0 shards. The digest is "" where it stands in the manifest.
+    """
+    for facts in spec["tables"].values():
+        yield "table", Path(facts["path"]).name, facts["manifest"], facts["code"], 0
+    explainers = {method["explainer"]: method for method in spec["methods"]}
+    for entry in spec["datasets"]:
+        name = entry["dataset"]["name"]
+        seen: set[str] = set()
+        for network in entry["networks"]:
+            where = network["where"]
+            of = " · ".join(where.values())
+            for metric in network["scored"]:
+                scores = paths.SCORES_MANIFEST.format(**where, metric=metric)
+                yield "scores", f"{of} · {metric}", scores, spec["codes"].get(metric, ""), 0
+            for explainer, method in explainers.items():
+                base = maps_base(where, method)
+                if base not in seen:
+                    seen.add(base)
+                    yield "maps", f"{name if method['reference'] else of} · {explainer}", base, "", spec["shards"]
+                for response in spec["curves"]:
+                    base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
+                    yield "curves", f"{of} · {explainer} · {response['name']}", base, "", spec["shards"]
+            for grid, baseline in spec["grids"]:
+                base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", spec["drop_shards"]
+            yield "weights", of, paths.WEIGHTS_MANIFEST.format(**where), network["weights_code"], 0
+        yield "dataset", name, entry["dataset"]["manifest"], "", 0
+
+
+def provenance(spec: Spec) -> dict[str, Any]:
+    """Return what the manifests say.
+
+    Returns
+    -------
+    dict
+        ``rows``: what, of, href, path, key, key of config slice and code, code digest ("" where it stands in the key
+        alone), seed, images, device. ``versions``: each set of library versions with how many manifests have it.
+    """
+    rows: list[list[Any]] = []
+    versions: Counter[str] = Counter()
+    for what, of, path, code, shards in manifests(spec):
+        if shards:
+            made, path = read_piece(path, 0), f"{path}.0.json"
+            of += f" (first of {shards} shards)" if shards > 1 else ""
+        else:
+            made = require_manifest(path) if os.path.exists(path) else {}
+        made_by = made.get("made_by", {})
+        keys = [made.get("key") or "", made.get("spec_key") or "", code or made_by.get("code") or ""]
+        images = made["images"][1] if "images" in made else None
+        seed, device = made_by.get("seed", spec["seed"]), made.get("device") or ""
+        rows.append([what, of, link(path), path, *keys, seed, images, device])
+        if "versions" in made:
+            versions[json.dumps(made["versions"], sort_keys=True)] += 1
+    distinct = [{"libraries": json.loads(told), "count": count} for told, count in versions.items()]
+    return {"rows": rows, "versions": distinct}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,34 +45,25 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
-    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in DATASETS.values()]
     used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
-    return {"Datasets": _described(rows), f"In {whose}": _columns(used)}
+    return {"Datasets": _entries(DATASETS), f"In {whose}": _columns(used)}
 
 
 def _models(plan: Plan, whose: str) -> Sections:
-    rows = [(entry.name, entry.summary, _options(entry.options)) for entry in ARCHITECTURES.values()]
     used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
-    return {"Architectures": _described(rows), f"Models in {whose}": _columns(used)}
+    return {"Architectures": _entries(ARCHITECTURES), f"Models in {whose}": _columns(used)}
 
 
 def _explainers(plan: Plan, whose: str) -> Sections:
-    rows = []
-    for entry in EXPLAINERS.values():
-        extra = []
-        if len(entry.maps) > 1:
-            extra.append("makes " + ", ".join(entry.maps))
-        if entry.needs:
-            extra.append("needs the model's " + ", ".join(sorted(entry.needs)))
-        if not entry.uses_model:
-            extra.append("knows no model: a reference")
-        rows.append((entry.name, entry.summary, *extra, _options(entry.options)))
     others = [
         (name, _of(entry.kind, entry.options))
         for name, entry in plan.explainers.items()
         if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
     ]
-    return {"Explainers": _described(rows), f"With other names or options in {whose}": _columns(others)}
+    return {
+        "Explainers": _entries(EXPLAINERS, _facts_of_explainer),
+        f"With other names or options in {whose}": _columns(others),
+    }
 
 
 def _methods(plan: Plan, whose: str) -> Sections:
@@ -85,16 +77,12 @@ def _methods(plan: Plan, whose: str) -> Sections:
 
 
 def _metrics(plan: Plan, whose: str) -> Sections:
-    rows = []
-    for entry in METRICS.values():
-        better = "higher" if entry.higher_is_better else "lower"
-        facts = f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
-        rows.append((entry.name, entry.summary, facts, entry.source, _options(entry.options)))
-    networks = [(weights, model) for weights in plan.weights for _, model in plan.pairs()]
-    used = dict.fromkeys((weights, ", ".join(plan.metrics_of(weights, model))) for weights, model in networks)
+    used = dict.fromkeys(
+        (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
+    )
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
     return {
-        "Metrics": _described(rows),
+        "Metrics": _entries(METRICS, _facts_of_metric),
         f"Of patch drops by weights, in {whose}": _columns(list(used)),
         f"Further metrics in {whose}": _columns(named),
     }
@@ -133,24 +121,35 @@ def _of(kind: str, options: Mapping[str, Any]) -> str:
     return f"{kind} ({_settings(options)})" if options else kind
 
 
-def _described(rows: Sequence[Sequence[str]]) -> list[str]:
+def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> list[str]:
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
-    width = max(len(row[0]) for row in rows)
     lines = []
-    for name, summary, *more in rows:
-        lines.append(f"{name:<{width}}  {summary}")
-        lines += [" " * (width + 2) + text for text in more if text]
-    return lines
+    for entry in table.values():
+        more = [text for text in (*facts(entry), _options(entry.options)) if text]
+        lines += [(entry.name, entry.summary), *(("", text) for text in more)]
+    return _columns(lines)
 
 
-def _columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
-    flush = set(right)
+def _facts_of_explainer(entry: Any) -> Iterator[str]:
+    if len(entry.maps) > 1:
+        yield "makes " + ", ".join(entry.maps)
+    if entry.needs:
+        yield "needs the model's " + ", ".join(sorted(entry.needs))
+    if not entry.uses_model:
+        yield "knows no model: a reference"
+
+
+def _facts_of_metric(entry: Any) -> Iterator[str]:
+    better = "higher" if entry.higher_is_better else "lower"
+    yield f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
+    yield entry.source
+
+
+def _columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [[">" if place in right else "<", width] for place, width in enumerate(widths)]
     return [
-        "  ".join(
-            text.rjust(width) if place in flush else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join(f"{text:{side}{width}}" for text, (side, width) in zip(row, aligned, strict=True)).rstrip()
         for row in rows
     ]
 
@@ -195,8 +194,6 @@ def _made_by(stored: Stored) -> str:
 
 
 def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
+    power = min(int(math.log10(max(size, 1)) // 3), 3)
+    size, unit = size / 1000**power, ("B", "kB", "MB", "GB")[power]
+    return f"{size:.1f} {unit}" if power and size < 10 else f"{size:.0f} {unit}"

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
-from heatproof.report.figures import plain
-from heatproof.report.maps import image_scores, read_maps
+from heatproof.plan import paths
+from heatproof.report.figures import draw_map, plain
 from heatproof.report.numbers import score_told
-from heatproof.report.output import publish, save
-from heatproof.report.pictures import COLOURS, channels_last, limit_of
+from heatproof.report.pictures import channels_last, image_scores, read_maps
+from heatproof.report.results import publish, save
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
@@ -36,23 +35,22 @@ class Row:
 def montage(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
-    for dataset, model, weights, metric in spec["networks"]:
-        opened = open_dataset(spec["datasets"][dataset])
+    for where in spec["cases"]:
+        opened = open_dataset(spec["datasets"][where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec["images"]]
-        where = {"dataset": dataset, "model": model, "weights": weights}
-        files.append(spec["scores"].format(**where, metric=metric))
-        scores = image_scores(files[-1])
+        scores = image_scores(where)
         means = scores.groupby(level="method").mean()
         rows = []
         for method in spec["methods"]:
-            maps, name = read_maps(spec, where, method, spec["images"]), method["method"]
+            maps, name = read_maps(where, method, spec["images"]), method["method"]
             if not isinstance(maps, str):
                 each = [float(scores.get((name, image), np.nan)) for image in ids]
                 rows.append(Row(name, float(means.get(name, np.nan)), maps, each))
         # Best first; what is undefined everywhere comes last.
         rows.sort(key=lambda row: (math.isnan(row.mean), -row.mean))
-        title = f"{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images"
-        outputs.append(spec["output"].format(dataset=dataset, model=model))
+        title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
+        files.append(paths.SCORES.format(**where))
+        outputs.append(paths.MONTAGE.format(**where))
         save(draw_montage(opened.images("evaluation", 0, spec["images"]), rows, title), outputs[-1])
     publish(spec, dict.fromkeys(outputs), files)
 
@@ -79,29 +77,27 @@ def draw_montage(images: np.ndarray, rows: Sequence[Row], title: str) -> Figure:
     blocks = max(1, -(-len(rows) // MOST_ROWS))
     height = max(1, -(-len(rows) // blocks))
     names = NAME * max([len(row.method) for row in rows] or [1]) + 0.15
-    wide, tall = names + len(images) * CELL + 0.15, CELL + SCORE
-    size = (max(blocks * wide, 4.5), (height + 1) * tall + 0.35)
-    figure = Figure(figsize=size, facecolor="white")
-
-    def cell(block: int, row: int, column: int) -> Axes:
-        left = block * wide + names + column * CELL
-        bottom = size[1] - 0.35 - (row + 1) * tall + SCORE
-        axes = figure.add_axes((left / size[0], bottom / size[1], 0.94 * CELL / size[0], 0.94 * CELL / size[1]))
+    width, tall = max(blocks * (names + len(images) * CELL + 0.15), 4.5), (height + 1) * (CELL + SCORE) + 0.35
+    figure = Figure(figsize=(width, tall), facecolor="white")
+    grid = figure.subplots(
+        height + 1,
+        blocks * (len(images) + 1),
+        squeeze=False,
+        width_ratios=[names / CELL, *[1] * len(images)] * blocks,
+        gridspec_kw={"top": 1 - 0.35 / tall, "bottom": SCORE / tall, "left": 0, "right": 0.99, "wspace": 0.06},
+    )
+    for axes in grid.flat:
         axes.set_axis_off()
-        return axes
-
-    for block in range(blocks):
-        for column, image in enumerate(images):
-            cell(block, 0, column).imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
+    cells = grid.reshape(height + 1, blocks, len(images) + 1)
+    for first in cells[0]:
+        for axes, image in zip(first[1:], images, strict=True):
+            axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
     for place, row in enumerate(rows):
         block, line = divmod(place, height)
-        for column, (values, score) in enumerate(zip(row.maps, row.scores, strict=True)):
-            axes = cell(block, line + 1, column)
-            limit = limit_of(values) or 1.0
-            axes.imshow(values, cmap=COLOURS, vmin=-limit, vmax=limit, interpolation="nearest")
+        label, *own = cells[line + 1, block]
+        label.text(0.97, 0.5, f"{row.method}\n{score_told(row.mean)}", ha="right", va="center", size=7)
+        for axes, values, score in zip(own, row.maps, row.scores, strict=True):
+            draw_map(axes, values)
             axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
-        left, middle = block * wide + names - 0.06, size[1] - 0.35 - (line + 1.5) * tall + SCORE / 2
-        name = f"{row.method}\n{score_told(row.mean)}"
-        figure.text(left / size[0], middle / size[1], name, ha="right", va="center", size=7)
-    figure.text(0.01, 1 - 0.08 / size[1], title, ha="left", va="top", size=8.5, weight="bold")
+    figure.text(0.01, 1 - 0.08 / tall, title, ha="left", va="top", size=8.5, weight="bold")
     return figure

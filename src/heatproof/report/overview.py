@@ -11,10 +11,10 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.manifest import checked
+from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.figures import broken, lay_out, new_figure, plain
-from heatproof.report.output import publish
-from heatproof.report.results import CASE, NETWORK
+from heatproof.report.results import CASE, NETWORK, publish
 
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
@@ -25,17 +25,18 @@ def overview(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
     # Names stay text whatever they look like.
     names = dict.fromkeys([*CASE, "method"], str)
-    scores = pd.read_csv(checked(spec["scores"]), dtype=names, keep_default_na=False, na_values={"score": [""]})
+    scores = pd.read_csv(checked(paths.SCORES_TABLE), dtype=names, keep_default_na=False, na_values={"score": [""]})
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
-    captions = [[spec["places_png"], *told_places(places)], [spec["dual_png"], *told_dual(dual)]]
+    pictures = [paths.OVERVIEW["places_png"], paths.OVERVIEW["dual_png"]]
+    captions = [[path, *said] for path, said in zip(pictures, (told_places(places), told_dual(dual)), strict=True)]
     made: dict[str, Any] = {
-        spec["places"]: places,
-        spec["dual"]: dual,
-        spec["places_png"]: draw_places(places),
-        spec["dual_png"]: draw_dual(dual),
-        spec["captions"]: pd.DataFrame(captions, columns=CAPTIONS),
+        "places": places,
+        "dual": dual,
+        "places_png": draw_places(places),
+        "dual_png": draw_dual(dual),
+        "captions": pd.DataFrame(captions, columns=CAPTIONS),
     }
-    publish(spec, made, [spec["scores"]])
+    publish(spec, {paths.OVERVIEW[name]: content for name, content in made.items()}, [paths.SCORES_TABLE])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -177,8 +178,9 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
         # The corners of the cloud are what is read; a name at each point would hide them all.
-        for method, soundness, completeness in _corners(part):
-            axes.annotate(method, (completeness, soundness), fontsize=7, xytext=(3, 4), textcoords="offset points")
+        for row in _corners(part).to_dict("records"):
+            place = (row["completeness"], row["soundness"])
+            axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
         axes.set_title(f"{model}, {weights} ({dataset})", fontsize=9)
         axes.set(xlabel="completeness", ylabel="soundness")
         axes.margins(0.18)
@@ -186,16 +188,12 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     return figure
 
 
-def _corners(part: pd.DataFrame) -> list[tuple[str, float, float]]:
-    """Return the methods that alone have the largest or smallest of one of the two, with both."""
-    found = {}
-    for key in ("soundness", "completeness"):
-        values = part[key].round(6)
-        for end in (values.max(), values.min()):
-            at = part[values == end]
-            if len(at) == 1:
-                found[str(at["method"].iloc[0])] = (float(at["soundness"].iloc[0]), float(at["completeness"].iloc[0]))
-    return [(method, *both) for method, both in found.items()]
+def _corners(part: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the methods that alone have the largest or smallest of one of the two."""
+    found = []
+    for values in (part["soundness"].round(6), part["completeness"].round(6)):
+        found.append(part[values.isin([values.max(), values.min()]) & ~values.duplicated(keep=False)])
+    return pd.concat(found).drop_duplicates("method")
 
 
 def _wide(places: pd.DataFrame) -> pd.DataFrame:

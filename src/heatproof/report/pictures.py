@@ -1,4 +1,4 @@
-"""Maps as pictures: one scale and one colour map for all of them.
+"""Maps as pictures, with their scores: one scale and one colour map for all of them.
 
 Red speaks for the class, blue against it, and zero is always the same near-white. Colours are full at the 99th
 percentile of the absolute values of one map, so that a few outliers do not fade all else.
@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
+
+from heatproof.data.registry import Dataset
+from heatproof.manifest import read_piece
+from heatproof.metrics.scored import read_parquet
+from heatproof.plan import paths
+from heatproof.store import read
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
+# Pixels of the longest side: large enough to see, small enough that a page of hundreds of maps opens at once.
+SIDE = 96
 SCALE = "full colour at the 99th percentile of the absolute values of each map, zero is white"
 
 
@@ -98,3 +109,46 @@ def _png(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
+
+
+def maps_base(where: Mapping[str, str], method: Mapping[str, Any]) -> str:
+    """Return the path of the store of a method's maps, without its ending; a reference's belong to the dataset."""
+    pattern = paths.REFERENCE_MAPS if method["reference"] else paths.MAPS
+    return pattern.format(**where, explainer=method["explainer"])
+
+
+def image_scores(where: Mapping[str, str]) -> pd.Series:
+    """Return the scores of a test case (dataset, model, weights, metric), by method and image."""
+    columns = ["method", "image", "score"]
+    return read_parquet(paths.SCORES.format(**where), columns=columns).set_index(columns[:2])["score"]
+
+
+def read_maps(where: Mapping[str, str], method: Mapping[str, Any], images: int) -> np.ndarray | str:
+    """Return a method's maps of the first images (N, H, W) under its transform, or the reason why there are none.
+
+    Parameters
+    ----------
+    where
+        Dataset, model and weights.
+    method
+        Has its ``explainer``, ``index``, ``transform``, and whether it is a ``reference``.
+    images
+        How many.
+
+    Raises
+    ------
+    HeatproofError
+        If the maps or their manifest are missing or damaged.
+    """
+    base = maps_base(where, method)
+    gap = read_piece(base, 0)["gap"]
+    if gap:
+        return str(gap)
+    return transformed(read(base + ".zarr", "attribution", 0, images)[:, method["index"]], method["transform"])
+
+
+def label_of(dataset: Dataset, number: int) -> str:
+    """Return what the label of an image of the evaluation split is called."""
+    label = int(dataset.splits["evaluation"].labels[number])
+    name = dataset.class_names[label]
+    return name if name == str(label) else f"{label}, {name}"

@@ -21,8 +21,7 @@ from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.report.figures import new_figure, plain
 from heatproof.report.foreign import read_scores
-from heatproof.report.output import save
-from heatproof.report.results import CASE
+from heatproof.report.results import CASE, save
 from heatproof.store import write_table
 
 # Rows of a printed table.
@@ -33,26 +32,16 @@ WITH_NUMBERS, WITH_NAMES = 15, 60
 
 @dataclass(frozen=True)
 class Ranking:
-    """What `rank_table` finds: tidy tables, and the matrices of the test cases in `names`."""
+    """What `rank_table` finds: Meta-Rank, and the agreement of the test cases in `names`.
+
+    The other tables, by the name of their file, tell how far the ranking can be believed.
+    """
 
     meta_rank: pd.DataFrame
     names: list[str]
     agreement: Agreement
-    groups: pd.DataFrame
-    by_method: pd.DataFrame
-    by_case: pd.DataFrame
-    families: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
     note: str
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Return what tells how far the ranking can be believed, by the name of its file."""
-        return {
-            "consistency": pairs_of(self),
-            "consistency_groups": self.groups,
-            "stability_methods": self.by_method,
-            "stability_cases": self.by_case,
-            "families": self.families,
-        }
 
 
 def rank(
@@ -88,7 +77,7 @@ def rank(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise HeatproofError(f"{folder} is a file: name a folder for the results.")
-    for name, table in {"meta_rank": found.meta_rank, **found.tables()}.items():
+    for name, table in {"meta_rank": found.meta_rank, **found.tables}.items():
         if len(table):
             write_table(table, folder / f"{name}.csv")
     save(draw(found), folder / "consistency.png")
@@ -124,18 +113,19 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
     factors = cases.assign(metric=split.str[0], order=split.str[1])
     values, names = wide.to_numpy(), case_names(cases)
     agree = agreement(values)
+    first, second = np.triu_indices(len(names), 1)
+    one, other = (np.array(names, dtype=object)[places] for places in (first, second))
+    pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
     by_method, by_case = stability(values, wide.columns.tolist(), names)
-    several = scores["image"].nunique() if "image" in scores else 0
-    return Ranking(
-        meta_rank=ranked,
-        names=names,
-        agreement=agree,
-        groups=group_means(agree, factors, seed=seed, level=level),
-        by_method=by_method,
-        by_case=by_case,
-        families=family_leaderboards(ranked, families),
-        note=f"over test cases and {several} images" if several else "over test cases",
-    )
+    tables = {
+        "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
+        "consistency_groups": group_means(agree, factors, seed=seed, level=level),
+        "stability_methods": by_method,
+        "stability_cases": by_case,
+        "families": family_leaderboards(ranked, families),
+    }
+    several = f" and {scores['image'].nunique()} images" if "image" in scores else ""
+    return Ranking(ranked, names, agree, tables, f"over test cases{several}")
 
 
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
@@ -151,14 +141,6 @@ def case_names(cases: pd.DataFrame) -> list[str]:
     """Name test cases by what tells them apart."""
     varied = [column for column in CASE if cases[column].nunique() > 1] or CASE
     return [" · ".join(filter(None, row)) for row in cases[varied].itertuples(index=False)]
-
-
-def pairs_of(found: Ranking) -> pd.DataFrame:
-    """Return one row for every two test cases."""
-    first, second = np.triu_indices(len(found.names), 1)
-    names = np.array(found.names, dtype=object)
-    values = {name: getattr(found.agreement, name)[first, second] for name in ("spearman", "kendall", "shared")}
-    return pd.DataFrame({"case": names[first], "other_case": names[second]} | values)
 
 
 @plain
@@ -206,26 +188,25 @@ def told(found: Ranking, level: float) -> str:
     ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
     columns = ["rank", "method", "kappa", "interval", "n_cases", "bradley_terry"]
     parts.append(_printed(f"Meta-Rank, κ with {level:.0%} interval {found.note}; higher is better", ranked[columns]))
-    if len(found.families):
-        best = found.families[found.families["place"] == 1]
+    families, groups = found.tables["families"], found.tables["consistency_groups"]
+    if len(families):
+        best = families[families["place"] == 1]
         parts.append(_printed("Best of each family", best[["family", "method", "kappa", "rank", "n_methods"]]))
     if count > 1:
-        moved = found.by_method.sort_values(["largest_change", "rank"], ascending=[False, True])
+        moved = found.tables["stability_methods"].sort_values(["largest_change", "rank"], ascending=[False, True])
         parts.append(_printed("Ranks when one test case is left out, least steady first", moved))
-        moving = found.by_case.sort_values(["spearman", "case"])
+        moving = found.tables["stability_cases"].sort_values(["spearman", "case"])
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
         # With one factor all of its pairs are any two.
-        known = found.groups if found.groups["factor"].nunique() > 2 else found.groups.head(1)
-        groups = known[known["n_pairs"] > 0]
-        groups = groups.assign(
-            spearman_interval=_interval(groups, "spearman_low", "spearman_high"),
-            kendall_interval=_interval(groups, "kendall_low", "kendall_high"),
-        )
+        known = groups if groups["factor"].nunique() > 2 else groups.head(1)
+        known = known[known["n_pairs"] > 0]
+        for name in ("spearman", "kendall"):
+            known = known.assign(**{f"{name}_interval": _interval(known, f"{name}_low", f"{name}_high")})
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
         few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
-        parts.append(_printed(title, groups[shown], limit=None) if len(groups) else few)
+        parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, withStroke
@@ -22,17 +22,17 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
-from heatproof.report.figures import plain
-from heatproof.report.maps import label_of
+from heatproof.report.figures import broken, draw_map, lay_out, new_figure, plain
 from heatproof.report.numbers import formatted, rounded, score_told
-from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, limit_of, transformed
+from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, transformed
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read, written_aside
 
 DPI = 150
-# Inches.
-WIDTH, PANEL, GAP, TITLE, FOOT, MARGIN = 5.5, 1.75, 0.22, 0.62, 0.74, 0.3
+# Inches; the frame is what stands above and below all panels.
+WIDTH, PANEL, GAP, FRAME, MARGIN = 5.5, 1.75, 0.22, 1.36, 0.3
 HEAD, NOTE = 0.36, 0.3
+SCALES = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
 
 
 @dataclass(frozen=True)
@@ -220,65 +220,54 @@ def _figure(
     # Numbers in patches need room, whatever the grid.
     side = max(PANEL, 0.4 * grid) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
-    count = len(panels) + 1 + (drops is not None)
-    columns = min(count, max(3, math.ceil(math.sqrt(count * 1.5))))
-    rows = math.ceil(count / columns)
-    width = max(WIDTH, 2 * MARGIN + columns * side + (columns - 1) * GAP)
-    height = TITLE + FOOT + rows * (side + HEAD + note)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-    figure.text(MARGIN / width, 1 - 0.25 / height, heading[0], size=11, weight="bold", va="center")
-    figure.text(MARGIN / width, 1 - 0.45 / height, heading[1], size=9, color="0.35", va="center")
-
-    def place(number: int) -> Axes:
-        row, column = divmod(number, columns)
-        left = MARGIN + column * (side + GAP)
-        bottom = height - TITLE - HEAD - side - row * (side + HEAD + note)
-        axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
+    shown: list[Any] = ["input", *([drops] if drops else []), *panels]
+    columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
+    rows = broken(shown, columns)
+    height = FRAME + len(rows) * (side + HEAD + note)
+    figure = new_figure(max(WIDTH, 2 * MARGIN + columns * (side + GAP)), height)
+    figure.suptitle("\n".join(heading), x=0.02, ha="left", size=11, weight="bold")
+    figure.supxlabel(SCALES, x=0.02, ha="left", size=6.5, color="0.35")
+    laid = lay_out(figure, rows)
+    for axes, panel in laid:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.6", linewidth=0.6)
-        return axes
-
-    axes = place(0)
-    axes.imshow(pixels, interpolation="nearest")
-    _titles(axes, "input image", "", side)
-    if grid:
-        _draw_grid(axes, pixels.shape[:2], grid)
-    if drops:
-        _draw_drops(place(1), pixels, drops, side)
-    for number, panel in enumerate(panels, start=count - len(panels)):
-        _draw_map(place(number), panel, grid, drops, side)
-    _colour_bar(figure, width, height)
-
+        if isinstance(panel, Panel):
+            _draw_map(axes, panel, grid, drops, side)
+        elif isinstance(panel, Drops):
+            _draw_drops(axes, pixels, panel, side)
+        else:
+            axes.imshow(pixels, interpolation="nearest")
+            _titles(axes, "input image", "", side)
+            _draw_grid(axes, pixels.shape[:2], grid or 1)
+    colours = ScalarMappable(Normalize(-1, 1), COLOURS)
+    bar = figure.colorbar(
+        colours, ax=[axes for axes, _ in laid], location="bottom", anchor=(0, 0), shrink=0.4, aspect=26
+    )
+    bar.set_ticks([-1, 0, 1], labels=["against the class", "0", "for it"], size=6.5, color="0.25")
+    bar.outline.set(edgecolor="0.6", linewidth=0.6)
     return figure
 
 
 def _titles(axes: Axes, title: str, note: str, side: float) -> None:
-    # Characters that fit beside each other at 8 points.
-    room = int(side * 14)
-    parts = title.replace("_", "_ ").split(" ") if len(title) > room else [title]
-    lines = [""]
-    for part in parts:
-        if lines[-1] and len(lines[-1] + part) > room:
-            lines.append("")
-        lines[-1] += part
-    axes.set_title("\n".join(lines), size=8, pad=4, linespacing=1.0)
+    # Characters that fit beside each other at 8 points; names break behind an underscore.
+    lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
+    axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
     axes.set_xlabel(note, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
 
 
 def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, side: float) -> None:
     if panel.values is None:
         axes.set_facecolor("0.94")
+        axes.set_box_aspect(1)
         reason = textwrap.fill(f"does not apply: {panel.gap}", int(side * 13))
         axes.text(0.5, 0.5, reason, size=6.5, color="0.3", ha="center", va="center", transform=axes.transAxes)
         _titles(axes, panel.method, "", side)
         return
-    limit = limit_of(panel.values)
-    axes.imshow(panel.values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+    limit = draw_map(axes, panel.values)
     low, high = (formatted(value, ".2g") for value in (panel.values.min(), panel.values.max()))
     notes = [f"{low} to {high}, full colour ±{limit:.2g}" if limit else "zero everywhere"]
     if grid:
         sums = patch_sums(panel.values[None], grid)[0]
-        _draw_grid(axes, panel.values.shape, grid)
         notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
@@ -287,74 +276,45 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
 
 
 def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> None:
-    grey = np.repeat(pixels.mean(-1, keepdims=True), 3, axis=-1)
-    axes.imshow(0.55 + 0.45 * grey, interpolation="nearest")
-    limit = float(np.abs(drops.values).max()) or 1.0
-    tint = colormaps[COLOURS](Normalize(-limit, limit)(drops.values)).reshape(drops.grid, drops.grid, 4)
-    tint[..., 3] = 0.55
     height, width = pixels.shape[:2]
-    axes.imshow(tint, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
-    _draw_grid(axes, (height, width), drops.grid)
+    axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    limit = float(np.abs(drops.values).max()) or 1.0
+    tint, extent = drops.values.reshape(drops.grid, drops.grid), (-0.5, width - 0.5, height - 0.5, -0.5)
+    axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
-    logit = formatted(drops.logit, ".3g")
     told = f", numbers{unit}" if unit else ""
-    note = f"baseline {drops.baseline}{told}\nlogit of the intact image {logit}\npredicted class {drops.predicted}"
-    _titles(axes, "logit drop without patch", note, side)
+    note = f"baseline {drops.baseline}{told}\nlogit of the intact image {formatted(drops.logit, '.3g')}"
+    _titles(axes, "logit drop without patch", f"{note}\npredicted class {drops.predicted}", side)
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
-    height, width = shape
     # Dark on light, so that the lines are seen on any image.
-    look: dict[str, Any] = {
-        "color": "0.25",
-        "linewidth": 0.5,
-        "path_effects": [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()],
-    }
+    light = [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()]
     for step in range(1, grid):
-        axes.axhline(height * step / grid - 0.5, **look)
-        axes.axvline(width * step / grid - 0.5, **look)
+        axes.axhline(shape[0] * step / grid - 0.5, color="0.25", linewidth=0.5, path_effects=light)
+        axes.axvline(shape[1] * step / grid - 0.5, color="0.25", linewidth=0.5, path_effects=light)
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: int) -> str:
-    """Write a number into each patch, row by row, all by one power of ten; return what to say of that power."""
+    """Draw the grid and a number in each patch, all by one power of ten; return what to say of that power."""
     largest = float(np.abs(values).max())
     power = math.floor(math.log10(largest)) if largest else 0
     power = 0 if power in (0, 1) else power
-    height, width = shape
+    _draw_grid(axes, shape, grid)
+    light = [withStroke(linewidth=1.6, foreground="white")]
     for patch, value in enumerate(values):
-        row, column = divmod(patch, grid)
-        axes.text(
-            (column + 0.5) * width / grid - 0.5,
-            (row + 0.5) * height / grid - 0.5,
-            rounded(value / 10**power, 1),
-            size=6.5,
-            ha="center",
-            va="center",
-            path_effects=[withStroke(linewidth=1.6, foreground="white")],
-        )
+        y, x = ((place + 0.5) * length / grid - 0.5 for place, length in zip(divmod(patch, grid), shape, strict=True))
+        axes.text(x, y, rounded(value / 10**power, 1), size=6.5, ha="center", va="center", path_effects=light)
     return f" ×10{str(power).translate(_RAISED)}" if power else ""
-
-
-def _colour_bar(figure: Figure, width: float, height: float) -> None:
-    axes = figure.add_axes((MARGIN / width, 0.5 / height, 2.6 / width, 0.1 / height))
-    axes.imshow(np.linspace(-1, 1, 255)[None], cmap=COLOURS, aspect="auto", extent=(-1, 1, 0, 1))
-    axes.set(yticks=[])
-    axes.set_xticks([-1, 0, 1], ["against the class", "0", "for it"], size=6.5, color="0.25")
-    axes.tick_params(length=2, pad=2, color="0.6")
-    axes.get_xticklabels()[0].set(ha="left")
-    axes.get_xticklabels()[-1].set(ha="right")
-    axes.spines[:].set(color="0.6", linewidth=0.6)
-    note = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
-    figure.text(MARGIN / width, 0.2 / height, note, size=6.5, color="0.35", va="center")
 
 
 def _save(figure: Figure, output: Path) -> None:
     try:
         with written_aside(output) as aside:
-            figure.savefig(aside, format=output.suffix[1:] or "png")
+            figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))
         raise HeatproofError(f"{output} cannot be drawn as {output.suffix!r}: end it in one of {known}.") from None

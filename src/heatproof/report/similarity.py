@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,12 @@ from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_piece
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
+from heatproof.plan import paths
+from heatproof.plan.case import Network
+from heatproof.plan.paths import PRETRAINED
 from heatproof.report.figures import lay_out, new_figure, plain
-from heatproof.report.output import publish
 from heatproof.report.pictures import channels_last
+from heatproof.report.results import publish
 from heatproof.store import read
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
@@ -29,30 +31,23 @@ MOST = 9
 SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Net:
-    """One network of a dataset: its model and weights."""
-
-    model: str
-    weights: str
-
-
 def similarity(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
     table = similarity_table(spec)
-    figures = {spec["figure"]: draw_similarity(table), spec["exciting"]: draw_exciting(spec)}
-    publish(spec, {spec["output"]: table, **figures}, _manifests(spec))
+    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
+    publish(spec, {paths.SIMILARITY[name]: content for name, content in made.items()}, _manifests(spec))
 
 
 def _manifests(spec: Mapping[str, Any]) -> list[str]:
     """Return the manifests of all stores that are read."""
-    bases = []
-    for entry in spec["datasets"]:
-        for model, weights in entry["models"].items():
-            for net in (Net(model, name) for name in weights):
-                dataset = entry["dataset"]["name"]
-                bases += [_base(spec[key], dataset, net) for key in ("drops", "channels")]
-                bases += [_base(spec["maps"], dataset, net, explainer=e["name"]) for e in spec["explainers"]]
+    networks = [
+        Network(entry["dataset"]["name"], model, name)
+        for entry in spec["datasets"]
+        for model, weights in entry["models"].items()
+        for name in weights
+    ]
+    maps = [paths.at(paths.MAPS, explainer=explainer["name"]) for explainer in spec["explainers"]]
+    bases = [_base(pattern, net) for net in networks for pattern in (spec["drops"], paths.CHANNELS, *maps)]
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
 
 
@@ -88,10 +83,9 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
     """
     rows = []
     for entry in spec["datasets"]:
-        dataset = entry["dataset"]["name"]
-        for kind, one, two in _pairs(entry["models"]):
-            where = dict(zip(PAIR, (dataset, kind, one.model, one.weights, two.model, two.weights), strict=True))
-            for found in _compared(spec, dataset, one, two):
+        for kind, one, two in _pairs(entry):
+            where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
+            for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
                 summary = summarise(values[None], spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
                 (mean,), (low,), (high,), (n,) = (summary[key] for key in ("mean", "ci_low", "ci_high", "n_images"))
@@ -99,20 +93,20 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _pairs(models: Mapping[str, list[str]]) -> Iterator[tuple[str, Net, Net]]:
-    for model, weights in models.items():
-        if "pretrained" in weights:
+def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
+    """Yield the pairs of networks of a dataset that are compared."""
+    base = []
+    for model, weights in entry["models"].items():
+        if PRETRAINED in weights:
+            base.append(Network(entry["dataset"]["name"], model, PRETRAINED))
             for other in weights:
-                if other != "pretrained":
-                    yield "finetuning", Net(model, "pretrained"), Net(model, other)
-    base = [Net(model, "pretrained") for model, weights in models.items() if "pretrained" in weights]
-    for one, two in itertools.combinations(base, 2):
-        yield "unrelated", one, two
+                if other != PRETRAINED:
+                    yield "finetuning", base[-1], Network(*base[-1][:2], other)
+    yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(spec: Mapping[str, Any], dataset: str, one: Net, two: Net) -> Iterator[dict[str, Any]]:
-    said = [_said(spec, dataset, net) for net in (one, two)]
-    first, second = said
+def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
+    first, second = said = [_said(spec, net) for net in (one, two)]
     probabilities = [np.exp(values["log_probability"]) for values in said]
     yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
@@ -120,7 +114,7 @@ def _compared(spec: Mapping[str, Any], dataset: str, one: Net, two: Net) -> Iter
     right = [(values["target_rank"] < 1).astype(float) for values in said]
     yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
     for explainer in spec["explainers"]:
-        bases = [_base(spec["maps"], dataset, net, explainer=explainer["name"]) for net in (one, two)]
+        bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_piece(base, 0)["gap"] for base in bases):
             continue
         maps = [read(f"{base}.zarr", "attribution", 0, spec["images"]) for base in bases]
@@ -129,9 +123,9 @@ def _compared(spec: Mapping[str, Any], dataset: str, one: Net, two: Net) -> Iter
             labels = {"explainer": explainer["name"], "map": name}
             yield {"quantity": "maps", **labels, "values": np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)}
             yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
-    if _have_channels(spec, dataset, (one, two)):
+    if _have_channels(one, two):
         most = min(MOST, spec["images"] // 2)
-        shared = shared_images(_channels(spec, dataset, one), _channels(spec, dataset, two), most)
+        shared = shared_images(_channels(spec, one), _channels(spec, two), most)
         yield {"quantity": "exciting", "values": shared, "chance": most / spec["images"]}
 
 
@@ -164,24 +158,22 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(spec: Mapping[str, Any], dataset: str, net: Net) -> dict[str, np.ndarray]:
-    store = _base(spec["drops"], dataset, net) + ".zarr"
-    return {
-        name: read(store, name, 0, spec["images"])[:, 0]
-        for name in ("logit", "log_probability", "predicted", "target_rank")
-    }
+def _said(spec: Mapping[str, Any], net: Network) -> dict[str, np.ndarray]:
+    """Return what a network says of the intact images."""
+    names = ("logit", "log_probability", "predicted", "target_rank")
+    return {name: read(_base(spec["drops"], net) + ".zarr", name, 0, spec["images"])[:, 0] for name in names}
 
 
-def _channels(spec: Mapping[str, Any], dataset: str, net: Net) -> np.ndarray:
-    return read(_base(spec["channels"], dataset, net) + ".zarr", "activation", 0, spec["images"])
+def _channels(spec: Mapping[str, Any], net: Network) -> np.ndarray:
+    return read(_base(paths.CHANNELS, net) + ".zarr", "activation", 0, spec["images"])
 
 
-def _base(pattern: str, dataset: str, net: Net, **more: str) -> str:
-    return pattern.format(dataset=dataset, model=net.model, weights=net.weights, **more)
+def _base(pattern: str, net: Network, **more: str) -> str:
+    return pattern.format(**net._asdict(), **more)
 
 
-def _have_channels(spec: Mapping[str, Any], dataset: str, nets: Iterable[Net]) -> bool:
-    return not any(read_piece(_base(spec["channels"], dataset, net), 0)["gap"] for net in nets)
+def _have_channels(*nets: Network) -> bool:
+    return not any(read_piece(_base(paths.CHANNELS, net), 0)["gap"] for net in nets)
 
 
 @plain
@@ -237,27 +229,23 @@ def draw_exciting(spec: Mapping[str, Any]) -> Figure:
         Without axes where no pair has channels.
     """
     for entry in spec["datasets"]:
-        dataset = entry["dataset"]["name"]
-        pairs = [pair for pair in _pairs(entry["models"]) if _have_channels(spec, dataset, pair[1:])]
-        finetuned = next((pair for pair in pairs if pair[0] == "finetuning"), None)
-        if finetuned is None:
+        pairs = [pair for pair in _pairs(entry) if _have_channels(*pair[1:])]
+        nets = next(([one, two] for kind, one, two in pairs if kind == "finetuning"), [])
+        if not nets:
             continue
-        nets = list(finetuned[1:])
-        nets += [
-            two if one == nets[0] else one for kind, one, two in pairs if kind == "unrelated" and nets[0] in (one, two)
-        ][:1]
-        active = [_channels(spec, dataset, net) for net in nets]
+        unrelated = [pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair][:1]
+        nets += [net for pair in unrelated for net in pair if net != nets[0]]
+        active = [_channels(spec, net) for net in nets]
         width = min(values.shape[1] for values in active)
         alive = np.flatnonzero(np.all([np.ptp(values[:, :width], axis=0) > 0 for values in active], axis=0))
-        if not len(alive):
-            continue
-        chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
-        images = open_dataset(entry["dataset"]).images("evaluation", 0, spec["images"])
-        return _strips(images, nets, active, chosen, min(MOST, spec["images"] // 2))
+        if len(alive):
+            chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
+            images = open_dataset(entry["dataset"]).images("evaluation", 0, spec["images"])
+            return _strips(images, nets, active, chosen, min(MOST, spec["images"] // 2))
     return Figure()
 
 
-def _strips(images: np.ndarray, nets: list[Net], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Figure:
+def _strips(images: np.ndarray, nets: list[Network], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Figure:
     figure = new_figure(2.0 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5)
     for axes, (channel, place) in lay_out(figure, [[row] for row in itertools.product(chosen, range(len(nets)))]):
         top = np.argsort(-active[place][:, channel], kind="stable")[:most]

@@ -15,7 +15,7 @@ from heatproof.errors import HeatproofError
 from heatproof.manifest import read_sealed
 from heatproof.plan.entries import read_dataset
 from heatproof.registry import look_up
-from heatproof.store import describe, read
+from heatproof.store import describe
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Stored:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum((Path(folder) / name).stat().st_size for folder, _, names in os.walk(self.path) for name in names)
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     def has(self, image: int) -> bool:
         """Tell whether an image has values."""
@@ -83,27 +83,21 @@ def open_stored(path: str | Path) -> Stored:
     """
     path = Path(path)
     found = describe(path)
-    arrays = found["arrays"]
-    maps: tuple[str, ...] = ()
-    shape: tuple[int, ...] = max((array["shape"][1:] for array in arrays.values()), key=len, default=())
-    if "attribution" in arrays:
-        shape = arrays["attribution"]["shape"][2:]
-        maps = tuple(str(name) for name in read(path, "map", 0, arrays["attribution"]["shape"][1]))
-    manifests = [read_sealed(file) for file in _manifests(path)]
-    gaps = [manifest["gap"] for manifest in manifests if manifest and manifest.get("gap")]
-    computed = [tuple(manifest["images"]) for manifest in manifests if manifest and not manifest.get("gap")]
-    try:
-        made_by = found["attributes"]["made_by"]
-    except KeyError:
-        raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.") from None
+    arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
+    if "made_by" not in found["attributes"]:
+        raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
+    largest = max((shape[1:] for shape in arrays.values()), key=len, default=())
+    base = re.escape(path.name.removesuffix(".zarr"))
+    files = sorted(file for file in path.parent.glob("*.json") if re.fullmatch(rf"{base}\.\d+\.json", file.name))
+    manifests = [made for file in files if (made := read_sealed(file))]
     return Stored(
         path=path,
-        made_by=made_by,
+        made_by=found["attributes"]["made_by"],
         image_ids=found["image_ids"],
-        maps=maps,
-        shape=tuple(int(length) for length in shape),
-        computed=tuple(sorted(computed)),
-        gap=gaps[0] if gaps else None,
+        maps=tuple(found["coordinates"]["map"]) if "attribution" in arrays else (),
+        shape=arrays["attribution"][2:] if "attribution" in arrays else largest,
+        computed=tuple(sorted(tuple(made["images"]) for made in manifests if not made.get("gap"))),
+        gap=next((made["gap"] for made in manifests if made.get("gap")), None),
     )
 
 
@@ -133,11 +127,6 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
     return {**said, **{key: entry[key] for key in ("kind", "options", "module")}, "seed": given["seed"]}
-
-
-def _manifests(path: Path) -> list[Path]:
-    base = re.escape(path.name.removesuffix(".zarr"))
-    return sorted(file for file in path.parent.glob("*.json") if re.fullmatch(rf"{base}\.\d+\.json", file.name))
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import pandas as pd
 from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.scored import read_parquet
+from heatproof.metrics.scored import read_parquet, read_scores
 from heatproof.metrics.single_deletion import base_name
+from heatproof.plan import paths
 from heatproof.ranking.meta_rank import meta_rank_table
 from heatproof.ranking.ranks import rank_methods
-from heatproof.report.output import publish
-from heatproof.report.results import CASE, NETWORK
+from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.store import read
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
@@ -27,24 +27,41 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    gaps = pd.DataFrame([row for path in spec["scores"] for row in read_gaps(path)])
-    table = score_table(scores, gaps, spec["seed"], spec["bootstrap"], spec["level"])
-    ranked_rows = table[table["metric"].isin(spec["ranked"])]
-    directed = ranked_rows.assign(higher_is_better=[higher_is_better(metric) for metric in ranked_rows["metric"]])
-    ranked = meta_rank_table(directed, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
+    table = score_table(scores, read_gaps(spec["scores"]), spec["seed"], spec["bootstrap"], spec["level"])
+    ranked = table[table["metric"].isin(spec["ranked"])]
+    ranked = ranked.assign(higher_is_better=[higher_is_better(metric) for metric in ranked["metric"]])
     made = {
-        spec["idsds_table"]: table,
-        spec["meta_rank"]: ranked,
-        spec["accuracy"]: accuracy_table(spec["drops"], spec["images"]),
-        spec["applicability"]: applicability_table(spec["scores"]),
+        paths.IDSDS_TABLE: table,
+        paths.META_RANK: meta_rank_table(ranked, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"]),
+        paths.ACCURACY: accuracy_table(spec["drops"], spec["images"]),
+        paths.APPLICABILITY: applicability_table(spec["scores"]),
     }
     publish(spec, made, spec["scores"])
 
 
-def read_gaps(scores: str) -> list[dict[str, str]]:
-    """Return what has no scores beside a file of scores: dataset, model, weights, metric, method, gap."""
-    where, manifest = _read_manifest(scores)
-    return [{**where, "method": method, "gap": reason} for method, reason in manifest["gaps"].items()]
+def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Write scores.csv: every metric of the config.
+
+    It has the columns of idsds_table.csv, ``higher_is_better``, and ``above_reference`` (see `above_reference`).
+    """
+    _, files, scores = read_scores(spec)
+    directions = spec["directions"]
+    table = score_table(scores, read_gaps(files), spec["seed"], spec["bootstrap"], spec["level"], directions)
+    place = list(table.columns).index("rank") + 1
+    table.insert(place, "higher_is_better", table["metric"].map(directions))
+    table.insert(place + 1, "above_reference", above_reference(table, spec["references"], directions))
+    publish(spec, {paths.SCORES_TABLE: table}, files)
+
+
+def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
+    """Return what has no scores beside files of scores: dataset, model, weights, metric, method, gap."""
+    return pd.DataFrame(
+        [
+            {**where, "method": method, "gap": reason}
+            for where, manifest in map(_read_manifest, scores)
+            for method, reason in manifest["gaps"].items()
+        ]
+    )
 
 
 def _read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
@@ -89,20 +106,17 @@ def score_table(
     parts = []
     for case, rows in scores.groupby(CASE, sort=False):
         wide = rows.pivot(index="method", columns="image", values="score")
-        values = wide.to_numpy(dtype=np.float64)
-        summary = summarise(values, seed, repetitions=repetitions, level=level)
-        part = pd.DataFrame({"method": wide.index, "score": summary["mean"]})
-        for key in ("ci_low", "ci_high", "n_images", "n_undefined"):
-            part[key] = summary[key]
-        part["rank"] = rank_methods(summary["mean"], higher(str(case[-1])))
-        parts.append(part.assign(**{key: str(name) for key, name in zip(CASE, case, strict=True)}))
+        summary = summarise(wide.to_numpy(dtype=np.float64), seed, repetitions=repetitions, level=level)
+        ranks = rank_methods(summary["mean"], higher(str(case[-1])))
+        part = pd.DataFrame({**summary, "rank": ranks}, wide.index).rename(columns={"mean": "score"}).reset_index()
+        parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
+    # Of cases that have scores; those of gaps alone come last.
+    count = len(parts)
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0))
     columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
-    table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
-    table["rank"] = table["rank"].astype("Int64")
-    order = {case: place for place, case in enumerate(dict.fromkeys(zip(*(scores[key] for key in CASE), strict=True)))}
-    place = [order.get(case, len(order)) for case in zip(*(table[key] for key in CASE), strict=True)]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=columns).astype({"rank": "Int64"})
+    place = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
     return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
 
 
@@ -122,16 +136,15 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
         ``gap``, the reason for which the explainer was left out. An explainer that was refused before it could say
         anything has a row without a figure.
     """
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for path in scores:
-        where, manifest = _read_manifest(path)
-        for explainer, record in manifest["gates"].items():
-            case = {**{key: where[key] for key in NETWORK}, "explainer": explainer, "images": record["images"]}
-            for figure, said in (record["figures"] or {None: {}}).items():
-                row = {**case, "figure": figure, **said, "gap": record["gap"]}
-                # Every metric of the patch drops reads the same maps.
-                rows[(*(str(case[key]) for key in APPLICABILITY[:4]), str(figure))] = row
-    return pd.DataFrame(list(rows.values()), columns=APPLICABILITY)
+    rows = [
+        {**where, "explainer": explainer, "images": record["images"], "figure": figure, **said, "gap": record["gap"]}
+        for where, manifest in map(_read_manifest, scores)
+        for explainer, record in manifest["gates"].items()
+        for figure, said in (record["figures"] or {None: {}}).items()
+    ]
+    # Every metric of the patch drops reads the same maps.
+    one = [*NETWORK, "explainer", "figure"]
+    return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
 
 
 def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:
