@@ -22,6 +22,7 @@ wildcard_constraints:
     explainer=NAME,
     metric="|".join(map(re.escape, plan.metric_names())),
     response=NAME,
+    figure=NAME,
     baseline="[a-z]+",
     grid=r"\d+",
     shard=r"\d+",

@@ -208,7 +208,7 @@ def why_it_failed(folder: str) -> str | None:
 # What a file of the report is, by the name of its caption.
 SHOWN = {
     "idsds_table": ("Scores", "every method on every model"),
-    "idsds_plot": ("Scores", "every method on every model"),
+    "figure": ("Scores", "figure of one table"),
     "scores": ("Scores", "every metric, every method, every model"),
     "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
     "belief": ("Ranking", "how far the ranking can be believed"),

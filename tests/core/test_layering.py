@@ -30,6 +30,7 @@ ALLOWED = {
     "progress": set(),
     "provenance": set(),
     "registry": {"errors"},
+    "figures": {"registry"},
     "grids": {"errors"},
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
@@ -52,10 +53,10 @@ ALLOWED = {
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
-    "report": BASE | {"data", "metrics", "ranking", "config", "plan"},
+    "report": BASE | {"data", "figures", "metrics", "ranking", "config", "plan"},
     # Published claims, tested on scores alone.
     "claims": BASE | {"metrics", "responses"},
-    "plan": BASE | {"config", "data", "models", "attribution", "perturbation", "metrics", "responses"},
+    "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"manifest", "provenance", "plan"},
     "accept": {"adopt", "manifest", "pieces", "plan", "provenance"},
     # On one image, before any job: imports what it tries only where there is something to try.

@@ -155,6 +155,7 @@ def spec(results):
             method("random", "random", reference=True),
         ],
         "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"]}],
+        "figures": [],
         "codes": {"idsds": "scores-code"},
         "manifest": PAGE_MANIFEST,
         "key": "page-key",

@@ -5,8 +5,11 @@ import pytest
 from PIL import Image
 
 from heatproof.errors import HeatproofError
-from heatproof.plan.paths import IDSDS_TABLE, PLOT, PLOT_MANIFEST
-from heatproof.report.plots import draw, method_order, plot, read_table
+from heatproof.plan.paths import FIGURE_FILES, FIGURE_MANIFEST, IDSDS_TABLE, filled
+from heatproof.report.plots import draw, method_order
+from heatproof.report.results import draw_figure, read_table
+
+PLOT = filled(FIGURE_FILES, figure="idsds")
 
 COLUMNS = "dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap"
 ROWS = """
@@ -98,10 +101,12 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    spec = {"references": ["random"], "level": 0.95, "plain": "grid 4, zeros", "manifest": PLOT_MANIFEST, "key": "k"}
-    plot(spec, {})
+    spec = {"figure": "idsds", "module": "heatproof.report.figures.scores", "table": IDSDS_TABLE, "key": "k"}
+    spec |= {"references": ["random"], "level": 0.95, "plain": "grid 4, zeros"}
+    spec["manifest"] = FIGURE_MANIFEST.format(figure="idsds")
+    draw_figure(spec, {})
     first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
-    plot(spec, {})
+    draw_figure(spec, {})
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]

@@ -43,7 +43,7 @@ def test_recipes_register_themselves(plugins):
         "from heatproof.attribution.registry import EXPLAINERS\n"
         "from heatproof.claims.registry import CLAIMS\n"
         "from heatproof.metrics.registry import METRICS\n"
-        "from heatproof.report.registry import FIGURES\n"
+        "from heatproof.figures import FIGURES\n"
         "names = ['scaled_gradient', 'first_patch_drop', 'single_insertion']\n"
         "names += ['saliency_beats_noise', 'interval_widths']\n"
         "tables = [EXPLAINERS, METRICS, METRICS, CLAIMS, FIGURES]\n"

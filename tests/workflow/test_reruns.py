@@ -161,9 +161,9 @@ def test_metric_code(project):
 
 def test_plot_code(project):
     project.config["report"] = {"all_metrics": False}
-    assert project.ran("all") == {"plot": 1, "report_page": 1, "all": 1}
+    assert project.ran("all") == {"figure": 1, "report_page": 1, "all": 1}
     project.edit("src/heatproof/report/plots.py", "from typing import", "EDITED = True\nfrom typing import")
-    assert project.ran("all") == {"plot": 1, "all": 1}
+    assert project.ran("all") == {"figure": 1, "all": 1}
 
 
 def test_explainer_code(project):

@@ -1,17 +1,17 @@
 # Figures and pages, from tables and cached maps.
-use rule score as plot with:
+use rule score as figure with:
     input:
-        reads("plot"),
+        reads("figure"),
     output:
-        shown("idsds_plot", paths.PLOT["svg"]),
-        paths.PLOT["png"],
-        paths.PLOT_MANIFEST,
+        shown("figure", paths.FIGURE_FILES["svg"]),
+        paths.FIGURE_FILES["png"],
+        paths.FIGURE_MANIFEST,
     log:
-        "results/logs/plot.log",
+        "results/logs/figure/{figure}.log",
     benchmark:
-        measured("plot")
+        measured("figure", "figure")
     message:
-        "figure of the scores"
+        "figure"
 
 
 # The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.

@@ -78,8 +78,8 @@ OVERVIEW = {
     "captions": f"{FIGURES}/overview/captions.csv",
 }
 OVERVIEW_MANIFEST = FIGURES + "/overview/manifest.json"
-PLOT = {"svg": f"{FIGURES}/idsds.svg", "png": f"{FIGURES}/idsds.png"}
-PLOT_MANIFEST = FIGURES + "/idsds.json"
+FIGURE_FILES = {ending: f"{FIGURES}/{{figure}}.{ending}" for ending in ("svg", "png")}
+FIGURE_MANIFEST = FIGURES + "/{figure}.figure.json"
 GALLERY = FIGURES + "/maps.html"
 MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
 MONTAGE_MANIFEST = FIGURES + "/montage.json"

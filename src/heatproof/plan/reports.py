@@ -10,13 +10,13 @@ from typing import Any
 
 import heatproof.plan.jobs  # noqa: F401  (its stages come first, whoever is imported first)
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.case import Case, Network
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
 from heatproof.plan.graph import Made, Product, Wildcards, stage
-from heatproof.plan.specs import Plan as Scoring
-from heatproof.plan.specs import keyed
+from heatproof.plan.specs import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.channels import Channels
 from heatproof.responses.curves import Curves
@@ -32,36 +32,37 @@ TEMPLATES = ROOT / "report" / "templates"
 Told = tuple[Any, ...]
 
 
-def _once(plan: Scoring) -> Iterator[Wildcards]:
+def _once(plan: Plan) -> Iterator[Wildcards]:
     yield {}
 
 
-def _if_shown(plan: Scoring) -> Iterator[Wildcards]:
+def _if_shown(plan: Plan) -> Iterator[Wildcards]:
     yield from [{}] if shown_images(plan) else ()
 
 
 def _report(
-    run: str, manifest: str, every: Callable[[Scoring], Iterator[Wildcards]] = _once
-) -> Callable[[Callable[[Scoring], Told]], Callable[[Scoring], Made]]:
+    run: str, manifest: str, every: Callable[[Plan], Iterator[Wildcards]] = _once
+) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
-    def enter(tell: Callable[[Scoring], Told]) -> Callable[[Scoring], Made]:
+    def enter(tell: Callable[..., Told]) -> Callable[..., Made]:
         @stage(run, every)
         @cache
         @wraps(tell)
-        def make(plan: Scoring) -> Made:
-            told, inputs, files, *more = tell(plan)
+        def make(plan: Plan, **where: str) -> Made:
+            told, inputs, files, *more = tell(plan, **where)
+            mine = manifest.format(**where)
             scores = {key: plan.config["scores"][key] for key in ("bootstrap", "level")}
             spec = {"seed": plan.config["seed"], **scores, "references": plan.reference_methods, **told}
-            whole = keyed({**spec, "manifest": manifest}, [run.partition(":")[0], *chain(*more)])
-            return whole, list(dict.fromkeys(inputs)), [Product(manifest, whole["key"], (*files, manifest), files[0])]
+            whole = keyed({**spec, "manifest": mine}, [run.partition(":")[0], *chain(*more)])
+            return whole, list(dict.fromkeys(inputs)), [Product(mine, whole["key"], (*files, mine), files[0])]
 
         return make
 
     return enter
 
 
-def _scored(plan: Scoring, cases: list[Case]) -> dict[str, Any]:
+def _scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
     """Return where the scores of some test cases are, and what they are."""
     specs = [plan.score_spec(case) for case in cases]
     return {
@@ -78,17 +79,17 @@ def _templates() -> str:
     return digest({path.name: file_digest(path) for path in sorted(TEMPLATES.iterdir())})
 
 
-def all_metrics(plan: Scoring) -> bool:
+def all_metrics(plan: Plan) -> bool:
     """Tell whether the page shows every metric of the config, and the response curves behind them."""
     return bool(plan.config["report"]["all_metrics"] and plan.metrics)
 
 
-def shown_images(plan: Scoring) -> int:
+def shown_images(plan: Plan) -> int:
     """Return how many images are shown with their maps; 0 for none."""
     return min(plan.config["report"]["images"], plan.images)
 
 
-def shown_methods(plan: Scoring) -> list[dict[str, Any]]:
+def shown_methods(plan: Plan) -> list[dict[str, Any]]:
     """Return every method with the place of its map in its explainer's store, and of its own among the explainer's."""
     return [
         {
@@ -104,13 +105,13 @@ def shown_methods(plan: Scoring) -> list[dict[str, Any]]:
     ]
 
 
-def _map_files(plan: Scoring, networks: Iterable[Network], images: int, explainers: Iterable[str]) -> list[str]:
+def _map_files(plan: Plan, networks: Iterable[Network], images: int, explainers: Iterable[str]) -> list[str]:
     """Return the shards of maps of some networks; those that know no model belong to all of a dataset."""
     bases = dict.fromkeys(plan.maps_of(*network, name) for network in networks for name in explainers)
     return [file for base in bases for shard in plan.shards(images) for file in paths.map_files(base, shard)]
 
 
-def _curve_files(plan: Scoring, networks: Iterable[Network], responses: Iterable[str]) -> list[str]:
+def _curve_files(plan: Plan, networks: Iterable[Network], responses: Iterable[str]) -> list[str]:
     return [
         file
         for network in networks
@@ -123,7 +124,7 @@ def _curve_files(plan: Scoring, networks: Iterable[Network], responses: Iterable
     ]
 
 
-def _dataset_files(plan: Scoring) -> list[str]:
+def _dataset_files(plan: Plan) -> list[str]:
     return [paths.DATASET.format(dataset=dataset) for dataset in plan.datasets]
 
 
@@ -131,7 +132,7 @@ def _dataset_files(plan: Scoring) -> list[str]:
 
 
 @_report("heatproof.report.tables:tables", paths.TABLES_MANIFEST)
-def tables(plan: Scoring) -> Told:
+def tables(plan: Plan) -> Told:
     """Return the job of the tables over patch drops."""
     drops = [
         {**network._asdict(), "grid": grid, "baseline": baseline, "metric": metric}
@@ -155,7 +156,7 @@ def tables(plan: Scoring) -> Told:
 
 
 @_report("heatproof.report.tables:all_scores", paths.SCORES_TABLE_MANIFEST)
-def all_scores(plan: Scoring) -> Told:
+def all_scores(plan: Plan) -> Told:
     """Return the job of the table of all metrics."""
     cases = plan.all_cases()
     return _scored(plan, cases), plan.score_files(cases), [paths.SCORES_TABLE]
@@ -164,7 +165,7 @@ def all_scores(plan: Scoring) -> Told:
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
 
 
-def _claimed_methods(plan: Scoring) -> list[dict[str, Any]]:
+def _claimed_methods(plan: Plan) -> list[dict[str, Any]]:
     """Return every method with the map that it is by the name of heatproof's explainer, where it is one of its own."""
     methods = []
     for shown in shown_methods(plan):
@@ -175,7 +176,7 @@ def _claimed_methods(plan: Scoring) -> list[dict[str, Any]]:
     return methods
 
 
-def _offsets(plan: Scoring) -> dict[str, Any]:
+def _offsets(plan: Plan) -> dict[str, Any]:
     """Return what the offsets are tried on: the first weights of every model."""
     metrics = {}
     dataset, model = plan.pairs()[0]
@@ -195,7 +196,7 @@ def _offsets(plan: Scoring) -> dict[str, Any]:
 
 
 @_report("heatproof.claims.card:claims", paths.CLAIMS_MANIFEST)
-def claims(plan: Scoring) -> Told:
+def claims(plan: Plan) -> Told:
     """Return the job of the claims card."""
     cases, offsets = plan.all_cases(), _offsets(plan)
     scores = _scored(plan, cases)
@@ -227,7 +228,7 @@ def claims(plan: Scoring) -> Told:
 
 
 @_report("heatproof.report.believed:believed", paths.RELIABILITY_MANIFEST)
-def believed(plan: Scoring) -> Told:
+def believed(plan: Plan) -> Told:
     """Return the job of the tables that say how reliable the ranking is."""
     cases = plan.all_cases()
     tested = sorted({case.metric for case in plan.test_cases()})
@@ -241,7 +242,7 @@ def believed(plan: Scoring) -> Told:
 
 
 @_report("heatproof.report.overview:overview", paths.OVERVIEW_MANIFEST)
-def overview(plan: Scoring) -> Told:
+def overview(plan: Plan) -> Told:
     """Return the job of the pictures of all metrics."""
     # The first of a kind, where one is scored with several options.
     kinds = {entry.metric.name: name for name, entry in reversed(plan.metrics.items())}
@@ -254,7 +255,7 @@ def overview(plan: Scoring) -> Told:
 
 
 @_report("heatproof.report.similarity:similarity", paths.SIMILARITY_MANIFEST)
-def similarity(plan: Scoring) -> Told:
+def similarity(plan: Plan) -> Told:
     """Return the job that compares networks before and after finetuning."""
     (grid, baseline), images = plan.combinations[0], plan.similarity_images
     # The intact image is the first variant whatever the grid.
@@ -284,13 +285,13 @@ def similarity(plan: Scoring) -> Told:
     return spec, inputs, [*paths.SIMILARITY.values()]
 
 
-def chart_files(plan: Scoring) -> list[str]:
+def chart_files(plan: Plan) -> list[str]:
     """Return the charts of the protocol checks: for every factor a PNG and an SVG."""
     return [paths.CHECKS_FIGURE.format(factor=f, ending=ending) for f in factors(plan) for ending in ("png", "svg")]
 
 
 @_report("heatproof.report.checks:checks", paths.CHECKS_MANIFEST)
-def checks(plan: Scoring) -> Told:
+def checks(plan: Plan) -> Told:
     """Return the job of the protocol checks."""
     cases = compared_cases(plan)
     spec = {
@@ -308,7 +309,7 @@ def checks(plan: Scoring) -> Told:
 
 
 @_report("heatproof.report.montage:montage", paths.MONTAGE_MANIFEST, _if_shown)
-def montage(plan: Scoring) -> Told:
+def montage(plan: Plan) -> Told:
     """Return the job of the montages of maps."""
     cases, images = plain_cases(plan), min(shown_images(plan), MONTAGE_IMAGES)
     spec = {
@@ -322,7 +323,7 @@ def montage(plan: Scoring) -> Told:
     return spec, [*maps, *plan.score_files(cases)], montage_files(plan)
 
 
-def montage_files(plan: Scoring) -> list[str]:
+def montage_files(plan: Plan) -> list[str]:
     """Return the montages: one a network."""
     return [paths.MONTAGE.format(dataset=dataset, model=model) for dataset, model in plan.pairs()]
 
@@ -330,18 +331,34 @@ def montage_files(plan: Scoring) -> list[str]:
 # ---- figures and pages -----------------------------------------------------------------------------------------------
 
 
-@_report("heatproof.report.plots:plot", paths.PLOT_MANIFEST)
-def plot(plan: Scoring) -> Told:
-    """Return the job of the figure of the scores."""
+def _figures(plan: Plan) -> Iterator[Wildcards]:
+    """Yield the figures of the tables that the page shows."""
+    yield from ({"figure": name} for name, entry in FIGURES.items() if entry.reads in _page_tables(plan))
+
+
+@_report("heatproof.report.results:draw_figure", paths.FIGURE_MANIFEST, _figures)
+def figure(plan: Plan, figure: str) -> Told:
+    """Return the job of a figure of one table."""
+    entry = FIGURES[figure]
+    table, manifest, of = _page_tables(plan)[entry.reads]
     spec = {
-        "upstream": tables(plan)[0]["key"],
+        "figure": figure,
+        "module": entry.draw.__module__,
+        "table": table,
+        "upstream": of["key"],
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
     }
-    return spec, [paths.IDSDS_TABLE], [*paths.PLOT.values()]
+    return spec, [table, manifest], [*paths.filled(paths.FIGURE_FILES, figure=figure).values()], [entry.draw.__module__]
+
+
+def figure_files(plan: Plan, page: bool = False) -> list[str]:
+    """Return the figures of tables, or those of them that stand on the index page."""
+    chosen = [where["figure"] for where in _figures(plan) if FIGURES[where["figure"]].page or not page]
+    return [path.format(figure=name) for name in chosen for path in paths.FIGURE_FILES.values()]
 
 
 @_report("heatproof.report.index:report_page", paths.PAGE_MANIFEST)
-def report_page(plan: Scoring) -> Told:
+def report_page(plan: Plan) -> Told:
     """Return the job of the index page and the page of maps."""
     cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
     specs, shown = {case: plan.score_spec(case) for case in cases}, _page_tables(plan)
@@ -367,9 +384,15 @@ def report_page(plan: Scoring) -> Told:
         "curves": curves,
         "codes": {case.metric: asked["code"] for case, asked in specs.items()},
         "upstream": digest([of["key"] for of in [*(made for _, _, made in shown.values()), *specs.values()]]),
+        "figures": [
+            {"name": name, "path": paths.FIGURE_FILES["svg"].format(figure=name), "caption": FIGURES[name].caption}
+            for where in _figures(plan)
+            if FIGURES[name := where["figure"]].page
+        ],
         "templates": _templates(),
     }
-    inputs = [file for path, manifest, _ in shown.values() for file in (path, manifest)] + _dataset_files(plan)
+    inputs = figure_files(plan, page=True)
+    inputs += [file for path, manifest, _ in shown.values() for file in (path, manifest)] + _dataset_files(plan)
     for network in networks:
         inputs.append(paths.WEIGHTS_MANIFEST.format(**network._asdict()))
         for grid, baseline in plan.combinations:
@@ -382,12 +405,12 @@ def report_page(plan: Scoring) -> Told:
     return spec, inputs, page_files(plan)
 
 
-def page_files(plan: Scoring) -> list[str]:
+def page_files(plan: Plan) -> list[str]:
     """Return the index page, and the page of maps where images are shown."""
     return [paths.PAGE, paths.GALLERY] if shown_images(plan) else [paths.PAGE]
 
 
-def _page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
+def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
     The claims are among them where all metrics are, because most of them need more than patch drops.
@@ -401,7 +424,7 @@ def _page_tables(plan: Scoring) -> dict[str, tuple[str, str, dict[str, Any]]]:
     return shown
 
 
-def _page_network(plan: Scoring, network: Network, cases: list[Case]) -> dict[str, Any]:
+def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, Any]:
     metrics = plan.metrics_of(network.weights, network.model)
     shown = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return {
@@ -414,7 +437,7 @@ def _page_network(plan: Scoring, network: Network, cases: list[Case]) -> dict[st
     }
 
 
-def _page_curves(plan: Scoring) -> list[dict[str, Any]]:
+def _page_curves(plan: Plan) -> list[dict[str, Any]]:
     """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
     read_by: dict[str, list[str]] = {}
     for metric, entry in plan.metrics.items():
@@ -427,9 +450,9 @@ def _page_curves(plan: Scoring) -> list[dict[str, Any]]:
     ]
 
 
-def targets(plan: Scoring) -> list[str]:
+def targets(plan: Plan) -> list[str]:
     """Return what the rule `all` asks for: tables, figures and pages."""
-    files = [*paths.TABLES.values(), *paths.PLOT.values(), *page_files(plan)]
+    files = [*paths.TABLES.values(), *figure_files(plan), *page_files(plan)]
     if all_metrics(plan):
         files += [*paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values(), *paths.OVERVIEW.values()]
         files += [*paths.SIMILARITY.values(), *paths.CHECKS.values(), *chart_files(plan)]

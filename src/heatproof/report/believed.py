@@ -19,7 +19,7 @@ from heatproof.ranking.per_image import cases_of
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
-from heatproof.report.figures import draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from heatproof.manifest import read_piece, read_sealed, require_manifest
+from heatproof.manifest import checked, read_piece, read_sealed, require_manifest
 from heatproof.plan import paths
 from heatproof.provenance import digest
 from heatproof.report import browse, numbers
@@ -64,6 +64,7 @@ def report_page(spec: Spec, machine: Mapping[str, Any]) -> None:
         tables={name: table.to_dict("records") for name, table in tables.items()},
         ranking=ranking(tables["meta_rank"]),
         beside=side_by_side(tables["idsds_table"], spec["references"]),
+        figures=[{**one, "image": _encoded(checked(one["path"]))} for one in spec["figures"]],
         verdicts=Counter(tables["claims"]["verdict"]) if "claims" in tables else {},
         downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
         link=link,
@@ -93,10 +94,13 @@ def _library() -> dict[str, Any]:
 
 
 def _download(path: str) -> dict[str, Any]:
-    content = Path(path).read_bytes()
-    fits = len(content) <= DOWNLOAD_BYTES
-    uri = "data:text/csv;charset=utf-8;base64," + base64.b64encode(content).decode() if fits else None
-    return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{len(content) / 1000:.1f}"}
+    size = Path(path).stat().st_size
+    uri = "data:text/csv;charset=utf-8;base64," + _encoded(path) if size <= DOWNLOAD_BYTES else None
+    return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
+
+
+def _encoded(path: str | Path) -> str:
+    return base64.b64encode(Path(path).read_bytes()).decode()
 
 
 # ---- scores and ranking ----------------------------------------------------------------------------------------------

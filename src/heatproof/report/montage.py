@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.plan import paths
-from heatproof.report.figures import draw_map, plain
+from heatproof.report.drawing import draw_map, plain
 from heatproof.report.numbers import score_told
 from heatproof.report.pictures import channels_last, image_scores, read_maps
 from heatproof.report.results import publish, save

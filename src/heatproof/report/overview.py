@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from heatproof.manifest import checked
 from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
-from heatproof.report.figures import broken, lay_out, new_figure, plain
+from heatproof.report.drawing import broken, lay_out, new_figure, plain
 from heatproof.report.results import CASE, NETWORK, publish
 
 RANKS = ["method", "metric", "place", "n_cases"]

@@ -15,11 +15,9 @@ from matplotlib.patches import Patch
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan import paths
-from heatproof.report.figures import broken, draw_points, lay_out, new_figure, prepare_rows, white
-from heatproof.report.results import CASE, publish, read_text
+from heatproof.report.drawing import broken, draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.results import CASE
 
-NUMBERS = ("score", "ci_low", "ci_high", "n_images", "n_undefined", "rank")
 FLOOR = "floor: reference maps, which know no model"
 FAMILIES = {"idsds": "IDSDS", "sds": "SDS"}
 MARKERS: dict[str, dict[str, Any]] = {
@@ -35,21 +33,6 @@ ROW, PANEL_WIDTH = 0.2, 2.9
 REASON = 50
 
 
-def plot(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Draw the scores table as SVG and PNG; the same table gives the same bytes."""
-    table = read_table(paths.IDSDS_TABLE)
-    figures = {path: draw(table, spec["references"], spec["level"], spec["plain"]) for path in paths.PLOT.values()}
-    publish(spec, figures, [paths.IDSDS_TABLE])
-
-
-def read_table(path: str) -> pd.DataFrame:
-    """Read the scores table: names as text whatever they look like, `gap` "" where there is none."""
-    table = read_text(path)
-    for column in NUMBERS:
-        table[column] = pd.to_numeric(table[column])
-    return table if "gap" in table else table.assign(gap="")
-
-
 @white
 def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.95, plain: str = "") -> Figure:
     """Draw the single-deletion scores of a table.
@@ -57,7 +40,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     Parameters
     ----------
     table
-        As `read_table` returns it; rows of other metrics than IDSDS and SDS are left out.
+        As `heatproof.report.results.read_table` returns it; rows of other metrics than IDSDS and SDS are left out.
     references
         Methods that know no model. They stand apart at the bottom, and the range of their intervals is the floor.
     level

@@ -19,7 +19,7 @@ from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_m
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
-from heatproof.report.figures import new_figure, plain
+from heatproof.report.drawing import new_figure, plain
 from heatproof.report.foreign import read_scores
 from heatproof.report.results import CASE, save
 from heatproof.store import write_table

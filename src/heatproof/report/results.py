@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from heatproof.figures import FIGURES
 from heatproof.manifest import checked, publish_tables
+from heatproof.plan import paths
 from heatproof.store import write_table, write_text, written_aside
 
 if TYPE_CHECKING:
@@ -27,6 +31,23 @@ def read_text(path: str) -> pd.DataFrame:
         If it is missing, or has not the bytes that its manifest says.
     """
     return pd.read_csv(checked(path), dtype=str, keep_default_na=False)
+
+
+def read_table(path: str) -> pd.DataFrame:
+    """Read a table: names as text whatever they look like, numbers as numbers, ``gap`` "" where there is none.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, or has not the bytes that its manifest says.
+    """
+    table = read_text(path)
+    for column in table.columns.difference([*CASE, "method"]):
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        if (numbers.notna() | (table[column] == "")).all():
+            table[column] = numbers
+    has_gaps = "gap" in table and not pd.api.types.is_numeric_dtype(table["gap"])
+    return table if has_gaps else table.assign(gap="")
 
 
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
@@ -115,3 +136,13 @@ def render(name: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(name).render(**values)
+
+
+def draw_figure(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Draw a registered figure as SVG and PNG; the same table gives the same bytes."""
+    import_module(spec["module"])
+    draw = FIGURES[spec["figure"]].draw
+    wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    drawn = draw(read_table(spec["table"]), **{name: spec[name] for name in wanted})
+    files = paths.filled(paths.FIGURE_FILES, figure=spec["figure"])
+    publish(spec, dict.fromkeys(files.values(), drawn), [spec["table"]])

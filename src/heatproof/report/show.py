@@ -22,7 +22,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
-from heatproof.report.figures import broken, draw_map, lay_out, new_figure, plain
+from heatproof.report.drawing import broken, draw_map, lay_out, new_figure, plain
 from heatproof.report.numbers import formatted, rounded, score_told
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, transformed
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below

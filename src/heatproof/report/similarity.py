@@ -18,7 +18,7 @@ from heatproof.metrics.bootstrap import summarise
 from heatproof.plan import paths
 from heatproof.plan.case import Network
 from heatproof.plan.paths import PRETRAINED
-from heatproof.report.figures import lay_out, new_figure, plain
+from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
 from heatproof.report.results import publish
 from heatproof.store import read
