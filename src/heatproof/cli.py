@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="heatproof", description="Prove your heatmaps.")
+    parser.add_argument("--version", action="version", version=f"heatproof {version('heatproof')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     configs = argparse.ArgumentParser(add_help=False)
     configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")

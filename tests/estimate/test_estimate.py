@@ -25,7 +25,7 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     jobs = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 4}
     assert (jobs["drops"], jobs["attribute"], jobs["score"], jobs["pretrain"]) == ("2", "2", "2", "1")
     assert jobs["curves"] == "2"
-    assert "hours of the device" in said
+    assert "seconds of the device" in said
     assert "saliency" in said
     assert os.listdir(tmp_path) == ["tiny.yaml"]
 

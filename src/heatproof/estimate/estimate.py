@@ -191,30 +191,34 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
     jobs = account.jobs_of(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     lines = [f"{name} to {target}, timed on {bench.images} images on this device ({where}):", ""]
-    lines.append(f"{'stage':<10} {'jobs':>7} {'hours':>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
+    # Of a run of minutes, hours would be zeros.
+    unit, length = ("hours", 3600) if sum(job.seconds for job in jobs) > 3600 else ("seconds", 1)
+    lines.append(f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
     # In the order of the stages that there are, upstream first.
     for stage in sorted({job.stage for job in jobs}, key=[*STAGES].index):
         own = [job for job in jobs if job.stage == stage]
         seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(
-            f"{stage:<10} {len(own):>7} {sum(seconds) / 3600:>9.3f} {_clock(max(seconds)):>12} "
+            f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
             f"{_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     wall = account.wall_time(jobs, workers)
     lines += [
-        f"{'all':<10} {len(jobs):>7} {total / 3600:>9.3f} {'':>12} {_bytes(disk):>10}",
+        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {_bytes(disk):>10}",
         "",
-        f"{network / 3600:.2f} hours of the device; the jobs last {total / 3600:.2f} hours together.",
+        f"{network / length:.3g} {unit} of the device; the jobs last {total / length:.3g} {unit} together.",
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",
     ]
     gpu = max(timed.device_memory for stages in measured.stages.values() for timed in stages.values())
     if gpu:
         lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
     costs = list(account.cost_by_explainer(jobs).items())[:8]
-    lines += ["", "The explainers that cost most, in hours of maps and of responses along them:"]
-    lines += [f"  {name:<30} {maps:9.3f} {curves:9.3f}" for name, (maps, curves) in costs]
+    lines += ["", f"The explainers that cost most, in {unit} of maps and of responses along them:"]
+    lines += [
+        f"  {name:<30} {maps * 3600 / length:9.3g} {curves * 3600 / length:9.3g}" for name, (maps, curves) in costs
+    ]
     return lines
 
 

@@ -11,6 +11,7 @@ from heatproof.config import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_packaged, look_up_packaged
+from heatproof.models.published import TIMM_LAYERS, TORCHVISION_LAYERS
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
@@ -68,10 +69,28 @@ class ModelEntry:
     module: str
 
 
+def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, given: Mapping[str, Any]) -> Any:
+    """Look up a kind; an entry that has settings and no kind may be one under a name of the user's own."""
+    try:
+        return look_up(table, kind, what)
+    except HeatproofError as error:
+        if what == "architecture" and kind in {**TORCHVISION_LAYERS, **TIMM_LAYERS}:
+            library = "torchvision_model" if kind in TORCHVISION_LAYERS else "timm_model"
+            raise HeatproofError(
+                f"There is no architecture named {kind!r}: for the published network write {{architecture: {library}, "
+                f"options: {{name: {kind}}}}}."
+            ) from None
+        if kind != name or not given:
+            raise
+        raise HeatproofError(
+            f"{error} Under a name of your own, `{key}` among the settings says which it is."
+        ) from None
+
+
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)
-    entry = None if is_reference(kind) else look_up(DATASETS, kind, "dataset")
+    entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
     size = None if entry is None else entry.image_size(given)
@@ -86,7 +105,7 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerEntry:
         found = next((known for known in EXPLAINERS.values() if known.function is function), None)
         entry = found or Explainer(name, function, {name: True})
     else:
-        entry = look_up(EXPLAINERS, kind, "explainer")
+        entry = _find(EXPLAINERS, kind, "explainer", "explainer", name, given)
     defaults = check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
     check_defaults(defaults, f"explainer {name!r}")
     if name == entry.name:
@@ -103,7 +122,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
     """Return what the config says of a model, laid over what its architecture says of itself."""
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
-    entry = None if is_reference(architecture) else look_up(ARCHITECTURES, architecture, "architecture")
+    entry = None
+    if not is_reference(architecture):
+        entry = _find(ARCHITECTURES, architecture, "architecture", "architecture", name, given)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
     facts = entry.facts_for(options) if entry else InputFacts()

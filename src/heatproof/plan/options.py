@@ -75,7 +75,11 @@ def check_options(
             raise HeatproofError(f"The {what} has no option {key!r}: {hint}")
     for key, parameter in known.items():
         if key not in given and parameter.default is parameter.empty:
-            raise HeatproofError(f"The {what} needs the option {key!r}: give it a value in the config.")
+            call = ", ".join([*positional, *(f"{name}=…" for name in keywords), "**options"])
+            raise HeatproofError(
+                f"The {what} needs the option {key!r}: give it a value in the config, or leave it out of the function, "
+                f"which is called with ({call})."
+            )
     try:
         signature.bind(*positional, **dict.fromkeys(keywords), **given)
     except TypeError as error:

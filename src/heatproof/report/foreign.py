@@ -66,6 +66,8 @@ def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.Da
 
 def _read(path: Path) -> pd.DataFrame:
     raw = _parse(path)
+    if "top1_clean" in raw:
+        raise HeatproofError(f"{path} has the accuracy of networks and no methods: give idsds_table.csv or scores.csv.")
     named: dict[str, str] = {}
     for name, others in NAMES.items():
         # In the order of NAMES: "method" is looked for before "explainer".

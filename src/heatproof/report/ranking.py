@@ -70,7 +70,12 @@ def rank(
     HeatproofError
         If the tables cannot be read or ranked.
     """
-    found = rank_table(read_scores(paths, lower), seed=seed, repetitions=repetitions, level=level)
+    scores = read_scores(paths, lower)
+    found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
+    falling = sorted(set(scores.loc[~scores["higher_is_better"], "metric"]))
+    rest = "all others" if falling else "all metrics"
+    direction = f"Lower is better for {', '.join(falling)}; higher" if falling else "Higher"
+    sys.stdout.write(f"{direction} is better for {rest} (--lower names metrics of which lower is).\n\n")
     sys.stdout.write(told(found, level))
     if out is None:
         return
