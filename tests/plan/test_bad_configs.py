@@ -13,6 +13,12 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.whole import make_plan
 
 VIT = {"architecture": "small_vit"}
+
+
+def explain_targets(images, targets):
+    """Take what no explainer is given."""
+
+
 # What is laid over the default config, and what the sentence says.
 BAD = {
     "misspelt key": ({"sede": 1}, "There is no key 'sede' in the config: did you mean 'seed'?"),
@@ -55,6 +61,18 @@ BAD = {
         "no architecture named 'cifar_resnet_20': did you mean 'cifar_resnet20'?",
     ),
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
+    "settings without a kind": (
+        {"datasets": [{"photos": {"root": "photos/"}}]},
+        "no dataset named 'photos'*`dataset` among the settings says which it is.",
+    ),
+    "a name of torchvision": (
+        {"models": ["resnet18"]},
+        "for the published network write {architecture: torchvision_model, options: {name: resnet18}}.",
+    ),
+    "an explainer of two arguments": (
+        {"explainers": [{"x": {"explainer": "test_bad_configs:explain_targets"}}]},
+        "needs the option 'targets'*or leave it out of the function, which is called with (explained, **options).",
+    ),
     "explainer like no other": ({"explainers": ["qqqqq"]}, "named 'qqqqq': known are "),
     "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "no baseline named 'zero': did you mean 'zeros'?"),
     "unknown metric": (
