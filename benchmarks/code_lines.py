@@ -30,6 +30,7 @@ GROUPS = {
         "store.py",
         "manifest.py",
         "pieces.py",
+        "shards.py",
         "provenance.py",
         "core/store.py",
         "core/manifest.py",
@@ -47,6 +48,8 @@ GROUPS = {
         "adopt.py",
         "check.py",
         "config.py",
+        "terminal.py",
+        "trial.py",
     ],
     "evaluation": ["evaluation.py", "evaluate.py"],
 }

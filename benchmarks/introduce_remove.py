@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from heatproof.metrics.dual import SHARES, THRESHOLDS, completeness, soundness
+from heatproof.metrics.soundness import SHARES, THRESHOLDS, completeness, soundness
 from heatproof.responses.curves import ResponseCurve
 
 FEATURES = 200

@@ -22,7 +22,7 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
-from heatproof.report.believed import draw_critical_difference
+from heatproof.report.reliability import draw_critical_difference
 from heatproof.report.results import save
 from heatproof.training.loop import Examples, Schedule, fit
 

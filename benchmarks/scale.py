@@ -59,11 +59,11 @@ def scoring(images: int) -> dict[str, float]:
 def made_up(images: int):
     """A plan with so many images, and a spec that scores them."""
     from heatproof.config import default_config, merge
-    from heatproof.plan.whole import make_plan
+    from heatproof.plan.validate import make_plan
 
     names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
     explainers = [*names, *({f"{name}_again": {"explainer": name}} for name in names)]
-    stand_in = {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 10}
+    stand_in = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}
     given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
     plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
@@ -74,7 +74,7 @@ def store_here(images: int) -> None:
     import numpy as np
 
     from heatproof.data.registry import Split
-    from heatproof.pieces import open_piece
+    from heatproof.shards import open_shard
     from heatproof.store import ArraySpec
 
     plan, spec = made_up(images)
@@ -94,7 +94,7 @@ def store_here(images: int) -> None:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
         for shard in plan.shards(images):
             given = {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
-            piece = open_piece(given, base, "key", split, arrays, made_by={})
+            piece = open_shard(given, base, "key", split, arrays, made_by={})
             start, stop = piece.missing()
             chosen = dict.fromkeys(arrays, (patches if drops else values)[: stop - start])
             piece.add(start, chosen, 0.0, 0)

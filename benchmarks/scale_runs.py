@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 def config(images: int, methods: int, shards: int) -> dict[str, Any]:
-    noise = {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 64}
+    noise = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 64}
     return {
         "datasets": [{"noise": {**noise, "evaluation_images": max(IMAGES)}}],
         "models": [{"vgg11": {"architecture": "cifar_vgg11_bn", "options": {"width": 8}}}],
@@ -98,7 +98,7 @@ def throughput(gradient: bool) -> float:
 
     from heatproof.config import default_config, merge
     from heatproof.models.network import build_network
-    from heatproof.plan.whole import make_plan
+    from heatproof.plan.validate import make_plan
 
     torch.set_num_threads(1)
     plan = make_plan(merge(default_config(), config(*MIDDLE)))

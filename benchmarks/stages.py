@@ -25,7 +25,7 @@ from heatproof.models.network import load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.training.stages import finetune, pretrain
 
 BATCHES = (64, 128, 256)
@@ -109,9 +109,9 @@ def report(model: str, weights: str, stage: str, passes: Passes, seconds: float,
 
 def run(config: str, results: Path) -> None:
     plan = make_plan(read_config(config))
-    machine = {**plan.machine(), "device": "cpu"}
-    device = use_machine(machine)
-    size = machine["batch_size"]
+    runtime = {**plan.runtime(), "device": "cpu"}
+    device = use_machine(runtime)
+    size = runtime["batch_size"]
     row("model", "weights", "stage", "forward", "gradient", "seconds", "floor", "ratio")
     for dataset_name, model in plan.pairs():
         dataset = open_dataset(plan.dataset_spec(dataset_name))
@@ -144,11 +144,11 @@ def run(config: str, results: Path) -> None:
                 with timed(seconds):
                     function(explained, **entry["options"])
                 report(model, weights, name, passes, seconds[0], plain, gradient)
-        train(plan, dataset_name, model, images, machine)
+        train(plan, dataset_name, model, images, runtime)
     startup(results)
 
 
-def train(plan, dataset_name: str, model: str, images: torch.Tensor, machine: dict) -> None:
+def train(plan, dataset_name: str, model: str, images: torch.Tensor, runtime: dict) -> None:
     """Two epochs of each training, beside bare steps; validation passes count as forward passes."""
     from heatproof.models.network import build_network
 
@@ -164,7 +164,7 @@ def train(plan, dataset_name: str, model: str, images: torch.Tensor, machine: di
             short = {**spec, **where, "training": {**spec["training"], "epochs": 2}}
             seconds: list[float] = []
             with timed(seconds):
-                stage(short, machine)
+                stage(short, runtime)
         passes = Passes(torch.nn.Identity())
         passes.gradient = 2 * len(dataset.splits["train"])
         passes.plain = 2 * validations * len(dataset.splits["validation"])

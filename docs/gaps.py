@@ -9,7 +9,7 @@ import re
 
 import torch
 
-from heatproof.attribution.gate import IMAGES, hold
+from heatproof.attribution.applicability import IMAGES, hold
 from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import NotApplicable

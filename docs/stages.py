@@ -4,7 +4,7 @@ from pathlib import Path
 
 from heatproof.config import merge, read_config
 from heatproof.plan.graph import STAGES, Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")

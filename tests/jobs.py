@@ -28,7 +28,7 @@ def job_process(
     run: str,
     spec: Mapping[str, Any],
     *,
-    machine: Mapping[str, Any] = MACHINE,
+    runtime: Mapping[str, Any] = MACHINE,
     importable: str | Path = "",
     program: Sequence[str] = ("-m", "heatproof.job"),
     **environment: str,
@@ -56,5 +56,5 @@ def job_process(
     return {
         "args": [sys.executable, *program, spec_file(folder, run, spec)],
         "cwd": folder,
-        "env": {**os.environ, "HEATPROOF_MACHINE": json.dumps(machine), "PYTHONPATH": path, **environment},
+        "env": {**os.environ, "HEATPROOF_MACHINE": json.dumps(runtime), "PYTHONPATH": path, **environment},
     }

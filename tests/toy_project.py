@@ -10,7 +10,7 @@ from heatproof.config import merge
 from heatproof.data.prepare import prepare
 from heatproof.metrics.score import score
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.report.tables import all_scores, tables
 from heatproof.responses.run import respond
 from heatproof.store import describe, read
@@ -39,14 +39,14 @@ class Project:
         self.folder = folder
         self.plan = make_plan(merge(BASE, change))
 
-    def machine(self, batch_size=64):
+    def runtime(self, batch_size=64):
         return {"batch_size": batch_size, "threads": 1, "device": "cpu"}
 
     def inside(self, stage, spec, batch_size=64):
         before = os.getcwd()
         os.chdir(self.folder)
         try:
-            stage(spec, self.machine(batch_size))
+            stage(spec, self.runtime(batch_size))
         finally:
             os.chdir(before)
 

@@ -63,7 +63,7 @@ class Study:
         HeatproofError
             If there are no maps or metrics, maps are not those of the images, or there is no such metric or option.
         """
-        from heatproof._study import Remembered
+        from heatproof._study import CachedNetwork
 
         chosen = (
             {name: dict(options) for name, options in metrics.items()}
@@ -88,7 +88,7 @@ class Study:
                     f"The maps of {method!r} are {values.shape}: give (images, height, width), {len(images)} images."
                 )
         ids = [str(name) for name in common.get("image_ids") or range(len(images))]
-        return cls(Remembered(model), images, targets, arrays, chosen, ids, common)
+        return cls(CachedNetwork(model), images, targets, arrays, chosen, ids, common)
 
     def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
         """Return what `heatproof.evaluate` says of some maps."""
@@ -183,7 +183,7 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
 MOST = 1_000_000
 
 
-class Remembered(torch.nn.Module):
+class CachedNetwork(torch.nn.Module):
     """A classifier that keeps its answers, for studies that perturb the same images in the same way again and again.
 
     Images are told apart by a digest of their values. Answers agree with the classifier's own within the rounding by

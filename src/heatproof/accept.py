@@ -16,10 +16,10 @@ from typing import Any
 
 from heatproof.adopt import Results
 from heatproof.manifest import read_sealed, write_sealed
-from heatproof.pieces import comparing
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.provenance import digest, file_digest
+from heatproof.shards import comparing
 
 TRAININGS = ("pretrain", "finetune")
 # Made again as a whole.
@@ -29,7 +29,7 @@ Verdict = tuple[str, str | None]
 Machine = Mapping[str, Any]
 
 
-def accept(graph: Graph, machine: Machine) -> Iterator[Verdict]:
+def accept(graph: Graph, runtime: Machine) -> Iterator[Verdict]:
     """Compare results of other code with what today's makes, and date forward what is the same.
 
     Parameters
@@ -51,7 +51,7 @@ def accept(graph: Graph, machine: Machine) -> Iterator[Verdict]:
         todo = [product for product in job.products if _is_of_other_code(results, product)]
         if not todo:
             continue
-        for manifest, difference in _compare(job, todo, differing, machine):
+        for manifest, difference in _compare(job, todo, differing, runtime):
             if difference is not None:
                 differing.add(_store(manifest))
             yield manifest, difference
@@ -70,19 +70,19 @@ def _store(manifest: str) -> str:
     return manifest.rsplit(".", 2)[0]
 
 
-def _compare(job: Job, todo: list[Product], differing: set[str], machine: Machine) -> Iterator[Verdict]:
+def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Machine) -> Iterator[Verdict]:
     if job.stage in SHORT:
-        yield from _made_again(job, machine)
+        yield from _made_again(job, runtime)
     elif job.stage in TRAININGS:
-        yield from _first_epoch(job, machine)
+        yield from _first_epoch(job, runtime)
     elif todo[0].images is not None:
-        yield from _sample(job, todo, differing, machine)
+        yield from _sample(job, todo, differing, runtime)
 
 
-def _sample(job: Job, todo: list[Product], differing: set[str], machine: Machine) -> Iterator[Verdict]:
+def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Machine) -> Iterator[Verdict]:
     start, stop = job.spec["images"]
     # What stands in the first shard stands for those after it.
-    few = min(start + machine["batch_size"], stop) if job.spec["shard"] == 0 else start
+    few = min(start + runtime["batch_size"], stop) if job.spec["shard"] == 0 else start
     names = {product.manifest for product in todo}
     spec = {**job.spec, "images": [start, few]}
     refused = [name for name in sorted(names) if _store(name) in differing]
@@ -96,18 +96,18 @@ def _sample(job: Job, todo: list[Product], differing: set[str], machine: Machine
     yield from ((name, "its first shard differs") for name in refused)
     if len(refused) < len(names):
         with comparing() as verdicts:
-            resolve_name(job.run)(spec, machine)
+            resolve_name(job.run)(spec, runtime)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
-def _made_again(job: Job, machine: Machine) -> Iterator[Verdict]:
+def _made_again(job: Job, runtime: Machine) -> Iterator[Verdict]:
     """Make all files of a short job beside the results, and compare."""
     (product,) = job.products
     made = read_sealed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
         files = [key for key in ("output", "history") if key in job.spec]
         aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in [*files, "manifest"]}
-        resolve_name(job.run)({**job.spec, **aside}, machine)
+        resolve_name(job.run)({**job.spec, **aside}, runtime)
         other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
         now = read_sealed(aside["manifest"]) or {}
     if any(now.get(key) != made.get(key) for key in ("name", "class_names", "splits")):
@@ -118,7 +118,7 @@ def _made_again(job: Job, machine: Machine) -> Iterator[Verdict]:
         yield _date_forward(product, made)
 
 
-def _first_epoch(job: Job, machine: Machine) -> Iterator[Verdict]:
+def _first_epoch(job: Job, runtime: Machine) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
     (product,) = job.products
     made = read_sealed(product.manifest) or {}
@@ -126,7 +126,7 @@ def _first_epoch(job: Job, machine: Machine) -> Iterator[Verdict]:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
     then = Path(job.spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = resolve_name("heatproof.training.stages:first_epoch")(job.spec, machine).splitlines()
+    now = resolve_name("heatproof.training.stages:first_epoch")(job.spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, made) if now == then else other
 
@@ -139,9 +139,9 @@ def _date_forward(product: Product, made: Mapping[str, Any]) -> Verdict:
     return product.manifest, None
 
 
-def report(graph: Graph, machine: Machine) -> str:
+def report(graph: Graph, runtime: Machine) -> str:
     """Return what `accept` finds, as text: a line for each result that differs, and how many are the same."""
-    verdicts = list(accept(graph, machine))
+    verdicts = list(accept(graph, runtime))
     if not verdicts:
         return "There is nothing to accept: no result is of this config and of other code."
     lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]

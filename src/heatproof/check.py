@@ -10,8 +10,8 @@ from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.entries import ModelEntry
-from heatproof.plan.whole import Plan, make_plan
+from heatproof.plan.resolve import ModelChoice
+from heatproof.plan.validate import Plan, make_plan
 from heatproof.trial import try_out
 
 
@@ -93,6 +93,6 @@ def _check_layers(plan: Plan) -> None:
             find_layer(build_network(spec, num_classes=2), model.facts.cam_layer, f"model {model.name!r}")
 
 
-def _is_known(model: ModelEntry) -> bool:
+def _is_known(model: ModelChoice) -> bool:
     entry = ARCHITECTURES.get(model.architecture)
     return entry is not None and entry.facts_for(model.options).cam_layer == model.facts.cam_layer

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    listing = command("list", "heatproof.report.listing:print_names", "what can be named in a config")
+    listing = command("list", "heatproof.report.cli_list:print_names", "what can be named in a config")
     listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])
     listing.add_argument(
         "--config", dest="config_path", metavar="CONFIG", help="methods of this config instead of the default one"
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     maps = commands.add_parser("maps", help="look at cached attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
-    ls = command("ls", "heatproof.report.listing:print_stores", "list the map stores", map_commands)
+    ls = command("ls", "heatproof.report.cli_list:print_stores", "list the map stores", map_commands)
     ls.add_argument("folder", nargs="?", default="results/maps")
     show = command("show", "heatproof.cli:show", "picture of an image beside its maps", map_commands)
     show.add_argument("store", help="a .zarr store, or a folder of stores, as `maps ls` prints them")
@@ -122,12 +122,12 @@ def accept(configs: Sequence[str]) -> None:
     from heatproof.accept import report
     from heatproof.config import read_config
     from heatproof.plan.graph import Graph
-    from heatproof.plan.whole import make_plan
+    from heatproof.plan.validate import make_plan
     from heatproof.workflow import hold_folder
 
     held = hold_folder(".snakemake")
     plan = make_plan(read_config(*configs))
-    print(report(Graph(plan), plan.machine()))
+    print(report(Graph(plan), plan.runtime()))
     held.close()
 
 
@@ -140,9 +140,9 @@ def estimate(configs: Sequence[str], **options: Any) -> None:
 
 def show(output: str, methods: list[str] | None, **options: Any) -> None:
     """Draw a picture of maps, and print where it is."""
-    from heatproof.report import show
+    from heatproof.report import map_figure
 
-    show.show(**options, methods=methods or None, output=output)
+    map_figure.show(**options, methods=methods or None, output=output)
     print(output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-KEPT = "what was finished is kept"
+RESUME_HINT = "what was finished is kept"
 # What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last word is oneDNN's.
 MEMORY = (
     "out of memory",
@@ -57,7 +57,7 @@ def _sentence(error: BaseException) -> str | None:
     if runs_out(error):
         return (
             "Memory ran out: lower batch_size at the top of the config, which remakes nothing, or let fewer jobs "
-            f"run at once, and run the same command again; {KEPT}."
+            f"run at once, and run the same command again; {RESUME_HINT}."
         )
     code = error.errno if isinstance(error, OSError) else None
     if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
@@ -65,11 +65,11 @@ def _sentence(error: BaseException) -> str | None:
     assert isinstance(error, OSError)
     where = f" at {error.filename}" if error.filename else ""
     if code in FULL:
-        return f"The disk is full{where} ({error.strerror}): make room and run the same command again; {KEPT}."
+        return f"The disk is full{where} ({error.strerror}): make room and run the same command again; {RESUME_HINT}."
     if code in CLOSED:
         return (
             f"There is no right to write or read{where} ({error.strerror}): make the folder writable, or work in "
-            f"another one, and run the same command again; {KEPT}."
+            f"another one, and run the same command again; {RESUME_HINT}."
         )
     remedy = {
         errno.EFBIG: "raise the limit of the size of files (`ulimit -f`)",

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import psutil
 
-from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.registry import load_plugins
 from heatproof.store import read_json
 
@@ -37,17 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _end_with_controller()
     signal.signal(signal.SIGTERM, _end_in_order)
     (path,) = sys.argv[1:] if arguments is None else arguments
-    machine = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
+    runtime = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
 
     def work() -> None:
         told = read_json(path)
         if told is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
-        load_plugins(machine.get("plugins", ()))
+        load_plugins(runtime.get("plugins", ()))
         stage, name = resolve_name(told["run"]), told["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
-        stage(told["spec"], machine)
+        stage(told["spec"], runtime)
         log.info("%s: done in %.2f s", name, time.time() - started)
 
     return guarded(work)
@@ -67,7 +67,7 @@ def guarded(work: Callable[[], object]) -> int:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        return _say(f"Interrupted: run the same command again; {KEPT}.", 130)
+        return _say(f"Interrupted: run the same command again; {RESUME_HINT}.", 130)
     except Exception as error:
         fault = fault_of(error)
         if fault is None:
@@ -86,7 +86,7 @@ def _say(sentence: str, status: int = 1) -> int:
 def _end_in_order(number: int, frame: object) -> NoReturn:
     """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
     name = signal.Signals(number).name
-    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {KEPT}.")
+    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {RESUME_HINT}.")
     raise SystemExit(128 + number)
 
 

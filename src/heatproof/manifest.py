@@ -66,7 +66,7 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     return made
 
 
-def checked(path: str | Path, manifest: str | Path | None = None) -> Path:
+def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
     """Return the path of a file whose bytes are those that its stage left.
 
     A file that no manifest lists is not one of ours, and passes.
@@ -93,7 +93,7 @@ def damages(paths: Iterable[str | Path]) -> list[str]:
     for path in paths:
         try:
             if os.path.exists(path):
-                checked(path)
+                verified(path)
         except HeatproofError as error:
             found.append(str(error))
     return found
@@ -174,7 +174,7 @@ def whole(path: str | Path, key: str) -> dict[str, Any] | None:
     return made
 
 
-def read_piece(base: str, shard: int) -> dict[str, Any]:
+def read_shard(base: str, shard: int) -> dict[str, Any]:
     """Return the manifest of a shard of a store, which has its ``key`` and, where nothing was made, the ``gap``.
 
     Raises

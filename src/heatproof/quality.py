@@ -14,8 +14,8 @@ import numpy as np
 
 from heatproof._study import Metrics, Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
+from heatproof.metrics.corruptions import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
 from heatproof.metrics.curve_distance import distances
-from heatproof.metrics.modified_maps import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
 from heatproof.metrics.registry import METRICS
 from heatproof.ranking.reliability import image_ranks, internal_consistency_reliability
 
@@ -47,7 +47,7 @@ def image_scores(
     pandas.DataFrame
         Columns ``metric, method, image, score, higher_is_better``, which are what
         `heatproof.ranking.reliability.reliability_table` and
-        `heatproof.report.believed.draw_critical_difference` take.
+        `heatproof.report.reliability.draw_critical_difference` take.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def modification_distances(
     model, images, targets, maps, metrics, **common
         As in `image_scores`.
     schemes, clip
-        As in `heatproof.metrics.modified_maps.modified`, whose scaled magnitudes are the original here.
+        As in `heatproof.metrics.corruptions.modified`, whose scaled magnitudes are the original here.
     kind
         As in `heatproof.metrics.curve_distance.hausdorff`.
 

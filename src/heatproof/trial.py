@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.plan.entries import ExplainerEntry
-from heatproof.plan.whole import Plan
+from heatproof.plan.resolve import ExplainerChoice
+from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ def try_out(plan: Plan) -> None:
     if plan.config["device"] not in ("auto", "cpu"):
         from heatproof.models.network import use_machine
 
-        use_machine(plan.machine())
+        use_machine(plan.runtime())
     for name in plan.datasets:
         models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
@@ -110,7 +110,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     return network
 
 
-def _explain(plan: Plan, entry: ExplainerEntry, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     import torch
 
     from heatproof.attribution.make import Background, find_function, stack_maps

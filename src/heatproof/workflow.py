@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from heatproof.adopt import adopt
 from heatproof.check import check_machine
-from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.whole import Plan, make_plan
+from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.store import write_json, write_text
 
@@ -32,7 +32,7 @@ MALLOC = {
 KILLED = (
     "The job was killed, most likely by the kernel because memory ran out: let fewer jobs run at once, or lower "
     "batch_size at the top of the config, which remakes nothing and helps all jobs but trainings, and run the same "
-    f"command again; {KEPT}."
+    f"command again; {RESUME_HINT}."
 )
 # Megabytes with which no job can do anything.
 LITTLE = 16
@@ -126,7 +126,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
     return {
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
-        "HEATPROOF_MACHINE": json.dumps(plan.machine(), sort_keys=True),
+        "HEATPROOF_MACHINE": json.dumps(plan.runtime(), sort_keys=True),
         # Jobs end when this process does.
         "HEATPROOF_CONTROLLER": str(os.getpid()),
         "HEATPROOF_KILLED": f"heatproof: {KILLED}",
@@ -201,7 +201,7 @@ def why_it_failed(folder: str) -> str | None:
         return str(error)
     free = shutil.disk_usage(folder).free // 10**6
     if free < LITTLE:
-        return f"The disk of {folder} has {free} MB left: make room and run the same command again; {KEPT}."
+        return f"The disk of {folder} has {free} MB left: make room and run the same command again; {RESUME_HINT}."
     return None
 
 

@@ -11,7 +11,7 @@ import torch
 from captum.attr._core.gradient_shap import InputBaselineXGradient
 from torch import nn
 
-from heatproof.attribution._canonical import canonise, composite
+from heatproof.attribution._lrp_canonizer import canonise, composite
 from heatproof.attribution._modules import copied_inputs
 from heatproof.attribution.expected import draw_paths
 from heatproof.attribution.make import Background

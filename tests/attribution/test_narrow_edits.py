@@ -8,14 +8,14 @@ import pytest
 from heatproof import provenance
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
-from heatproof.plan import specs
+from heatproof.plan import plan
 from heatproof.plan.case import Network
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 
 FOLDER = Path(provenance.ROOT) / "attribution"
 # The stage, what it calls, and the table: all maps are made through them.
-SHARED = {"__init__", "catalogue", "gate", "make", "registry"}
+SHARED = {"__init__", "applicability", "make", "registry"}
 MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED)
 FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
 WHERE = ("digits", "resnet20", "finetuned")
@@ -57,7 +57,7 @@ def keys():
 
 
 def forget():
-    for known in (provenance._digest_of, specs._code):
+    for known in (provenance._digest_of, plan._code):
         known.cache_clear()
 
 

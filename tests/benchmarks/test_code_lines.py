@@ -57,9 +57,9 @@ def test_lines_of_rules(lines):
 
 
 def test_every_module_has_a_group(lines):
-    assert lines.group_of("plan/whole.py") == "plan"
+    assert lines.group_of("plan/validate.py") == "plan"
     assert lines.group_of("metrics/score.py") == "stages"
-    assert lines.group_of("metrics/direct.py") == "library"
+    assert lines.group_of("metrics/information.py") == "library"
     assert lines.group_of("core/provenance.py") == "store"
     assert lines.group_of("core/errors.py") == "library"
     assert lines.group_of("workflow/estimate/account.py") == "estimate"
@@ -77,7 +77,7 @@ def test_repeated_blocks(lines):
 
 def test_a_checkout(lines, tmp_path):
     package = tmp_path / "src/heatproof"
-    for name in ("plan/one.py", "metrics/direct.py", "new.py"):
+    for name in ("plan/one.py", "metrics/information.py", "new.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(TEXT)
     (tmp_path / "Snakefile").write_text("rule all:\n")

@@ -15,7 +15,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.paths import RELIABILITY, RELIABILITY_PNG
 from heatproof.plan.reports import OFFSET_KINDS
-from heatproof.report.believed import believed
+from heatproof.report.reliability import reliability
 
 CONFIG = {
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
@@ -61,7 +61,7 @@ def test_an_offset_changes_scores_as_if_the_maps_had_been_made_with_it(made):
 
 
 def test_the_card_has_every_claim(made):
-    inside(made.folder, lambda: claims(made.job("claims").spec, made.machine()))
+    inside(made.folder, lambda: claims(made.job("claims").spec, made.runtime()))
     card = pd.read_csv(made.folder / "results/claims.csv").set_index("claim")
     assert list(card.index) == [claim.name for claim in ordered_claims()]
     assert card.loc["rise_ignores_an_offset", "verdict"] == "holds"
@@ -75,8 +75,8 @@ def test_it_reads_what_its_rule_names(made):
 
 
 def test_how_far_the_ranking_can_be_believed(made):
-    spec = made.job("believed").spec
-    inside(made.folder, lambda: believed(spec, made.machine()))
+    spec = made.job("reliability").spec
+    inside(made.folder, lambda: reliability(spec, made.runtime()))
     assert all((made.folder / file).stat().st_size for file in [*RELIABILITY.values(), *RELIABILITY_PNG.values()])
     tables = {name: pd.read_csv(made.folder / path) for name, path in RELIABILITY.items()}
     methods = len(made.plan.methods)

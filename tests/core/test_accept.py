@@ -11,9 +11,9 @@ from heatproof import accept as accepting
 from heatproof.adopt import Results
 from heatproof.config import merge
 from heatproof.manifest import read_sealed
-from heatproof.plan import specs
+from heatproof.plan import plan
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 MACHINE = {"batch_size": 4, "threads": 1, "device": "cpu"}
 CHANGE = {
@@ -68,8 +68,8 @@ def folder(finished, tmp_path, monkeypatch):
 @pytest.fixture
 def edited(monkeypatch):
     """Edit a helper that all code imports, so that every digest of code is another."""
-    code = specs._code
-    monkeypatch.setattr(specs, "_code", lambda modules: code(modules)[::-1])
+    code = plan._code
+    monkeypatch.setattr(plan, "_code", lambda modules: code(modules)[::-1])
 
 
 def bytes_of(folder):

@@ -109,7 +109,7 @@ EDITS = {
     ),
     "of a user's module": ("user/userland/explain.py", "'mine': 1", "'mine': 2", {"user"}),
     "of what a user's module imports of ours": (
-        "src/heatproof/attribution/_parts.py",
+        "src/heatproof/attribution/_batches.py",
         "import torch\n",
         "import torch\nEDITED = 1\n",
         {"attribute", "user"},
@@ -187,7 +187,7 @@ match 1:
                 "A docstring."
                 return lambda: "no docstring"
         finally:
-            from heatproof import pieces, no_such_name
+            from heatproof import shards, no_such_name
 """
 
 
@@ -199,7 +199,7 @@ def test_blocks_within_blocks():
         "heatproof",
         "heatproof.errors",
         "heatproof.randomness",
-        "heatproof.pieces",
+        "heatproof.shards",
     }
 
 

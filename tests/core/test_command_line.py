@@ -11,7 +11,7 @@ from jobs import job_process, spec_file
 
 from heatproof import job
 from heatproof.cli import main
-from heatproof.plan import whole
+from heatproof.plan import validate
 from heatproof.plan.graph import STAGES
 
 DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}, "key": "k"}
@@ -29,7 +29,7 @@ PREPARE = STAGES["prepare"].run
 
 
 def test_every_stage_of_the_graph_stands_in_the_plan():
-    assert {kind.make.__module__ for kind in STAGES.values()} == {module.__name__ for module in whole.BUILDERS}
+    assert {kind.make.__module__ for kind in STAGES.values()} == {module.__name__ for module in validate.BUILDERS}
 
 
 @pytest.mark.parametrize("stage", STAGES)

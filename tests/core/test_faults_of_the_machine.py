@@ -13,7 +13,7 @@ from jobs import job_process
 
 from heatproof import cli, store, workflow
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.manifest import SEAL, checked, read_sealed, require_manifest, whole_key, write_manifest
+from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
 from heatproof.metrics.scored import read_parquet
 from heatproof.models.network import load_weights, save_weights
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, write_text, written_aside
@@ -54,7 +54,7 @@ def test_the_command_line_says_it(monkeypatch, capsys):
     def fails(**options):
         raise OSError(errno.ENOSPC, "No space left on device", "results/x")
 
-    monkeypatch.setattr("heatproof.report.listing.print_names", fails)
+    monkeypatch.setattr("heatproof.report.cli_list.print_names", fails)
     assert cli.main(["list", "models"]) == 1
     assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
 
@@ -118,7 +118,7 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
             with pytest.raises(HeatproofError, match=f"{manifest} is damaged: remove it with `rm {manifest}`"):
                 require_manifest(manifest)
             with pytest.raises(HeatproofError, match="is damaged"):
-                checked(weights)
+                verified(weights)
         else:
             assert before.decode().split() == manifest.read_text().split() or not before[place : place + 1].strip()
         manifest.write_bytes(before)
@@ -150,10 +150,10 @@ def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
         (tmp_path / name).write_text("{}")
     files = [tmp_path / name for name in ("a.csv", "b.csv")]
     write_manifest(tmp_path / "tables.json", files, spec_key="k", key="k")
-    assert checked(tmp_path / "b.csv") == tmp_path / "b.csv"
+    assert verified(tmp_path / "b.csv") == tmp_path / "b.csv"
     (tmp_path / "b.csv").write_text("[]")
     with pytest.raises(HeatproofError, match=r"b\.csv is damaged"):
-        checked(tmp_path / "b.csv")
+        verified(tmp_path / "b.csv")
 
 
 def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from heatproof.config import default_config
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.workflow import MALLOC, job_environment
 
 

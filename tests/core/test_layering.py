@@ -39,13 +39,13 @@ ALLOWED = {
     "manifest": {"errors", "provenance", "store"},
     "config": {"errors", "registry"},
     "data": BASE,
-    "pieces": BASE | {"data"},
+    "shards": BASE | {"data"},
     "models": BASE | {"data"},
-    "attribution": BASE | {"data", "models", "pieces"},
-    "perturbation": BASE | {"data", "models", "pieces"},
+    "attribution": BASE | {"data", "models", "shards"},
+    "perturbation": BASE | {"data", "models", "shards"},
     "training": BASE | {"data", "models", "perturbation"},
     # Both sides meet here: what a network says of perturbed images, and maps from explainers.
-    "responses": BASE | {"data", "models", "pieces", "attribution", "perturbation"},
+    "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
     "metrics": BASE | {"responses"},
     # Without the workflow: a user's model, images and maps to scores.
     "evaluation": BASE | {"models", "metrics", "perturbation", "responses"},
@@ -58,7 +58,7 @@ ALLOWED = {
     "claims": BASE | {"metrics", "responses"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"manifest", "provenance", "plan"},
-    "accept": {"adopt", "manifest", "pieces", "plan", "provenance"},
+    "accept": {"adopt", "manifest", "shards", "plan", "provenance"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
@@ -156,7 +156,7 @@ def test_only_the_store_opens_zarr():
         (
             "planning",
             (
-                "heatproof.plan.whole",
+                "heatproof.plan.validate",
                 "heatproof.adopt",
                 "heatproof.check",
                 "heatproof.job",

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof._study import Remembered
+from heatproof._study import CachedNetwork
 from heatproof.errors import HeatproofError
 from heatproof.ranking.reliability import reliability_table
 
@@ -157,13 +157,13 @@ def test_scores_of_images_feed_reliability(planted):
 def test_an_image_goes_through_the_network_once():
     images = torch.rand(6, 3, SIDE, SIDE)
     inner = Additive(torch.rand(SIDE, SIDE)).eval()
-    model = Remembered(inner).eval()
+    model = CachedNetwork(inner).eval()
     first = model(images)
     twice = torch.cat([images[:2], torch.rand(1, 3, SIDE, SIDE), images[:2]])
     torch.testing.assert_close(model(twice), inner(twice))
     torch.testing.assert_close(first, inner(images))
     assert (model.asked, model.passes) == (11, 7)
-    full = Remembered(inner, most=0)
+    full = CachedNetwork(inner, most=0)
     torch.testing.assert_close(full(images), full(images))
     assert full.passes == 12
 

@@ -6,7 +6,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.terminal import OneLine, Progress, duration, job_line, say_what_came_out, say_why, sentence_of
 
 

@@ -10,7 +10,7 @@ from heatproof.data._creatures import NAMES, SHAPES, VARIANTS, VARIANTS_EACH, Cr
 from heatproof.data.parts import MOST_CLASSES, class_parts, parts
 from heatproof.data.registry import DATASETS, HasParts
 from heatproof.errors import HeatproofError
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 SOME = 40
 

@@ -17,7 +17,7 @@ from heatproof.estimate.account import (
 from heatproof.estimate.estimate import estimate, plan_of
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -154,7 +154,7 @@ def test_the_papers_configs_have_their_cases():
 def make_plan_of(name):
     config = read_config(*(REPOSITORY / "config" / f"{n}.yaml" for n in ("paper", name)))
     datasets = [
-        {next(iter(d)): {"dataset": "heatproof.estimate.stand_in:load", "classes": 10, "size": 32, "train_images": 10}}
+        {next(iter(d)): {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}}
         for d in config["datasets"]
     ]
     return make_plan({**config, "datasets": datasets})

@@ -11,12 +11,12 @@ def watch(path: str | Path) -> None:
 
     Weights that are whole have a line of their own, before epoch 0.
     """
-    from heatproof.pieces import Piece
+    from heatproof.shards import Shard
     from heatproof.training import stages
-    from heatproof.training.journal import Journal
+    from heatproof.training.checkpoint import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    add, save, publish = Piece.add, Journal.save, stages.publish_tables
+    add, save, publish = Shard.add, Journal.save, stages.publish_tables
 
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
@@ -34,5 +34,5 @@ def watch(path: str | Path) -> None:
         publish(spec, outputs, inputs, **facts)
         note(spec["manifest"], -1, 0)
 
-    Piece.add, Journal.save = noted_add, noted_save
+    Shard.add, Journal.save = noted_add, noted_save
     stages.publish_tables = noted_publish

@@ -24,7 +24,7 @@ from toy_workflow import Run, config
 
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 HERE = Path(__file__).parent
 # Put at the head of what Snakemake's jobs run.

@@ -20,7 +20,7 @@ from heatproof.config import merge
 from heatproof.manifest import damages
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.store import read_json
 
 CHANGE = {

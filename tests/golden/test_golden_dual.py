@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.metrics.dual import soundness
+from heatproof.metrics.soundness import soundness
 from heatproof.responses.curves import ResponseCurve
 
 THEIRS = {"noise": 0.0, "start": 0.04, "counted": "next_step"}

@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.score import score
 from heatproof.plan.case import Network
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
 
 SIDE = 8

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import load_network, normalise
 from heatproof.models.packaged import PACKAGED, rename_in_order
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 CHECKPOINT = "package:efficientnet_lite0"
 LITE = {"architecture": "timm_model", "options": {"name": "tf_efficientnet_lite0"}, "checkpoint": CHECKPOINT}

@@ -6,7 +6,7 @@ import torch
 from toy_project import BASE, WHERE, Project
 
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 from heatproof.store import read_json
 
@@ -53,8 +53,8 @@ def test_how_jobs_run_is_in_no_spec():
     other = make_plan({**BASE, "compile": True, "deterministic": True})
     keys = [[product.key for job in Graph(plan).jobs() for product in job.products] for plan in (plain, other)]
     assert keys[0] == keys[1]
-    assert other.machine()["compile"]
-    assert other.machine()["deterministic"]
+    assert other.runtime()["compile"]
+    assert other.runtime()["deterministic"]
 
 
 def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
     made = Project(tmp_path, **CONFIG)
-    made.machine = lambda batch_size=64: {"batch_size": batch_size, "threads": 1, "device": "cpu", "compile": True}
+    made.runtime = lambda batch_size=64: {"batch_size": batch_size, "threads": 1, "device": "cpu", "compile": True}
     made.train().attribute().drop().respond()
     assert len(asked) == 2, "patch drops and the response, and not the maps"
     assert made.bytes("drops", "curves") == exact.bytes("drops", "curves")

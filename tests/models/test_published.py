@@ -17,7 +17,7 @@ from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_layer, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # Of every family the smallest, at a size that takes a moment.

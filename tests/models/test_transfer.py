@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 
@@ -57,7 +57,7 @@ def test_a_training_begins_with_all_but_the_head(folder):
 def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, monkeypatch):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors")
-    spec, machine = plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"}
+    spec, runtime = plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"}
     fetch(plan.start_spec("m"), {})
     runs = []
 
@@ -68,7 +68,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
 
     monkeypatch.setattr(stages, "fit", fit)
     for expected in (1, 1):
-        stages.pretrain(spec, machine)
+        stages.pretrain(spec, runtime)
         assert len(runs) == expected
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"})
@@ -77,7 +77,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
     assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
     fetch(plan.start_spec("m"), {})
-    stages.pretrain(spec, machine)
+    stages.pretrain(spec, runtime)
     assert len(runs) == 2
 
 

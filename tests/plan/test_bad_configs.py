@@ -10,7 +10,7 @@ import yaml
 from heatproof.check import check_config
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 VIT = {"architecture": "small_vit"}
 
@@ -144,7 +144,7 @@ BAD = {
         "The option 'sigma' of baseline 'blur' of the metric 'ids' must be a number above 0, not -1",
     ),
     "function of two metrics": (
-        {"metrics": [{"mine": {"metric": "heatproof.metrics.incremental:deletion_area"}}]},
+        {"metrics": [{"mine": {"metric": "heatproof.metrics.deletion:deletion_area"}}]},
         "is entered as 'deletion_lerf' and 'deletion_morf': give each a function of its own.",
     ),
     "output of drops": ({"drops": {"outputs": ["logits"]}}, "cannot be 'logits': did you mean 'logit'?"),

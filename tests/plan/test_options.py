@@ -7,7 +7,7 @@ import pytest
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 MINE = """
 import functools

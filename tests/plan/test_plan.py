@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.plan import reports
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.reports import targets
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import yaml
 from heatproof.config import default_config, merge
 from heatproof.plan import comparisons as checks
 from heatproof.plan.graph import Graph
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.training.loop import Schedule
 
 REPOSITORY = Path(__file__).parents[2]

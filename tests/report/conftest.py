@@ -6,8 +6,8 @@ import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
-from heatproof.pieces import open_piece
 from heatproof.plan.paths import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
+from heatproof.shards import open_shard
 from heatproof.store import ArraySpec, write_table
 
 
@@ -28,7 +28,7 @@ def results(tmp_path, monkeypatch):
     }
 
     def store(base, arrays, specs, made_by, coordinates=None, gap=None):
-        piece = open_piece(
+        piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             base,
             "key",

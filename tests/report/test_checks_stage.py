@@ -5,8 +5,8 @@ import pytest
 
 from heatproof.plan.paths import CHECKS
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS
-from heatproof.report.checks import WHERE, check_tables, checks
 from heatproof.report.montage import montage
+from heatproof.report.protocol import WHERE, check_tables, checks
 
 EXPLAINERS = [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"]
 

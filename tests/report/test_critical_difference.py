@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.report.believed import draw_critical_difference
+from heatproof.report.reliability import draw_critical_difference
 from heatproof.report.results import save
 
 

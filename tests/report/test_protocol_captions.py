@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.plan.paths import CHECKS, CHECKS_MANIFEST
-from heatproof.report import checks
-from heatproof.report.checks import COLOURED, caption, check_tables, draw_bumps
+from heatproof.report import protocol
+from heatproof.report.protocol import COLOURED, caption, check_tables, draw_bumps
 
 NAMES = [f"method_{place}" for place in range(12)]
 FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
@@ -97,7 +97,7 @@ def test_no_more_colours_than_can_be_told_apart(found):
 def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
     """Where no explainer applies to a network; the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "read_scores", lambda spec: ([], [], pd.DataFrame()))
+    monkeypatch.setattr(protocol, "read_scores", lambda spec: ([], [], pd.DataFrame()))
     levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
     asked = {"factor": "output", "setting": "pretrained", "reference": "logit", "levels": levels}
     spec = {
@@ -105,6 +105,6 @@ def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch
         "manifest": CHECKS_MANIFEST,
         "key": "k",
     }
-    checks.checks(spec, {})
+    protocol.checks(spec, {})
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
     assert "two levels" in pd.read_csv(CHECKS["captions"])["conclusion"][0]

@@ -16,7 +16,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
 from heatproof.store import describe, read, read_json
 
@@ -69,7 +69,7 @@ def case(made):
 
 
 def test_the_metrics_that_hold_the_truth_are_told(made):
-    assert made.job("believed").spec["truths"] == ["part_deletion", "wide"]
+    assert made.job("reliability").spec["truths"] == ["part_deletion", "wide"]
 
 
 @pytest.mark.parametrize("method", ["saliency", "random"])

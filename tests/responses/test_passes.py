@@ -17,7 +17,7 @@ from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching
 from heatproof.plan.case import Network
-from heatproof.plan.whole import make_plan
+from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 from heatproof.responses.run import respond
 from heatproof.training.stages import pretrain

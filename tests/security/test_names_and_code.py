@@ -14,9 +14,9 @@ import heatproof
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.manifest import SEAL, read_sealed, write_sealed
-from heatproof.plan.whole import make_plan
-from heatproof.report.listing import print_stores
-from heatproof.report.show import show
+from heatproof.plan.validate import make_plan
+from heatproof.report.cli_list import print_stores
+from heatproof.report.map_figure import show
 from heatproof.store import describe
 
 ROOT = Path(heatproof.__file__).parent
@@ -130,7 +130,7 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
 
 UNSAFE = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "tarfile", "subprocess"}
 # The first for the name of the error that torch.load raises; the second starts this project's own stages.
-HARMLESS = {"journal.py: pickle", "measure.py: subprocess"}
+HARMLESS = {"checkpoint.py: pickle", "measure.py: subprocess"}
 
 
 def test_no_module_of_ours_reads_pickles_unpacks_archives_or_starts_programs():
@@ -166,6 +166,6 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         "attribution/make.py",
         "data/prepare.py",
         "models/network.py",
-        "plan/entries.py",
+        "plan/resolve.py",
         "plan/metrics.py",
     }, BASE

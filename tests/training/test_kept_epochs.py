@@ -20,7 +20,7 @@ from heatproof.plan.graph import Graph
 from heatproof.responses.run import respond
 from heatproof.store import read_json
 from heatproof.training import stages
-from heatproof.training.journal import Journal
+from heatproof.training.checkpoint import Journal
 from heatproof.training.stages import keep_epoch
 
 FOLDER = "results/weights/toy/net"
@@ -159,7 +159,7 @@ def test_killed_and_run_again(project, caplog, when, done):
         killed.folder,
         asked.run,
         asked.spec,
-        machine=killed.machine(),
+        runtime=killed.runtime(),
         importable=Path(__file__).parents[1],
         program=("-c", DYING, when),
     )

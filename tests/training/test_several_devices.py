@@ -22,7 +22,7 @@ from toy_project import WHERE, Project
 
 from heatproof.errors import HeatproofError
 from heatproof.training import several, stages
-from heatproof.training.journal import Journal
+from heatproof.training.checkpoint import Journal
 from heatproof.training.loop import Examples, Schedule, Session, fit
 from heatproof.training.several import Together, synchronise_batch_norm, train_on_several
 
@@ -115,16 +115,16 @@ def in_both(spec, team):
     journal = Journal(spec["output"].with_name("net.safetensors"), "key")
     with pytest.raises(Killed):
         run(DRAWS, team, journal, cut_off_in_the_second_epoch([]))
-    assert journal.file.is_file() or not team.leads
+    assert journal.file.is_file() or not team.is_main
     torch.manual_seed(7)
     made["draws, cut off"] = run(DRAWS, team, journal, noise)
     for folder in (spec["folder"], spec["disturbed"]):
         os.chdir(folder)
         stages._finetune(spec["finetune"], team)
-    if team.leads:
+    if team.is_main:
         torch.save({name: tuple(trained) for name, trained in made.items()}, spec["output"])
     team.broadcast(None)
-    if not team.leads:
+    if not team.is_main:
         raise HeatproofError("One of them says no.")
     team.broadcast(None)
 
@@ -190,7 +190,7 @@ def cut_off(folder, end, before):
     asked = Project(folder, **CHANGE).on_network("finetune")
     # Sixteen seconds in all: a signal that comes late on a busy machine still finds it in the middle.
     here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1"}
-    started = job_process(folder, asked.run, asked.spec, machine=MACHINE, importable=here, **slowly)
+    started = job_process(folder, asked.run, asked.spec, runtime=MACHINE, importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while saved(folder) <= before:

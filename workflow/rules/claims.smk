@@ -13,15 +13,15 @@ use rule all_scores as claims with:
         "claims"
 
 
-use rule all_scores as believed with:
+use rule all_scores as reliability with:
     input:
-        reads("believed"),
+        reads("reliability"),
     output:
         shown("belief", *paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values()),
         paths.RELIABILITY_MANIFEST,
     log:
-        "results/logs/believed.log",
+        "results/logs/reliability.log",
     benchmark:
-        measured("believed")
+        measured("reliability")
     message:
         "consistency, stability, reliability and significance of the ranking"

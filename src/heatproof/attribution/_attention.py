@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from heatproof.attribution._parts import leaf, never_alone, parts
+from heatproof.attribution._batches import leaf, never_alone, parts
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 

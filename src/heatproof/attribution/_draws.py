@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._parts import require
+from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 from heatproof.randomness import torch_generator

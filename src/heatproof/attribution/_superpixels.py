@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from heatproof.attribution._parts import require
+from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import InputFacts

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._attention import attend, propagate, to_pixels, weigh
-from heatproof.attribution._parts import parts, require
+from heatproof.attribution._batches import parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._draws import draw_per_image, take_background
-from heatproof.attribution._parts import never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heatproof.attribution._batches import leaf, parts, require
 from heatproof.attribution._draws import take_background
-from heatproof.attribution._parts import leaf, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Count
 from heatproof.errors import NotApplicable

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from heatproof.attribution._batches import leaf, never_alone, parts, require
 from heatproof.attribution._draws import draw_per_image, take_background
-from heatproof.attribution._parts import leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count
 

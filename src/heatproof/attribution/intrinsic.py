@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._parts import leaf, never_alone, parts
+from heatproof.attribution._batches import leaf, never_alone, parts
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 

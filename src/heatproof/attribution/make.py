@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.gate import IMAGES, for_manifest, hold, read_gate, write_gate
+from heatproof.attribution.applicability import IMAGES, for_manifest, hold, read_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
-from heatproof.data.ahead import READING, read_ahead
+from heatproof.data.prefetch import READING, prefetch
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
-from heatproof.pieces import Piece, open_piece
 from heatproof.progress import track
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
+from heatproof.shards import Shard, open_shard
 from heatproof.store import ArraySpec
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
     return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
 
 
-def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Make one shard of the maps of the spec's explainers, adding to what is there already.
 
     An explainer that does not apply to the model is published as a gap with its reason.
@@ -100,13 +100,13 @@ def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     HeatproofError
         If a map has a value that is not finite, or an explainer does not return the maps that it announced.
     """
-    device = use_machine(machine)
+    device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     model = spec["model"]
     facts = InputFacts(**_tuples(model["facts"])) if model else NEUTRAL
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     network: torch.nn.Module | None = None
-    pieces: list[Piece] = []
+    pieces: list[Shard] = []
     for entry in spec["explainers"]:
         piece = _open(spec, entry, dataset, size)
         pieces.append(piece)
@@ -118,7 +118,7 @@ def attribute(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         if network is None and model:
             precision = spec.get("precision", "float32")
             network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
-        context = _Context(spec, entry, dataset, network, facts, machine["batch_size"], device)
+        context = _Context(spec, entry, dataset, network, facts, runtime["batch_size"], device)
         try:
             _pass_gate(piece, context)
             _explain(piece, context)
@@ -136,11 +136,11 @@ def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
 
 
-def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Piece:
+def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
     made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
-    return open_piece(
+    return open_shard(
         spec,
         entry["store"],
         entry["key"],
@@ -215,7 +215,7 @@ class _Context:
         return self.maps(0, self.read(0, few), figures)
 
 
-def _pass_gate(piece: Piece, context: _Context) -> None:
+def _pass_gate(piece: Shard, context: _Context) -> None:
     """Try the explainer on the first images of the split, once for all shards, and note what it says of itself."""
     few = min(IMAGES, len(context.dataset.splits["evaluation"]))
     path = f"{piece.base}.gate.json"
@@ -235,11 +235,11 @@ def _pass_gate(piece: Piece, context: _Context) -> None:
         raise NotApplicable(record["gap"])
 
 
-def _explain(piece: Piece, context: _Context) -> None:
+def _explain(piece: Shard, context: _Context) -> None:
     start, stop = piece.missing()
     # Waiting for images is part of what maps cost.
     size, began = context.batch_size, time.monotonic()
-    for low, images in read_ahead(
+    for low, images in prefetch(
         lambda low: context.read(low, min(low + size, stop)),
         track(range(start, stop, size), context.entry["name"], unit="batch"),
         context.device,

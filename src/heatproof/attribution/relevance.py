@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._parts import accompany, leaf, parts
+from heatproof.attribution._batches import accompany, leaf, parts
 from heatproof.attribution.registry import EXPLAINERS, Explained, explainer, require_library
 from heatproof.errors import NotApplicable
 
@@ -46,7 +46,7 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     require_library(EXPLAINERS["lrp"])
     from zennit.attribution import Gradient
 
-    from heatproof.attribution._canonical import canonise, composite
+    from heatproof.attribution._lrp_canonizer import canonise, composite
 
     if explained.output is not explained.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")

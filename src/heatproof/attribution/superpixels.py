@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._parts import never_alone, parts, require
+from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.bounds import Bounds, Count

@@ -15,7 +15,7 @@ from heatproof.attribution._attention import (
     watch,
     weigh,
 )
-from heatproof.attribution._parts import accompany, leaf, parts
+from heatproof.attribution._batches import accompany, leaf, parts
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 

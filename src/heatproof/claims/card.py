@@ -12,7 +12,7 @@ import pandas as pd
 from heatproof.claims.evidence import Case, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
-from heatproof.manifest import checked, publish_tables
+from heatproof.manifest import publish_tables, verified
 from heatproof.metrics.bootstrap import interval
 from heatproof.metrics.scored import read_scores
 from heatproof.store import write_table
@@ -25,7 +25,7 @@ METHOD = ("name", "kind", "map", "transform", "uses_model")
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
 
-def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write claims.csv: what each published claim comes to on this run's scores."""
     places, files, scores = read_scores(spec)
     facts = spec["metrics"]
@@ -35,7 +35,7 @@ def claims(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         cases,
         [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
         {name: Model(name, **model) for name, model in spec["models"].items()},
-        pd.read_csv(checked(spec["accuracy"])),
+        pd.read_csv(verified(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
         seed=spec["seed"],
         repetitions=spec["bootstrap"],

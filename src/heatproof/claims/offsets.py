@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.manifest import read_piece
+from heatproof.manifest import read_shard
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.score import StoredReading
 from heatproof.responses.base import ScoredImages
@@ -50,7 +50,7 @@ def offset_changes(
         for method in methods:
             pattern = asked["maps" if method["uses_model"] else "reference_maps"]
             store = pattern.format(**place, explainer=method["explainer"]) + ".zarr"
-            if read_piece(store.removesuffix(".zarr"), 0)["gap"]:
+            if read_shard(store.removesuffix(".zarr"), 0)["gap"]:
                 continue
             maps = read(store, "attribution", 0, asked["images"])[:, method["index"]]
             maps = np.abs(maps) if method["transform"] == "abs" else maps

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import find_folder
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -18,7 +18,7 @@ HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz
 
 
 @dataset("cifar10", size=(32, 32))
-def cifar10(*, seed: int, root: str, validation: float = 0.1) -> Divided:
+def cifar10(*, seed: int, root: str, validation: float = 0.1) -> LazyDataset:
     """CIFAR-10: 60,000 photographs of 10 kinds of thing, 32×32, from a folder of yours.
 
     Parameters
@@ -46,7 +46,7 @@ def cifar10(*, seed: int, root: str, validation: float = 0.1) -> Divided:
 
 
 @dataset("cifar100", size=(32, 32))
-def cifar100(*, seed: int, root: str, coarse: bool = False, validation: float = 0.1) -> Divided:
+def cifar100(*, seed: int, root: str, coarse: bool = False, validation: float = 0.1) -> LazyDataset:
     """CIFAR-100: 60,000 photographs of 100 kinds of thing, 32×32, from a folder of yours.
 
     Parameters
@@ -80,10 +80,10 @@ def _cifar(
     labels: tuple[int, int],
     seed: int,
     validation: float,
-) -> Divided:
+) -> LazyDataset:
     """Open a folder whose records have some bytes of labels, of which one counts, and then pixels."""
     count, chosen = labels
-    return Divided(
+    return LazyDataset(
         (folder / names).read_text(encoding="utf-8").split(),
         {
             "train": partial(_list_records, folder, train, count, chosen),
@@ -95,7 +95,7 @@ def _cifar(
     )
 
 
-def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -> Listed:
+def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -> FileList:
     ids: list[str] = []
     labels, places = [], []
     for file in files:
@@ -109,7 +109,7 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
         ids += [f"{path.stem}-{row:05d}" for row in range(len(records))]
         labels.append(records[:, chosen].astype(np.int64))
         places += list(records[:, count:])
-    return Listed(ids, np.concatenate(labels), places)
+    return FileList(ids, np.concatenate(labels), places)
 
 
 def _read_records(records: Sequence[np.ndarray]) -> np.ndarray:

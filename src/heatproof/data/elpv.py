@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from heatproof.bounds import Bounds, Count
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -34,7 +34,7 @@ def elpv(
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
     evaluation: float = 0.2,
-) -> Divided:
+) -> LazyDataset:
     """2,624 electroluminescence photographs of solar cells, 300×300 grey, with defects; needs heatproof[elpv].
 
     The images are licensed CC BY-NC-SA 4.0: for research and the like, not for trade. Whole cells are resized, as a
@@ -72,7 +72,7 @@ def elpv(
         "elpv",
         HOW,
     )
-    return Divided(
+    return LazyDataset(
         NAMES[target],
         {"train": partial(_list_cells, folder, target, threshold)},
         picture_reader(size, size, interpolation),
@@ -89,7 +89,7 @@ def _of_package() -> str:
     return next(iter(found.submodule_search_locations))
 
 
-def _list_cells(folder: Path, target: str, threshold: float) -> Listed:
+def _list_cells(folder: Path, target: str, threshold: float) -> FileList:
     paths: list[str] = []
     labels: list[int] = []
     for line in (folder / "labels.csv").read_text(encoding="utf-8").splitlines():
@@ -111,6 +111,6 @@ def _list_cells(folder: Path, target: str, threshold: float) -> Listed:
             ) from None
         paths.append(path)
         labels.append(label)
-    return Listed(
+    return FileList(
         [Path(path).stem for path in paths], np.array(labels, dtype=np.int64), [folder / path for path in paths]
     )

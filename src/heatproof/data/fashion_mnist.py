@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 
@@ -32,7 +32,7 @@ DEBIAN = "/usr/share/datasets/fashion-mnist"
     "fashion_mnist",
     size=(32, 32),
 )
-def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> Divided:
+def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> LazyDataset:
     """Fashion-MNIST: 70,000 photographs of 10 kinds of clothing, grey 28×28 with two black pixels around them.
 
     Parameters
@@ -49,7 +49,7 @@ def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> 
     HeatproofError
         If a file is not there or is damaged.
     """
-    return Divided(
+    return LazyDataset(
         CLASSES,
         {"train": partial(_list_part, root, "train"), "evaluation": partial(_list_part, root, "t10k")},
         _read_framed,
@@ -58,7 +58,7 @@ def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> 
     )
 
 
-def _list_part(root: str, part: str) -> Listed:
+def _list_part(root: str, part: str) -> FileList:
     labels = read_idx(_find(root, f"{part}-labels-idx1-ubyte"), 1)
     images = read_idx(_find(root, f"{part}-images-idx3-ubyte"), 3)
     if len(images) != len(labels) or images.shape[1:] != (28, 28):
@@ -66,7 +66,7 @@ def _list_part(root: str, part: str) -> Listed:
             f"The {part} files of fashion_mnist in {root} have {len(labels)} labels and images of shape "
             f"{images.shape}: get them again."
         )
-    return Listed([f"{part}-{row:05d}" for row in range(len(images))], labels.astype(np.int64), images)
+    return FileList([f"{part}-{row:05d}" for row in range(len(images))], labels.astype(np.int64), images)
 
 
 def _find(root: str, name: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.bounds import Count
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -25,7 +25,7 @@ def food101(
     validation: float = 0.1,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> Divided:
+) -> LazyDataset:
     """Food-101: 101,000 photographs of 101 dishes, from a folder of yours; its test set is the evaluation split.
 
     Parameters
@@ -53,7 +53,7 @@ def food101(
     )
     names = sorted((folder / "meta" / "classes.txt").read_text(encoding="utf-8").split())
     labels = {name: label for label, name in enumerate(names)}
-    return Divided(
+    return LazyDataset(
         names,
         {
             "train": partial(_list_part, folder, "train", labels),
@@ -66,11 +66,11 @@ def food101(
     )
 
 
-def _list_part(folder: Path, part: str, labels: dict[str, int]) -> Listed:
+def _list_part(folder: Path, part: str, labels: dict[str, int]) -> FileList:
     path = folder / "meta" / f"{part}.txt"
     ids = path.read_text(encoding="utf-8").split()
     try:
         numbers = [labels[image_id.partition("/")[0]] for image_id in ids]
     except KeyError as error:
         raise HeatproofError(f"{path} names the class {error}, which classes.txt has not: unpack it again.") from None
-    return Listed(ids, np.array(numbers, dtype=np.int64), [folder / "images" / f"{image_id}.jpg" for image_id in ids])
+    return FileList(ids, np.array(numbers, dtype=np.int64), [folder / "images" / f"{image_id}.jpg" for image_id in ids])

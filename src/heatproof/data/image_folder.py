@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from heatproof.bounds import Count
-from heatproof.data.divided import Divided
+from heatproof.data.lazy import LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
     find_folder,
@@ -33,7 +33,7 @@ def image_folder(
     evaluation: float | None = None,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> Divided:
+) -> LazyDataset:
     """Any folder of pictures: one folder a class, or those in train and val or test; classes in alphabetical order.
 
     Parameters
@@ -76,7 +76,7 @@ def image_folder(
     parts = {
         split: partial(list_classes, top, folder, labels, whole=split == "train") for split, folder in folders.items()
     }
-    return Divided(
+    return LazyDataset(
         names,
         parts,
         picture_reader(size, resize, interpolation),
@@ -120,7 +120,7 @@ def resisc45(
     evaluation: float = 0.2,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> Divided:
+) -> LazyDataset:
     """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
 
     Parameters
@@ -152,7 +152,7 @@ def resisc45(
             f"The folder {folder} has {len(names)} class folders, and NWPU-RESISC45 has 45: unpack it again."
         )
     labels = {name: label for label, name in enumerate(names)}
-    return Divided(
+    return LazyDataset(
         names,
         {"train": partial(list_classes, folder, ".", labels, whole=True)},
         picture_reader(size, resize, interpolation),

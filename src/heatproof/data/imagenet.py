@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.bounds import Count
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
     find_folder,
@@ -38,7 +38,7 @@ def imagenet(
     validation: float = 0.02,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> Divided:
+) -> LazyDataset:
     """ImageNet-1k (ILSVRC 2012) from a folder of yours; labels are those of torchvision's and timm's weights.
 
     The evaluation split is ImageNet's validation set. Labels number the sorted WordNet ids: the 1,000 of the devkit
@@ -82,7 +82,7 @@ def imagenet(
         names = {wnid: wnid for wnid in subfolders(folder / "train")}
     labels = {wnid: label for label, wnid in enumerate(sorted(names))}
     evaluation = partial(_list_flat, folder, by_number, labels) if flat else partial(_list_named, folder, "val", labels)
-    return Divided(
+    return LazyDataset(
         _unique({wnid: names[wnid] for wnid in sorted(names)}),
         {"train": partial(_list_named, folder, "train", labels), "evaluation": evaluation},
         picture_reader(size, resize, interpolation),
@@ -107,13 +107,13 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
         raise HeatproofError(f"{path} is not the devkit's table of classes ({reason}): unpack it again.") from None
 
 
-def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> Listed:
+def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> FileList:
     """List class folders; ids are file names, the same as in a flat folder."""
     listed = list_classes(folder, part, labels, whole=part == "train")
     return listed._replace(ids=[Path(image_id).stem for image_id in listed.ids])
 
 
-def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, int]) -> Listed:
+def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, int]) -> FileList:
     path = folder / DEVKIT / "data" / GROUND_TRUTH
     try:
         truth = [labels[by_number[int(line)]] for line in path.read_text(encoding="ascii").split()]
@@ -134,7 +134,7 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
                 "it away."
             )
         chosen.append(truth[int(number[1]) - 1])
-    return Listed(
+    return FileList(
         [Path(name).stem for name in files],
         np.array(chosen, dtype=np.int64),
         [folder / "val" / name for name in files],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from heatproof.data.divided import Listed
+from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def pictures_below(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool = False) -> Listed:
+def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool = False) -> FileList:
     """List a folder of class folders.
 
     Parameters
@@ -185,4 +185,4 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
         numbers += [labels[name]] * len(found)
     if not ids:
         raise HeatproofError(f"There are no pictures in the class folders of {folder}: put some there.")
-    return Listed(ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids])
+    return FileList(ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.bounds import Count
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -28,7 +28,7 @@ def places365(
     validation: float = 0.02,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> Divided:
+) -> LazyDataset:
     """Places365-Standard: 1.8 million photographs of 365 kinds of scene, from a folder of yours.
 
     The evaluation split is the 36,500 images of its validation set; labels of its test set are not public.
@@ -67,7 +67,7 @@ def places365(
     names = {label: name for name, label in _pairs(folder / CATEGORIES)}
     if sorted(names) != list(range(len(names))):
         raise HeatproofError(f"{folder / CATEGORIES} does not number its classes from 0: get it again.")
-    return Divided(
+    return LazyDataset(
         # "/a/airfield" is filed under its first letter.
         [names[label][3:] for label in sorted(names)],
         {
@@ -81,12 +81,12 @@ def places365(
     )
 
 
-def _list_part(folder: Path, part: str, file: str) -> Listed:
+def _list_part(folder: Path, part: str, file: str) -> FileList:
     if not (folder / part).is_dir():
         raise HeatproofError(f"There is no folder {folder / part}: unpack the images of places365 there.")
     found = _pairs(folder / file)
     ids = [name.removeprefix("/") for name, _ in found]
-    return Listed(
+    return FileList(
         ids, np.array([label for _, label in found], dtype=np.int64), [folder / part / image_id for image_id in ids]
     )
 

@@ -26,7 +26,7 @@ def open_dataset(spec: Mapping[str, Any]) -> Dataset:
     return load(seed=spec["seed"], **spec["options"])
 
 
-def prepare(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the manifest of a dataset: classes, and ids and labels of every split.
 
     Raises

@@ -14,7 +14,7 @@ from heatproof.estimate.measure import Timed
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.paths import SCORES_TABLE, TABLES
-from heatproof.plan.whole import Plan
+from heatproof.plan.validate import Plan
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.

@@ -18,27 +18,27 @@ STEPS = 3
 
 def main(arguments: list[str]) -> None:
     """Run one of the functions below, or a job's ``module:function``, on a spec and a machine as JSON."""
-    what, spec, machine = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
+    what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
     module, _, name = what.partition(":")
     if name:
-        getattr(import_module(module), name)(spec, machine)
+        getattr(import_module(module), name)(spec, runtime)
         found: dict[str, Any] = {}
     else:
-        found = {"start_up": start_up, "weights": weights, "training": training}[what](spec, machine)
+        found = {"start_up": start_up, "weights": weights, "training": training}[what](spec, runtime)
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
-    print(json.dumps({**found, **used, "device": device_of(machine)}))
+    print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def start_up(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Import what a job needs."""
     for module in ("heatproof.attribution.make", "heatproof.training.stages"):
         import_module(module)
     return {}
 
 
-def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Leave random weights where a job looks for them, and time one pass of the network.
 
     Returns
@@ -52,13 +52,13 @@ def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, An
     from heatproof.data.prepare import open_dataset
     from heatproof.models.network import build_network, normalise, save_weights, use_machine
 
-    device = use_machine(machine)
+    device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     network = build_network(spec["model"], dataset.num_classes)
     for path in spec["outputs"]:
         save_weights(network.state_dict(), path)
     network = network.to(device).eval().requires_grad_(False)
-    count = min(spec["images"], machine["batch_size"])
+    count = min(spec["images"], runtime["batch_size"])
     images = normalise(dataset.images("evaluation", 0, count), spec["model"]["facts"]).to(device)
 
     def forward() -> None:
@@ -77,7 +77,7 @@ def weights(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Time the loop that trains, on a few batches.
 
     Returns
@@ -93,7 +93,7 @@ def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, A
     from heatproof.models.network import build_network, normalise, use_machine
     from heatproof.training.loop import Examples, Schedule, fit, validate
 
-    device = use_machine(machine)
+    device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     network = build_network(spec["model"], dataset.num_classes).to(device)
     given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
@@ -109,9 +109,9 @@ def training(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, A
     one = Examples(images[:1], labels[:1])
     fit(network, Examples(images, labels), one, schedule, 0)
     whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
-    checked = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
+    verified = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
     count = size * STEPS
-    return {"train": whole / count, "validate": checked / count, "read": read}
+    return {"train": whole / count, "validate": verified / count, "read": read}
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
@@ -136,7 +136,7 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     return best
 
 
-def device_of(machine: Mapping[str, Any]) -> str:
+def device_of(runtime: Mapping[str, Any]) -> str:
     """Return the device that jobs with these settings run on, in words."""
     if "torch" not in sys.modules:
         return ""
@@ -144,7 +144,7 @@ def device_of(machine: Mapping[str, Any]) -> str:
 
     from heatproof.models.network import use_machine
 
-    device = use_machine(machine)
+    device = use_machine(runtime)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from heatproof.config import merge, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.estimate import account, stand_in
+from heatproof.estimate import account, synthetic
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
-from heatproof.plan.whole import Plan, make_plan
+from heatproof.plan.validate import Plan, make_plan
 
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
@@ -119,7 +119,7 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
             try:
                 entry.count(**options)
             except (HeatproofError, TypeError):
-                instead = stand_in.in_place_of(kind, options, entry.image_size(options))
+                instead = synthetic.in_place_of(kind, options, entry.image_size(options))
         if instead:
             instead["evaluation_images"] = images or few_of(instead["size"])
             missing.append(name)
@@ -175,7 +175,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
                 names += list(plan.metrics) if responses else []
                 measured.score = bench.scores(dataset, model, names)
         options, splits = plan.datasets[dataset]["options"], network["splits"]
-        if plan.datasets[dataset]["kind"].startswith(stand_in.__name__):
+        if plan.datasets[dataset]["kind"].startswith(synthetic.__name__):
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         found = {**steps, "splits": splits}
         trained = {

@@ -14,7 +14,7 @@ from typing import Any
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Job
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.whole import Plan
+from heatproof.plan.validate import Plan
 from heatproof.store import read_json
 
 Spec = Mapping[str, Any]
@@ -59,7 +59,7 @@ class Bench:
 
     def __init__(self, plan: Plan, folder: Path, images: int, say: Callable[[str], None]) -> None:
         self.plan, self.folder, self.images, self.say = plan, folder, images, say
-        self.machine = plan.machine()
+        self.runtime = plan.runtime()
         self.device = ""
 
     def run(self, what: str, spec: Spec) -> tuple[float, float, dict[str, Any]]:
@@ -74,7 +74,7 @@ class Bench:
             If it fails; the message has its last line.
         """
         text = json.dumps(spec).replace('"results/', f'"{self.folder}/results/')
-        command = [sys.executable, "-m", "heatproof.estimate.child", what, text, json.dumps(self.machine)]
+        command = [sys.executable, "-m", "heatproof.estimate.child", what, text, json.dumps(self.runtime)]
         began = time.monotonic()
         child = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         wall = time.monotonic() - began

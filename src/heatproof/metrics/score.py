@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import read_piece, write_manifest
+from heatproof.manifest import read_shard, write_manifest
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read, write_table
@@ -43,7 +43,7 @@ class StoredReading(Reading):
         return {name: read(store, name, start, stop) for name in self.response.needed(self.output)}
 
 
-def score(spec: Spec, machine: Mapping[str, Any]) -> None:
+def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Write the scores of every image and method as tidy Parquet; the manifest has the gaps and their reasons."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
@@ -59,7 +59,7 @@ def score(spec: Spec, machine: Mapping[str, Any]) -> None:
     for explainer, methods in list(explainers.items()):
         bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
         for base in dict.fromkeys(bases):
-            made = {f"{base}.{shard}.json": read_piece(base, shard) for shard in shards}
+            made = {f"{base}.{shard}.json": read_shard(base, shard) for shard in shards}
             keys |= {path: piece["key"] for path, piece in made.items()}
             gate = next((piece["gate"] for piece in made.values() if "gate" in piece), None)
             if gate:

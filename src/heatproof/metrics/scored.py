@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.manifest import checked
+from heatproof.manifest import verified
 
 Place = tuple[str, str, str, str]
 
@@ -20,7 +20,7 @@ def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
     HeatproofError
         If it is missing, or has not the bytes that its manifest says.
     """
-    return pd.read_parquet(checked(path), columns=columns)
+    return pd.read_parquet(verified(path), columns=columns)
 
 
 def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:

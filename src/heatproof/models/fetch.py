@@ -25,7 +25,7 @@ from heatproof.provenance import file_digest
 from heatproof.store import write_text
 
 
-def fetch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Bring a checkpoint into the results as safetensors, after checking that it fits the network.
 
     Without a dataset in the spec it is to begin a training with, and fits if all but the classification head does.

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from heatproof.errors import KEPT, HeatproofError, runs_out
+from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.store import read_json, write_json
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Attempt:
         if self.size == 1:
             raise HeatproofError(
                 f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or take a "
-                f"device with more or a smaller network, and run the same command again; {KEPT}."
+                f"device with more or a smaller network, and run the same command again; {RESUME_HINT}."
             ) from None
         self.ran_out = True
         return True

@@ -20,19 +20,19 @@ from heatproof.registry import import_callable, is_reference, nearest
 from heatproof.store import written_aside
 
 
-def use_machine(machine: Mapping[str, Any]) -> torch.device:
+def use_machine(runtime: Mapping[str, Any]) -> torch.device:
     """Set the number of threads and return the device; the seedless defaults of torch are made deterministic."""
-    torch.set_num_threads(machine["threads"])
+    torch.set_num_threads(runtime["threads"])
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    if machine.get("deterministic"):
+    if runtime.get("deterministic"):
         # cuBLAS asks for it before its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    wanted = machine["device"]
+    wanted = runtime["device"]
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     elif wanted == "cuda" and not torch.cuda.is_available():

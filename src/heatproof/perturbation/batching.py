@@ -204,7 +204,7 @@ class FilledBatches(torch.nn.Module):
 
 
 def open_network(
-    spec: Mapping[str, Any], num_classes: int, machine: Mapping[str, Any], device: torch.device
+    spec: Mapping[str, Any], num_classes: int, runtime: Mapping[str, Any], device: torch.device
 ) -> FilledBatches:
     """Load the network of a job that only asks what it says.
 
@@ -220,10 +220,10 @@ def open_network(
         Where the network runs.
     """
     network = load_network(spec["model"], num_classes, spec["weights"], device, spec.get("precision", "float32"))
-    if machine.get("compile"):
+    if runtime.get("compile"):
         network.compile()
     within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)
-    return FilledBatches(network, machine["batch_size"], within)
+    return FilledBatches(network, runtime["batch_size"], within)
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:

@@ -11,7 +11,7 @@ from typing import Any
 
 from heatproof.plan.case import Case
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.specs import Plan
+from heatproof.plan.plan import Plan
 from heatproof.provenance import digest
 
 # The patch drops, as the setting of a factor that is no matter of theirs.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heatproof.plan.specs import Plan
+    from heatproof.plan.plan import Plan
 
 Wildcards = Mapping[str, Any]
 BENCHMARKS = "results/benchmarks"

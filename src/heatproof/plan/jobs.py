@@ -14,7 +14,7 @@ from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
 
 if TYPE_CHECKING:
-    from heatproof.plan.specs import Plan
+    from heatproof.plan.plan import Plan
     from heatproof.responses.base import Response
 
 RESPOND = "heatproof.responses.run:respond"

@@ -21,7 +21,7 @@ from heatproof.responses.base import Reading, Response, ScoredImages, keyword_de
 
 
 @dataclass(frozen=True)
-class MetricEntry:
+class MetricChoice:
     """A metric under the name that the config gives it, or `drops`.
 
     Attributes
@@ -51,7 +51,7 @@ def read_metric(
     given: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
     reference: tuple[int, str] = (4, "zeros"),
-) -> MetricEntry:
+) -> MetricChoice:
     """Return what the config says of a metric, checked by scoring a made-up answer with it.
 
     Parameters
@@ -96,7 +96,7 @@ def read_metric(
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise HeatproofError(f"The {what} fails on made-up responses ({reason}): mend it, or its options.") from None
     output = options.get("output", "logit")
-    return MetricEntry(name, metric, options, responses, module_of(metric.function, kind), output)
+    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output)
 
 
 def _referenced(reference: str) -> Metric:

@@ -24,8 +24,8 @@ WEIGHTS, HISTORY, WEIGHTS_MANIFEST = WEIGHTS_FILES.values()
 # Published weights with which a training begins; one for all datasets of a model.
 START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending in ENDINGS.items()}
 # States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
-KEPT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
-TUNED_FILES = {**WEIGHTS_FILES, "kept": KEPT}
+RESUME_HINT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
+TUNED_FILES = {**WEIGHTS_FILES, "kept": RESUME_HINT}
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"

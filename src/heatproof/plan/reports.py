@@ -16,7 +16,7 @@ from heatproof.plan import paths
 from heatproof.plan.case import Case, Network
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
 from heatproof.plan.graph import Made, Product, Wildcards, stage
-from heatproof.plan.specs import Plan, keyed
+from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.channels import Channels
 from heatproof.responses.curves import Curves
@@ -227,8 +227,8 @@ def claims(plan: Plan) -> Told:
     return spec, inputs, [paths.CLAIMS], sorted({entry["module"] for entry in offsets["metrics"].values()})
 
 
-@_report("heatproof.report.believed:believed", paths.RELIABILITY_MANIFEST)
-def believed(plan: Plan) -> Told:
+@_report("heatproof.report.reliability:reliability", paths.RELIABILITY_MANIFEST)
+def reliability(plan: Plan) -> Told:
     """Return the job of the tables that say how reliable the ranking is."""
     cases = plan.all_cases()
     tested = sorted({case.metric for case in plan.test_cases()})
@@ -290,7 +290,7 @@ def chart_files(plan: Plan) -> list[str]:
     return [paths.CHECKS_FIGURE.format(factor=f, ending=ending) for f in factors(plan) for ending in ("png", "svg")]
 
 
-@_report("heatproof.report.checks:checks", paths.CHECKS_MANIFEST)
+@_report("heatproof.report.protocol:checks", paths.CHECKS_MANIFEST)
 def checks(plan: Plan) -> Told:
     """Return the job of the protocol checks."""
     cases = compared_cases(plan)
@@ -357,7 +357,7 @@ def figure_files(plan: Plan, page: bool = False) -> list[str]:
     return [path.format(figure=name) for name in chosen for path in paths.FIGURE_FILES.values()]
 
 
-@_report("heatproof.report.index:report_page", paths.PAGE_MANIFEST)
+@_report("heatproof.report.page:report_page", paths.PAGE_MANIFEST)
 def report_page(plan: Plan) -> Told:
     """Return the job of the index page and the page of maps."""
     cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()

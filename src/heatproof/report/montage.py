@@ -32,7 +32,7 @@ class Row:
     scores: Sequence[float]
 
 
-def montage(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def montage(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
     for where in spec["cases"]:

@@ -17,7 +17,7 @@ import pandas as pd
 from PIL import Image
 
 from heatproof.data.registry import Dataset
-from heatproof.manifest import read_piece
+from heatproof.manifest import read_shard
 from heatproof.metrics.scored import read_parquet
 from heatproof.plan import paths
 from heatproof.store import read
@@ -141,7 +141,7 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], images: int) 
         If the maps or their manifest are missing or damaged.
     """
     base = maps_base(where, method)
-    gap = read_piece(base, 0)["gap"]
+    gap = read_shard(base, 0)["gap"]
     if gap:
         return str(gap)
     return transformed(read(base + ".zarr", "attribution", 0, images)[:, method["index"]], method["transform"])

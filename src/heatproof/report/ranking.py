@@ -20,8 +20,8 @@ from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.report.drawing import new_figure, plain
-from heatproof.report.foreign import read_scores
 from heatproof.report.results import CASE, save
+from heatproof.report.score_import import read_scores
 from heatproof.store import write_table
 
 # Rows of a printed table.
@@ -58,7 +58,7 @@ def rank(
     Parameters
     ----------
     paths, lower
-        As in `heatproof.report.foreign.read_scores`.
+        As in `heatproof.report.score_import.read_scores`.
     out
         Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
         stability_methods.csv, stability_cases.csv, families.csv where families are known, and consistency.png.
@@ -95,8 +95,8 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
     Parameters
     ----------
     scores
-        As `heatproof.report.foreign.read_scores` returns it. With a column ``image`` the scores are those of images,
-        and the interval is over images and test cases.
+        As `heatproof.report.score_import.read_scores` returns it. With a column ``image`` the scores are those of
+        images, and the interval is over images and test cases.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 

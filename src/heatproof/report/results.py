@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from heatproof.figures import FIGURES
-from heatproof.manifest import checked, publish_tables
+from heatproof.manifest import publish_tables, verified
 from heatproof.plan import paths
 from heatproof.store import write_table, write_text, written_aside
 
@@ -30,7 +30,7 @@ def read_text(path: str) -> pd.DataFrame:
     HeatproofError
         If it is missing, or has not the bytes that its manifest says.
     """
-    return pd.read_csv(checked(path), dtype=str, keep_default_na=False)
+    return pd.read_csv(verified(path), dtype=str, keep_default_na=False)
 
 
 def read_table(path: str) -> pd.DataFrame:
@@ -138,7 +138,7 @@ def render(name: str, **values: Any) -> str:
     return environment.get_template(name).render(**values)
 
 
-def draw_figure(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Draw a registered figure as SVG and PNG; the same table gives the same bytes."""
     import_module(spec["module"])
     draw = FIGURES[spec["figure"]].draw

@@ -12,7 +12,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import read_piece
+from heatproof.manifest import read_shard
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan import paths
@@ -31,7 +31,7 @@ MOST = 9
 SHOWN = 3
 
 
-def similarity(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def similarity(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
     table = similarity_table(spec)
     made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
@@ -115,7 +115,7 @@ def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[d
     yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
     for explainer in spec["explainers"]:
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
-        if any(read_piece(base, 0)["gap"] for base in bases):
+        if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [read(f"{base}.zarr", "attribution", 0, spec["images"]) for base in bases]
         for place, name in enumerate(explainer["maps"]):
@@ -173,7 +173,7 @@ def _base(pattern: str, net: Network, **more: str) -> str:
 
 
 def _have_channels(*nets: Network) -> bool:
-    return not any(read_piece(_base(paths.CHANNELS, net), 0)["gap"] for net in nets)
+    return not any(read_shard(_base(paths.CHANNELS, net), 0)["gap"] for net in nets)
 
 
 @plain

@@ -13,7 +13,7 @@ from heatproof.config import normalise, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.manifest import read_sealed
-from heatproof.plan.entries import read_dataset
+from heatproof.plan.resolve import read_dataset
 from heatproof.registry import look_up
 from heatproof.store import describe
 

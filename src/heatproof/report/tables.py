@@ -24,7 +24,7 @@ SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
     table = score_table(scores, read_gaps(spec["scores"]), spec["seed"], spec["bootstrap"], spec["level"])
@@ -39,7 +39,7 @@ def tables(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     publish(spec, made, spec["scores"])
 
 
-def all_scores(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write scores.csv: every metric of the config.
 
     It has the columns of idsds_table.csv, ``higher_is_better``, and ``above_reference`` (see `above_reference`).

@@ -96,7 +96,7 @@ class Parts(NetworkResponse):
             removed = import_module("torch").as_tensor(removed)
         else:
             place = ("evaluation", batch.first, batch.first + len(batch.ids))
-            with import_module("heatproof.data.ahead").READING:
+            with import_module("heatproof.data.prefetch").READING:
                 removed, masks = session.dataset.without_part(*place), session.dataset.part_masks(*place)
             flat = removed.reshape(-1, *removed.shape[2:])
             normalise = import_module("heatproof.models.network").normalise

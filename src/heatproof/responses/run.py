@@ -17,16 +17,16 @@ from typing import Any
 
 import torch
 
-from heatproof.data.ahead import read_ahead
+from heatproof.data.prefetch import prefetch
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
-from heatproof.manifest import read_piece
+from heatproof.manifest import read_shard
 from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.pieces import Piece, open_piece
 from heatproof.progress import track
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
+from heatproof.shards import Shard, open_shard
 from heatproof.store import ArraySpec, read
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision")
 class Work:
     """A shard in the making: of a network, or along the maps of one explainer, which lie in a store."""
 
-    piece: Piece
+    piece: Shard
     explainer: str
     methods: Sequence[Method]
     maps: str | None
@@ -58,7 +58,7 @@ class Work:
         return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
 
 
-def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
+def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Make one shard of a response, adding to what the shard holds already.
 
     What does not apply, to the network or to the images, is published as a gap with its reason.
@@ -68,18 +68,18 @@ def respond(spec: Spec, machine: Mapping[str, Any]) -> None:
     HeatproofError
         If a map or a response has a value that is not finite, or maps are missing or damaged.
     """
-    device, dataset, response = use_machine(machine), open_dataset(spec["dataset"]), response_of(spec["response"])
+    device, dataset, response = use_machine(runtime), open_dataset(spec["dataset"]), response_of(spec["response"])
 
     def explain(along: Along, method: Method, batch: Batch) -> Explain:
         # Found by name, so that the code of explainers is no part of what other responses depend on.
         method_maps = import_module("heatproof.responses.explaining").method_maps
         return method_maps(spec, session.network.network, dataset, along.explainer, method, batch, session)
 
-    how = {**machine, "compile": bool(machine.get("compile")) and not response.looks_inside}
+    how = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
     session = Session(
         open_network=partial(open_network, spec, dataset.num_classes, how, device),
         device=device,
-        batch_size=machine["batch_size"],
+        batch_size=runtime["batch_size"],
         seed=spec["seed"],
         facts=spec["model"]["facts"],
         dataset=dataset,
@@ -111,7 +111,7 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         name, maps, key = explainer["name"], explainer["maps_store"], explainer["key"]
         store = store.format(explainer=name)
         methods = [Method(told["method"], told["index"], told["transform"]) for told in explainer["methods"]]
-        made = read_piece(maps, spec["shard"])
+        made = read_shard(maps, spec["shard"])
         gap, read_from = made["gap"], {f"{maps}.{spec['shard']}.json": made["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
@@ -120,7 +120,7 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    piece = open_piece(
+    piece = open_shard(
         spec,
         store,
         key,
@@ -144,7 +144,7 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
-    for low, images in read_ahead(
+    for low, images in prefetch(
         lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), session.facts),
         track(range(start, stop, size), response.name, unit="batch"),
         session.device,

@@ -15,8 +15,8 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.progress import track
 from heatproof.randomness import torch_generator
-from heatproof.training.journal import Journal
-from heatproof.training.team import Team
+from heatproof.training.checkpoint import Journal
+from heatproof.training.devices import Devices
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Session:
 
     keep: Collection[int] = ()
     journal: Journal | None = None
-    team: Team | None = None
+    team: Devices | None = None
 
 
 def fit(
@@ -148,7 +148,7 @@ def fit(
         If the loss becomes infinite or NaN.
     """
     session = session or Session()
-    journal, team = session.journal, session.team or Team(_device(model))
+    journal, team = session.journal, session.team or Devices(_device(model))
     optimizer, scheduler = schedule.build(model)
     made = Trained({}, [], {})
     left = journal.load() if journal else None
@@ -161,12 +161,12 @@ def fit(
         log.info("going on after epoch %d of %d, which an earlier job left", len(made.history), schedule.epochs)
     shared = team.join(model)
     epochs = range(len(made.history), schedule.epochs)
-    for epoch in track(epochs, "training", unit="epoch") if team.leads else epochs:
+    for epoch in track(epochs, "training", unit="epoch") if team.is_main else epochs:
         team.begin(seed, epoch)
         generator = torch_generator(seed, f"training epoch {epoch}")
         lr = optimizer.param_groups[0]["lr"]
         train_loss = _one_epoch(shared, train, schedule, optimizer, generator, augment, team)
-        loss, accuracy = team.broadcast(validate(model, validation, schedule.batch_size) if team.leads else None)
+        loss, accuracy = team.broadcast(validate(model, validation, schedule.batch_size) if team.is_main else None)
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -182,7 +182,7 @@ def fit(
                 "validation_accuracy": accuracy,
             }
         )
-        if not team.leads:
+        if not team.is_main:
             continue
         if loss < lowest:
             made = made._replace(best=_copy(model))
@@ -233,7 +233,7 @@ def _one_epoch(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
     augment: Augment | None,
-    team: Team,
+    team: Devices,
 ) -> float:
     model.train()
     order = torch.randperm(len(train.labels), generator=generator)

@@ -22,14 +22,14 @@ import torch
 from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
-from heatproof.errors import KEPT, HeatproofError, fault_of
+from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.models.network import use_machine
 from heatproof.randomness import derive_seed
-from heatproof.training.team import Part, T, Team
+from heatproof.training.devices import Devices, Part, T
 
 log = logging.getLogger(__name__)
 
-Train = Callable[[Mapping[str, Any], Team], None]
+Train = Callable[[Mapping[str, Any], Devices], None]
 
 # The others wait while one validates and writes; a process that is gone ends them by other means.
 PATIENCE = timedelta(days=1)
@@ -45,7 +45,7 @@ PARENT = "HEATPROOF_TRAINS"
 KILLS_AFTER = 25.0
 
 
-def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], devices: int) -> None:
+def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], devices: int) -> None:
     """Run a training in one process for each device, and wait for all of them.
 
     Parameters
@@ -75,8 +75,8 @@ def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str
             "A training on several devices needs lightning-fabric, which is not installed: pip install "
             '"heatproof[multi-gpu]", or set devices to 1.'
         ) from None
-    kind = _kind(machine, devices)
-    shared = {**machine, "threads": max(1, machine["threads"] // devices)}
+    kind = _kind(runtime, devices)
+    shared = {**runtime, "threads": max(1, runtime["threads"] // devices)}
     level = logging.getLogger("heatproof").getEffectiveLevel()
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as said, _no_outer_launcher():
@@ -93,8 +93,8 @@ def train_on_several(train: Train, spec: Mapping[str, Any], machine: Mapping[str
             _end(set(multiprocessing.active_children()) - others)
 
 
-def _kind(machine: Mapping[str, Any], devices: int) -> str:
-    kind = use_machine(machine).type
+def _kind(runtime: Mapping[str, Any], devices: int) -> str:
+    kind = use_machine(runtime).type
     if kind == "mps":
         raise HeatproofError(
             f"A training has devices: {devices}, and an Apple GPU is one: set devices to 1, or take device: cpu."
@@ -132,19 +132,19 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, said: Path) -
         return HeatproofError(
             f"The process that trains on device {killed} was ended by SIGKILL, most likely sent by the kernel because "
             "memory ran out: ask for more memory, or let fewer jobs run at once, and run the same command again; "
-            f"{KEPT}."
+            f"{RESUME_HINT}."
         )
     if isinstance(error, ProcessExitedException):
         how = error.signal_name or f"exit code {error.exit_code}"
         return HeatproofError(
             f"The process that trains on device {error.error_index} was ended by {how}: look for its cause in this "
-            f"job's log, and run the same command again; {KEPT}."
+            f"job's log, and run the same command again; {RESUME_HINT}."
         )
     if first is None:
         if "EADDRINUSE" in str(error):
             return HeatproofError(
                 "The port on which the processes of this training were to meet was taken by another program in the "
-                f"meantime: run the same command again; {KEPT}."
+                f"meantime: run the same command again; {RESUME_HINT}."
             )
         return RuntimeError(str(error))
     told = json.loads(first.read_text(encoding="utf-8"))
@@ -171,14 +171,14 @@ def _end(processes: set[Any]) -> None:
 
 
 def _member(
-    fabric: Any, train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any], level: int, said: str
+    fabric: Any, train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], level: int, said: str
 ) -> None:
     """Be one of the processes."""
     signal.signal(signal.SIGTERM, _end_quietly)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
     try:
-        use_machine(machine)
+        use_machine(runtime)
         train(spec, Together(fabric))
     except Exception as error:
         sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
@@ -211,14 +211,14 @@ def _end_quietly(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-class Together(Team):
+class Together(Devices):
     """One of several devices: each takes its rows of every batch, and steps with the mean of all gradients."""
 
     def __init__(self, fabric: Any) -> None:
         super().__init__(fabric.device)
         self.fabric = fabric
         self.devices = fabric.world_size
-        self.leads = fabric.global_rank == 0
+        self.is_main = fabric.global_rank == 0
 
     def join(self, model: nn.Module) -> nn.Module:
         """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""

@@ -16,18 +16,18 @@ from safetensors import SafetensorError, safe_open
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
-from heatproof.errors import KEPT, HeatproofError, runs_out
-from heatproof.manifest import checked, publish_tables, touch, whole, whole_key
+from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.manifest import publish_tables, touch, verified, whole, whole_key
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.store import write_text
-from heatproof.training.journal import EpochEnded, FirstEpoch, Journal
+from heatproof.training.checkpoint import EpochEnded, FirstEpoch, Journal
+from heatproof.training.devices import Devices
 from heatproof.training.loop import Examples, Schedule, Session, delete_random_patches, fit
 from heatproof.training.several import Train, train_on_several
-from heatproof.training.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def _saying_what_helps(train: Train) -> Train:
     """Give a training that runs out of memory a sentence of its own, in whichever process it runs."""
 
     @wraps(train)
-    def trained(spec: Mapping[str, Any], team: Team) -> None:
+    def trained(spec: Mapping[str, Any], team: Devices) -> None:
         try:
             train(spec, team)
         except (RuntimeError, MemoryError) as error:
@@ -45,14 +45,14 @@ def _saying_what_helps(train: Train) -> Train:
             # A smaller batch would be another training, whose finished epochs would not count.
             raise HeatproofError(
                 f"Memory ran out in the training of {spec['output']}: let fewer jobs run at once or take a device with "
-                f"more, and run the same command again; {KEPT}. A smaller batch_size of the training, precision: "
-                "bfloat16 or more devices need less, and make it anew."
+                f"more, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
+                "precision: bfloat16 or more devices need less, and make it anew."
             ) from None
 
     return trained
 
 
-def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def pretrain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Train a network from random weights, or from published ones with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
@@ -60,11 +60,11 @@ def pretrain(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     start = [spec["start"]] if "start" in spec else []
     if stands(spec, *start):
         return
-    _run(_pretrain, spec, machine)
+    _run(_pretrain, spec, runtime)
 
 
 @_saying_what_helps
-def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
+def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
     start = [spec["start"]] if "start" in spec else []
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
@@ -75,7 +75,7 @@ def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     journal = _journal(spec, *start)
     made = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
-    if not team.leads:
+    if not team.is_main:
         return
     save_weights(made.best, spec["output"])
     write_text(spec["history"], _history(made.history))
@@ -83,7 +83,7 @@ def _pretrain(spec: Mapping[str, Any], team: Team) -> None:
     journal.forget()
 
 
-def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
@@ -92,11 +92,11 @@ def finetune(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """
     if stands(spec, spec["pretrained"]):
         return
-    _run(_finetune, spec, machine)
+    _run(_finetune, spec, runtime)
 
 
 @_saying_what_helps
-def _finetune(spec: Mapping[str, Any], team: Team) -> None:
+def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
     seed = settings["seed"]
@@ -116,7 +116,7 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
     journal = _journal(spec, spec["pretrained"])
     made = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
-    if not team.leads:
+    if not team.is_main:
         return
     save_weights(made.best, spec["output"])
     save_kept(made.kept, spec["kept"])
@@ -126,22 +126,22 @@ def _finetune(spec: Mapping[str, Any], team: Team) -> None:
     journal.forget()
 
 
-def first_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
+def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     """Return what the history of a training begins with, by running its first epoch on one device."""
     train = _finetune if "pretrained" in spec else _pretrain
     try:
-        train({**spec, "first_epoch": True}, Team(use_machine(machine)))
+        train({**spec, "first_epoch": True}, Devices(use_machine(runtime)))
     except EpochEnded as ended:
         return _history(ended.history)
     raise AssertionError("a training has at least one epoch")
 
 
-def _run(train: Train, spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     devices = spec["training"].get("devices", 1)
     if devices == 1:
-        train(spec, Team(use_machine(machine)))
+        train(spec, Devices(use_machine(runtime)))
     else:
-        train_on_several(train, spec, machine, devices)
+        train_on_several(train, spec, runtime, devices)
 
 
 def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
@@ -185,7 +185,7 @@ def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 
 
-def keep_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write one kept epoch as weights of their own, with the history up to it.
 
     Raises
@@ -195,7 +195,7 @@ def keep_epoch(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """
     prefix = f"{spec['epoch']}/"
     # The finetuning's manifest lists them; they lie in a folder of their own, away from the weights' names.
-    checked(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
+    verified(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
     try:
         with safe_open(spec["kept"], "pt") as file:
             state = {name.removeprefix(prefix): file.get_tensor(name) for name in _beginning(file.keys(), prefix)}

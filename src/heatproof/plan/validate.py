@@ -11,7 +11,7 @@ from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
-from heatproof.plan.specs import Plan
+from heatproof.plan.plan import Plan
 from heatproof.registry import load_plugins, look_up
 
 # What enters the stages, upstream first.
@@ -26,8 +26,8 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     HeatproofError
         One sentence for the first thing that is wrong, before any work starts.
     """
-    checked = normalise(config)
-    plan = Plan({**checked, "plugins": load_plugins(checked["plugins"])})
+    verified = normalise(config)
+    plan = Plan({**verified, "plugins": load_plugins(verified["plugins"])})
     _ = plan.explainers, plan.methods, plan.metrics
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 READING = Lock()
 
 
-def read_ahead(
+def prefetch(
     read: Callable[[T], torch.Tensor], items: Iterable[T], device: torch.device
 ) -> Iterator[tuple[T, torch.Tensor]]:
     """Yield every item with what is read for it, one item ahead, in order.

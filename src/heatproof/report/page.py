@@ -21,10 +21,10 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from heatproof.manifest import checked, read_piece, read_sealed, require_manifest
+from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.plan import paths
 from heatproof.provenance import digest
-from heatproof.report import browse, numbers
+from heatproof.report import numbers, page_data
 from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
@@ -38,7 +38,7 @@ ENDS = ["score", "ci_low", "ci_high"]
 Spec = Mapping[str, Any]
 
 
-def report_page(spec: Spec, machine: Mapping[str, Any]) -> None:
+def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Write the index page, and the page of maps where images are shown."""
     tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
     look = {"scale": SCALE, "colours": colours(), "numbers": numbers}
@@ -48,15 +48,15 @@ def report_page(spec: Spec, machine: Mapping[str, Any]) -> None:
     }
     made = {}
     if spec["images"]:
-        maps = browse.maps(spec)
+        maps = page_data.maps(spec)
         gallery = {"title": "Attribution maps", "datasets": maps, "methods": spec["methods"], "side": SIDE}
         made[paths.GALLERY] = render("gallery.html", **gallery, **look)
         named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
-        data["maps-data"] = {"methods": named, "datasets": browse.fitting(maps, len(named))}
+        data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
     if spec["curves"]:
         ranks = tables["meta_rank"].set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec["references"]]
-        data["curves-data"] = {**browse.curves(spec), "best": best[:4], "references": spec["references"]}
+        data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec["references"]}
     made[paths.PAGE] = render(
         "index.html",
         title="Which attribution method can be trusted",
@@ -64,7 +64,7 @@ def report_page(spec: Spec, machine: Mapping[str, Any]) -> None:
         tables={name: table.to_dict("records") for name, table in tables.items()},
         ranking=ranking(tables["meta_rank"]),
         beside=side_by_side(tables["idsds_table"], spec["references"]),
-        figures=[{**one, "image": _encoded(checked(one["path"]))} for one in spec["figures"]],
+        figures=[{**one, "image": _encoded(verified(one["path"]))} for one in spec["figures"]],
         verdicts=Counter(tables["claims"]["verdict"]) if "claims" in tables else {},
         downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
         link=link,
@@ -221,7 +221,7 @@ def provenance(spec: Spec) -> dict[str, Any]:
     versions: Counter[str] = Counter()
     for what, of, path, code, shards in manifests(spec):
         if shards:
-            made, path = read_piece(path, 0), f"{path}.0.json"
+            made, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""
         else:
             made = require_manifest(path) if os.path.exists(path) else {}

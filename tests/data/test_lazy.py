@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof.data.divided import Divided, Listed
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.errors import HeatproofError
 
 LABELS = np.repeat([0, 1, 2], [30, 20, 10])
@@ -18,7 +18,7 @@ class Source:
     def __call__(self):
         self.times += 1
         rows = range(len(self.labels))
-        return Listed([f"{self.name}-{row}" for row in rows], self.labels, list(rows))
+        return FileList([f"{self.name}-{row}" for row in rows], self.labels, list(rows))
 
 
 def divided(parts, shares, seed=0, limits=None, asked=None):
@@ -27,7 +27,7 @@ def divided(parts, shares, seed=0, limits=None, asked=None):
             asked.extend(places)
         return np.array(places, dtype=np.float32).reshape(-1, 1, 1, 1)
 
-    return Divided("abc", parts, read, seed=seed, shares=shares, limits=limits)
+    return LazyDataset("abc", parts, read, seed=seed, shares=shares, limits=limits)
 
 
 def test_only_what_is_used_is_listed_and_only_what_is_asked_for_is_read():

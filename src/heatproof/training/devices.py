@@ -25,7 +25,7 @@ class Part(NamedTuple):
     weight: float
 
 
-class Team:
+class Devices:
     """One device, which takes every batch as it is.
 
     Attributes
@@ -39,7 +39,7 @@ class Team:
     """
 
     devices = 1
-    leads = True
+    is_main = True
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatproof import manifest, pieces
+from heatproof import manifest, shards
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.pieces import open_piece
+from heatproof.shards import open_shard
 from heatproof.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -56,7 +56,7 @@ class Job:
         }
 
     def open(self):
-        return open_piece(**self.arguments)
+        return open_shard(**self.arguments)
 
     def run(self, batch=4, dies_at=None):
         piece = self.open()
@@ -288,7 +288,7 @@ def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
     job = Job(tmp_path / "died")
     wrote = []
 
-    def write(*arguments, write_shard=pieces.write_shard):
+    def write(*arguments, write_shard=shards.write_shard):
         if len(wrote) == survived:
             raise Died
         wrote.append(arguments)
@@ -298,8 +298,8 @@ def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(pieces, "write_shard", write)
-        patched.setattr(pieces.manifest, "write_manifest", write_manifest)
+        patched.setattr(shards, "write_shard", write)
+        patched.setattr(shards.manifest, "write_manifest", write_manifest)
         with pytest.raises(Died):
             job.run()
     assert not Path(f"{job.base}.0.json").exists()

@@ -13,7 +13,7 @@ from heatproof.data.splits import balanced_order, check_shares, stratified_split
 NAMES = ("train", "validation", "evaluation")
 
 
-class Listed(NamedTuple):
+class FileList(NamedTuple):
     """The images of one part of a dataset, as it comes.
 
     Attributes
@@ -31,7 +31,7 @@ class Listed(NamedTuple):
     places: Sequence[Any] | np.ndarray
 
 
-class Divided:
+class LazyDataset:
     """A dataset that lists a part when a split of it is first used, and reads an image when it is asked for.
 
     Parameters
@@ -58,7 +58,7 @@ class Divided:
     def __init__(
         self,
         class_names: Sequence[str],
-        parts: Mapping[str, Callable[[], Listed]],
+        parts: Mapping[str, Callable[[], FileList]],
         read: Callable[[Sequence[Any]], np.ndarray],
         *,
         seed: int,
@@ -69,7 +69,7 @@ class Divided:
         self.class_names = tuple(class_names)
         self._parts, self._read, self._seed = parts, read, seed
         self._shares, self._limits = shares, limits or {}
-        self._listed: dict[str, Listed] = {}
+        self._listed: dict[str, FileList] = {}
         self._orders: dict[str, np.ndarray] = {}
         self.splits: Mapping[str, Split] = _Splits(self._split)
 
@@ -87,7 +87,7 @@ class Divided:
         listed, rows = self._chosen(split)
         return Split(tuple(listed.ids[row] for row in rows), listed.labels[rows])
 
-    def _chosen(self, split: str) -> tuple[Listed, np.ndarray]:
+    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
         part = "train" if split in self._shares else split
         if part not in self._listed:
             self._listed[part] = self._parts[part]()

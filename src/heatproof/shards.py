@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Piece:
+class Shard:
     """A shard of a store in the making. Get one from `open_piece`."""
 
     base: str
@@ -163,7 +163,7 @@ class Piece:
 
 
 @dataclass
-class ComparedPiece(Piece):
+class ComparedShard(Shard):
     """A shard that is there and whole: what is computed now is held against it, and nothing of it is changed.
 
     Where all values are the same, its manifest and its store get the key of today's code.
@@ -231,7 +231,7 @@ def comparing() -> Iterator[list[tuple[str, str | None]]]:
         _comparing.reset(token)
 
 
-def open_piece(
+def open_shard(
     spec: Mapping[str, Any],
     base: str,
     key: str,
@@ -243,7 +243,7 @@ def open_piece(
     coordinates: Mapping[str, Sequence[str]] | None = None,
     upstream: Sequence[str] = (),
     read_from: Mapping[str, str] | None = None,
-) -> Piece:
+) -> Shard:
     """Open a piece and take what an earlier job left of it.
 
     Parameters
@@ -295,6 +295,6 @@ def open_piece(
     facts = {**provenance, "read": read_from} if read_from else provenance
     verdicts = _comparing.get()
     opened = (base, spec["shard"], tuple(spec["images"]), layout, key, whole, facts)
-    piece = Piece(*opened) if verdicts is None else ComparedPiece(*opened, verdicts=verdicts)
+    piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

@@ -48,7 +48,7 @@ NOTED = 0.05
 UNTOLD = 0.5
 
 
-def checks(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def checks(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
     files: list[str] = []
     scores = pd.DataFrame()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import read_piece
+from heatproof.manifest import read_shard
 from heatproof.plan import paths
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.store import describe, read
@@ -179,7 +179,7 @@ def _panel(where: Mapping[str, str], shares: np.ndarray, spec: Spec) -> dict[str
 
 def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:
     """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
-    if any(read_piece(base, shard)["gap"] for shard in range(spec["shards"])):
+    if any(read_shard(base, shard)["gap"] for shard in range(spec["shards"])):
         return None
     names = describe(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, spec["evaluated"])

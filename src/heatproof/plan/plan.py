@@ -13,14 +13,13 @@ from functools import cache
 from typing import Any
 
 from heatproof.plan.case import Case, Network
-from heatproof.plan.chosen import Chosen
-from heatproof.plan.metrics import MetricEntry
+from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import (
     DATASET,
-    KEPT,
     MAPS,
     NO_MODEL,
     PRETRAINED,
+    RESUME_HINT,
     SCORES,
     SCORES_MANIFEST,
     START_FILES,
@@ -30,6 +29,7 @@ from heatproof.plan.paths import (
     map_file,
     response_files,
 )
+from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
 from heatproof.responses.channels import Channels
@@ -42,8 +42,8 @@ USUAL = (("precision", "float32"), ("devices", 1))
 KEYS = ("key", "upstream", "maps")
 
 
-class Plan(Chosen):
-    """Everything that follows from a config. Build it with `heatproof.plan.whole.make_plan`."""
+class Plan(Selection):
+    """Everything that follows from a config. Build it with `heatproof.plan.validate.make_plan`."""
 
     # ---- datasets and weights ----------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Plan(Chosen):
         spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
         made = keyed(self._weights_of(network) | spec, ["heatproof.training.stages", self.models[model].module])
         # No part of the key: what is kept changes neither the training nor what follows from its weights.
-        return {**made, "keep": self.keep(weights), "kept": KEPT.format(**network._asdict())}
+        return {**made, "keep": self.keep(weights), "kept": RESUME_HINT.format(**network._asdict())}
 
     @cache
     def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Plan(Chosen):
         described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
         return {**described, "key": keyed(given, modules)["key"]}
 
-    def machine(self) -> dict[str, Any]:
+    def runtime(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
         return {
             key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
@@ -311,14 +311,14 @@ class Plan(Chosen):
         }
         return keyed(spec, ["heatproof.metrics.score", entry.module])
 
-    def _served(self, entry: MetricEntry) -> dict[str, tuple[Response, list[int] | None]]:
+    def _served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
 
-    def _entry_of(self, case: Case) -> MetricEntry:
+    def _entry_of(self, case: Case) -> MetricChoice:
         return self.entry(case.network.model, case.network.weights, case.metric)
 
-    def _score_upstream(self, network: Network, entry: MetricEntry) -> str:
+    def _score_upstream(self, network: Network, entry: MetricChoice) -> str:
         """Return a digest of the keys of all that is behind the scores of a test case."""
         keys: list[Any] = []
         if "maps" in entry.metric.inputs:

@@ -20,7 +20,7 @@ SCHEMES = ("https://", "http://", "file://")
 
 
 @dataclass(frozen=True)
-class ExplainerEntry:
+class ExplainerChoice:
     """An explainer under the name that the config gives it."""
 
     name: str
@@ -52,7 +52,7 @@ class ExplainerEntry:
 
 
 @dataclass(frozen=True)
-class ModelEntry:
+class ModelChoice:
     """A model under the name that the config gives it."""
 
     name: str
@@ -97,7 +97,7 @@ def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "options": given, "module": module_of(load, kind), "size": size}
 
 
-def read_explainer(name: str, given: dict[str, Any]) -> ExplainerEntry:
+def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
     """Return what the config says of an explainer, options filled in."""
     kind = given.pop("explainer", name)
     if is_reference(kind):
@@ -115,10 +115,10 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerEntry:
     else:
         maps = {f"{name}_{label}": signed for label, signed in entry.maps.items()}
     module = module_of(entry.function, kind)
-    return ExplainerEntry(name, kind, {**defaults, **given}, maps, entry.needs, entry.uses_model, module)
+    return ExplainerChoice(name, kind, {**defaults, **given}, maps, entry.needs, entry.uses_model, module)
 
 
-def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntry:
+def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoice:
     """Return what the config says of a model, laid over what its architecture says of itself."""
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
@@ -160,7 +160,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelEntr
             f"The model {name!r} is to be transferred and has no checkpoint to begin with: give the checkpoint, or "
             "leave transfer out."
         )
-    return ModelEntry(
+    return ModelChoice(
         name=name,
         architecture=architecture,
         options=options,

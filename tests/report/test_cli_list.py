@@ -10,8 +10,8 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.whole import make_plan
-from heatproof.report.listing import print_names, print_stores
+from heatproof.plan.validate import make_plan
+from heatproof.report.cli_list import print_names, print_stores
 
 TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}
 
@@ -90,7 +90,7 @@ def test_no_store_is_an_error_that_names_the_folder(tmp_path):
 
 
 def test_report_imports_no_torch():
-    modules = ", ".join(f"heatproof.report.{name}" for name in ("listing", "stores", "show", "plots", "index"))
+    modules = ", ".join(f"heatproof.report.{name}" for name in ("cli_list", "stores", "map_figure", "plots", "page"))
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.modified_maps import modified, scaled, with_noise, with_offset
+from heatproof.metrics.corruptions import modified, scaled, with_noise, with_offset
 
 IDS = ["a", "b", "c"]
 MAPS = np.random.default_rng(0).random((3, 6, 5)).astype(np.float32)

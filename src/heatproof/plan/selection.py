@@ -14,9 +14,9 @@ from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
 from heatproof.plan.case import Network
-from heatproof.plan.entries import ExplainerEntry, ModelEntry, read_dataset, read_explainer, read_model
-from heatproof.plan.metrics import MetricEntry, read_metric
+from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.resolve import ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches
 
@@ -26,7 +26,7 @@ SIMILARITY_IMAGES = 512
 
 # Plans are compared as objects: a large one asks for the same few specs thousands of times, and keeps them.
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class Selection:
     """What a normalised config chooses."""
 
     config: Config
@@ -37,7 +37,7 @@ class Chosen:
         return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
 
     @cached_property
-    def explainers(self) -> dict[str, ExplainerEntry]:
+    def explainers(self) -> dict[str, ExplainerChoice]:
         """Explainer name to its entry, in the config's order."""
         entries = {name: read_explainer(name, dict(given)) for name, given in self.config["explainers"].items()}
         makers: dict[str, str] = {}
@@ -51,7 +51,7 @@ class Chosen:
         return entries
 
     @cached_property
-    def models(self) -> dict[str, ModelEntry]:
+    def models(self) -> dict[str, ModelChoice]:
         """Model name to its entry."""
         return {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
 
@@ -121,7 +121,7 @@ class Chosen:
         return [name for name, entry in self.explainers.items() if not entry.uses_model]
 
     @cached_property
-    def methods(self) -> dict[str, ExplainerEntry]:
+    def methods(self) -> dict[str, ExplainerChoice]:
         """Method name to its explainer's entry."""
         return {method: entry for entry in self.explainers.values() for method in entry.methods}
 
@@ -195,7 +195,7 @@ class Chosen:
         return self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"]
 
     @cached_property
-    def metrics(self) -> dict[str, MetricEntry]:
+    def metrics(self) -> dict[str, MetricChoice]:
         """Metric name to its entry: what is scored beside the patch drops."""
         known = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
         entries = {
@@ -214,14 +214,14 @@ class Chosen:
                     )
         return entries
 
-    def entry(self, model: str, weights: str, metric: str) -> MetricEntry:
+    def entry(self, model: str, weights: str, metric: str) -> MetricChoice:
         """Return a metric of the config, or one of the patch drops, which are named by `metrics_of`."""
         if metric in self.metrics:
             return self.metrics[metric]
         grid, baseline, output = self.metrics_of(weights, model)[metric]
         responses = {Patches.argument: Patches({"grid": grid, "baseline": baseline})}
         known = METRICS[base_name(metric)]
-        return MetricEntry(metric, known, {"truncate": False}, responses, known.function.__module__, output)
+        return MetricChoice(metric, known, {"truncate": False}, responses, known.function.__module__, output)
 
     @cached_property
     def serving(self) -> dict[Response, tuple[Response, list[int] | None]]:

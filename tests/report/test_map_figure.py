@@ -5,9 +5,9 @@ from tiny_data import CONFIG, NAMED
 
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
-from heatproof.report import show as module
+from heatproof.report import map_figure as module
+from heatproof.report.map_figure import show
 from heatproof.report.pictures import limit_of, map_png
-from heatproof.report.show import show
 
 
 def drawn(monkeypatch, *arguments, **options):

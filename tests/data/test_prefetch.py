@@ -5,20 +5,20 @@ import threading
 import pytest
 import torch
 
-from heatproof.data.ahead import read_ahead
+from heatproof.data.prefetch import prefetch
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_items_come_in_order_with_what_was_read(count):
-    read = read_ahead(lambda item: torch.tensor(item * item), range(count), CPU)
+    read = prefetch(lambda item: torch.tensor(item * item), range(count), CPU)
     assert [(item, int(images)) for item, images in read] == [(item, item * item) for item in range(count)]
 
 
 def test_the_next_item_is_read_while_this_one_is_worked_on():
     begun = [threading.Event() for _ in range(3)]
-    for item, _ in read_ahead(lambda item: begun[item].set(), range(3), CPU):
+    for item, _ in prefetch(lambda item: begun[item].set(), range(3), CPU):
         if item < 2:
             assert begun[item + 1].wait(timeout=30)
 
@@ -31,7 +31,7 @@ def test_an_error_comes_when_it_is_the_items_turn():
 
     seen = []
     with pytest.raises(ValueError, match="broken"):
-        seen.extend(item for item, _ in read_ahead(read, range(4), CPU))
+        seen.extend(item for item, _ in prefetch(read, range(4), CPU))
     assert seen == [0, 1]
 
 
@@ -41,5 +41,5 @@ def test_images_for_a_gpu_are_pinned(device, pinned):
         def pin_memory(self):
             return "pinned"
 
-    ((_, images),) = read_ahead(lambda _: Images(), [0], torch.device(device))
+    ((_, images),) = prefetch(lambda _: Images(), [0], torch.device(device))
     assert (images == "pinned") is pinned

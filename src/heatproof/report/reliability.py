@@ -35,7 +35,7 @@ APART = 0.3
 LINE = 0.21
 
 
-def believed(spec: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
 
     Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;

@@ -9,7 +9,7 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
-from heatproof.metrics.incremental import cut
+from heatproof.metrics.deletion import cut
 from heatproof.metrics.registry import Result, metric
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation

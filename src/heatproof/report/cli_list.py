@@ -15,7 +15,7 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.whole import Plan, make_plan
+from heatproof.plan.validate import Plan, make_plan
 from heatproof.report.stores import Stored, open_stored, stores_below
 
 # Titles with the lines below them; a title without lines is left out.

@@ -19,14 +19,14 @@ from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
-from heatproof.pieces import open_piece
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
-from heatproof.plan.whole import make_plan
-from heatproof.report.browse import how_many, low_is_good, mean_curve, title
-from heatproof.report.index import report_page
+from heatproof.plan.validate import make_plan
 from heatproof.report.numbers import told
+from heatproof.report.page import report_page
+from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.sequences import Perturbation
+from heatproof.shards import open_shard
 from heatproof.store import ArraySpec
 
 EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"
@@ -111,7 +111,7 @@ def spec(results):
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
-        piece = open_piece(
+        piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             CURVES.format(dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"),
             "key",
