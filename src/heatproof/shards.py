@@ -231,20 +231,40 @@ def comparing() -> Iterator[list[tuple[str, str | None]]]:
         _comparing.reset(token)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What decides the values of a shard.
+
+    Attributes
+    ----------
+    key
+        Digest of the config slice and the code.
+    made_by
+        The config slice, for the provenance.
+    inputs
+        Files that were read; their bytes are part of the key.
+    upstream
+        What else decides the values, such as the version of an encoder: a part of the key too.
+    read_from
+        Path to key of the manifests of shards that were read: a part of the key, and kept in the manifest.
+    """
+
+    key: str
+    made_by: Mapping[str, Any]
+    inputs: Sequence[str] = ()
+    upstream: Sequence[str] = ()
+    read_from: Mapping[str, str] = field(default_factory=dict)
+
+
 def open_shard(
     spec: Mapping[str, Any],
     base: str,
-    key: str,
+    origin: Origin,
     split: Split,
     arrays: Mapping[str, ArraySpec],
-    *,
-    made_by: Mapping[str, Any],
-    inputs: Sequence[str] = (),
     coordinates: Mapping[str, Sequence[str]] | None = None,
-    upstream: Sequence[str] = (),
-    read_from: Mapping[str, str] | None = None,
 ) -> Shard:
-    """Open a piece and take what an earlier job left of it.
+    """Open a shard and take what an earlier job left of it.
 
     Parameters
     ----------
@@ -252,22 +272,14 @@ def open_shard(
         The job's spec: ``shard``, ``shard_size`` and ``images``.
     base
         Path without ending: ``.zarr`` and ``.<shard>.json`` are added.
-    key
-        Digest of the config slice and the code.
+    origin
+        What decides the values.
     split
         The evaluation split.
     arrays
         What the store holds.
-    made_by
-        The config slice, for the provenance.
-    inputs
-        Files that were read; their bytes are part of the key.
     coordinates
         Names along other dimensions.
-    upstream
-        What else decides the values, such as the version of an encoder: a part of the key too.
-    read_from
-        Path to key of the manifests of pieces that were read: a part of the key, and kept in the manifest.
 
     Raises
     ------
@@ -279,10 +291,9 @@ def open_shard(
             f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    read_from = dict(read_from or {})
-    more = (spec["shard_size"], list(split.ids), *read_from.values(), *upstream)
-    whole, digests = manifest.whole_key(key, inputs, *more)
-    provenance = {"made_by": dict(made_by), "input_sha256": digests, "versions": library_versions()}
+    more = (spec["shard_size"], list(split.ids), *origin.read_from.values(), *origin.upstream)
+    whole, digests = manifest.whole_key(origin.key, origin.inputs, *more)
+    provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
     layout = Layout(
         image_ids=split.ids,
         labels=split.labels,
@@ -292,9 +303,9 @@ def open_shard(
         coordinates=coordinates or {},
     )
     # Of this shard alone, and so not among the attributes of the store.
-    facts = {**provenance, "read": read_from} if read_from else provenance
+    facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    opened = (base, spec["shard"], tuple(spec["images"]), layout, key, whole, facts)
+    opened = (base, spec["shard"], tuple(spec["images"]), layout, origin.key, whole, facts)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from heatproof.claims.card import COLUMNS, claims_table, ordered_claims
-from heatproof.claims.evidence import Case, Evidence, Method, Model, correlate_ranks
+from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model, correlate_ranks
 from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
 from heatproof.models.registry import ARCHITECTURES
 
@@ -52,7 +52,7 @@ def evidence(mean, metric="idsds", kind="idsds", models=tuple(MODELS), weights=(
                 score = level + noise * generator.standard_normal()
                 where = {"dataset": "toy", "model": case.model, "weights": case.weights, "metric": metric}
                 rows.append({**where, "method": method.name, "image": f"i{image}", "score": score})
-    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, repetitions=200, **more)
+    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, draws=Draws(repetitions=200), **more)
 
 
 def verdict(name, made):
@@ -152,7 +152,7 @@ def kept(mean, *names):
             cases.append(Case("toy", "r20", name, metric, metric, {}, True, kept_by=parent if parent != name else ""))
             where = {"dataset": "toy", "model": "r20", "weights": name, "metric": metric}
             rows += [{**where, "method": m, "image": i, "score": mean(name, m)} for m in NAMES for i in ("a", "b")]
-    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, repetitions=20)
+    return Evidence(pd.DataFrame(rows), cases, METHODS, MODELS, draws=Draws(repetitions=20))
 
 
 def test_checkpoints_are_epochs_of_one_finetuning():
@@ -178,7 +178,7 @@ def test_other_claims_are_tested_on_whole_trainings():
     accuracy["top1_worst_patch"] = 1.0
     cases = [Case("toy", "r20", w, "idsds", "idsds", {}, True, kept_by=k) for w, k in (("a", ""), ("a_epoch2", "a"))]
     scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
-    made = Evidence(scores, cases, METHODS, MODELS, repetitions=3, accuracy=accuracy)
+    made = Evidence(scores, cases, METHODS, MODELS, draws=Draws(repetitions=3), accuracy=accuracy)
     assert made.find("idsds") == [0]
     assert made.find("idsds", kept=True) == [1]
     assert made.accuracy["weights"].tolist() == ["a"]
@@ -199,7 +199,7 @@ def test_a_metric_where_lower_is_better_is_turned():
         }
         for c in cases
     ]
-    turned = Evidence(pd.DataFrame(rows).assign(score=0.5), cases, METHODS, MODELS, repetitions=3)
+    turned = Evidence(pd.DataFrame(rows).assign(score=0.5), cases, METHODS, MODELS, draws=Draws(repetitions=3))
     np.testing.assert_allclose(turned.means[:, :, 5], -0.5)
 
 

@@ -1,6 +1,7 @@
 """Who may import whom, read from the sources."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,21 @@ def test_a_part_imports_only_what_it_may(part):
         if not (part == "report" and name in TABLES_OF_NAMES)
     ]
     assert wrong == []
+
+
+def test_imports_make_no_circle_even_those_for_types_alone():
+    graph = {}
+    for file in FILES:
+        code = file.read_text(encoding="utf-8").replace("if TYPE_CHECKING:", "if True:")
+        found = {
+            name
+            for node in ast.walk(ast.parse(code))
+            if isinstance(node, ast.ImportFrom) and node.col_offset <= 4
+            for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+        graph[module_name(file)] = {name for name in found if name.startswith("heatproof.")} - {module_name(file)}
+    known = {module: names & graph.keys() for module, names in graph.items()}
+    graphlib.TopologicalSorter(known).prepare()
 
 
 def test_nothing_but_its_terminal_imports_snakemake():

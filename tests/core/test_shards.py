@@ -10,7 +10,7 @@ import pytest
 from heatproof import manifest, shards
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.shards import open_shard
+from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -39,11 +39,9 @@ class Job:
         self.arguments = {
             "spec": {"shard": shard, "shard_size": 16, "images": list(images)},
             "base": self.base,
-            "key": key,
+            "origin": Origin(key, {"steps": 1}, [str(path) for path in inputs]),
             "split": SPLIT,
             "arrays": ARRAYS,
-            "made_by": {"steps": 1},
-            "inputs": [str(path) for path in inputs],
             "coordinates": {"map": ["saliency"]},
         }
         self.computed: list[int] = []

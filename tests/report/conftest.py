@@ -7,7 +7,7 @@ from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.plan.paths import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
-from heatproof.shards import open_shard
+from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec, write_table
 
 
@@ -31,10 +31,9 @@ def results(tmp_path, monkeypatch):
         piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             base,
-            "key",
+            Origin("key", made_by),
             split,
             specs,
-            made_by=made_by,
             coordinates=coordinates,
         )
         if gap:

@@ -26,7 +26,7 @@ from heatproof.report.numbers import told
 from heatproof.report.page import report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.sequences import Perturbation
-from heatproof.shards import open_shard
+from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec
 
 EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"
@@ -114,10 +114,9 @@ def spec(results):
         piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             CURVES.format(dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"),
-            "key",
+            Origin("key", {"seed": 0}),
             split,
             {"response": ArraySpec(("method", "quantity", "point"), (methods, 4, 5), "float64", chunk_by_image=False)},
-            made_by={"seed": 0},
             coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
         )
         if explainer == "cam":

@@ -24,7 +24,7 @@ from heatproof.models.registry import InputFacts
 from heatproof.progress import track
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
-from heatproof.shards import Shard, open_shard
+from heatproof.shards import Origin, Shard, open_shard
 from heatproof.store import ArraySpec
 
 log = logging.getLogger(__name__)
@@ -143,12 +143,10 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
     return open_shard(
         spec,
         entry["store"],
-        entry["key"],
+        Origin(entry["key"], made_by, [spec["weights"]] if spec["weights"] else []),
         dataset.splits["evaluation"],
         {"attribution": ArraySpec(("map", "y", "x"), (len(entry["maps"]), *size))},
-        made_by=made_by,
-        inputs=[spec["weights"]] if spec["weights"] else [],
-        coordinates={"map": list(entry["maps"])},
+        {"map": list(entry["maps"])},
     )
 
 

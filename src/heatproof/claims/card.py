@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.claims.evidence import Case, Evidence, Method, Model
+from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.manifest import publish_tables, verified
@@ -37,8 +37,7 @@ def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         {name: Model(name, **model) for name, model in spec["models"].items()},
         pd.read_csv(verified(spec["accuracy"])),
         offset_changes(spec["offsets"], spec["methods"]),
-        seed=spec["seed"],
-        repetitions=spec["bootstrap"],
+        Draws(spec["seed"], spec["bootstrap"]),
     )
     table = claims_table(evidence, spec["level"])
     log.info("%s", table["verdict"].value_counts().to_dict())

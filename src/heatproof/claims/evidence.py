@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.claims.registry import Measured, Untestable, required
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
 
+Found = TypeVar("Found")
 # Fewer methods than this have no ranking worth a correlation.
 FEWEST_METHODS = 5
 NETWORK = ("dataset", "model", "weights")
@@ -71,6 +71,39 @@ class Model:
     bias: bool
 
 
+class Untestable(Exception):
+    """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
+
+
+def required(found: list[Found], reason: str) -> list[Found]:
+    """Return what was found; where that is nothing, the claim is untestable for this reason."""
+    if not found:
+        raise Untestable(reason)
+    return found
+
+
+class Measured(NamedTuple):
+    """What was measured for a claim.
+
+    Attributes
+    ----------
+    draws
+        (1 + R,) the quantity on all images, and on R resamples of them.
+    basis
+        How many comparisons, and of what, are behind the number.
+    """
+
+    draws: np.ndarray
+    basis: str = ""
+
+
+class Draws(NamedTuple):
+    """Seed and number of resamples of the images."""
+
+    seed: int = 0
+    repetitions: int = 1000
+
+
 class Evidence:
     """Mean scores (1 + R, cases, methods), higher is better everywhere; the first is of all images.
 
@@ -84,7 +117,7 @@ class Evidence:
         As accuracy.csv; that of kept epochs is left out.
     offsets
         Kind of a metric to the change of its scores (methods, images) when maps get a constant offset.
-    seed, repetitions
+    draws
         Of the bootstrap over images; the same images are drawn in all cases of a dataset.
     """
 
@@ -96,13 +129,12 @@ class Evidence:
         models: Mapping[str, Model],
         accuracy: pd.DataFrame | None = None,
         offsets: Mapping[str, np.ndarray] | None = None,
-        *,
-        seed: int = 0,
-        repetitions: int = 1000,
+        draws: Draws = Draws(),  # noqa: B008 - immutable
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
         kept = {case.weights for case in self.cases if case.kept_by}
         self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(kept)]
+        seed, repetitions = draws
         self.offsets, self.seed, self.repetitions = dict(offsets or {}), seed, repetitions
         self.values: dict[int, np.ndarray] = {}
         names = [method.name for method in self.methods]

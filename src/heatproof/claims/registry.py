@@ -5,17 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
-
+from heatproof.claims.evidence import Evidence, Measured, Untestable, required
 from heatproof.registry import Registry
 
-if TYPE_CHECKING:
-    from heatproof.claims.evidence import Evidence
+__all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "required"]
 
-Test = Callable[["Evidence"], "Measured"]
-Found = TypeVar("Found")
+Test = Callable[[Evidence], Measured]
 # Short names of the papers in tables, and what they are.
 PAPERS = {
     "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
@@ -25,32 +21,6 @@ PAPERS = {
     "MAS": "Walker et al., Attribution quality metrics with magnitude alignment, 2024",
     "soundness": "Li et al., A dual-perspective approach to evaluating feature attribution methods, 2024",
 }
-
-
-class Untestable(Exception):
-    """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
-
-
-def required(found: list[Found], reason: str) -> list[Found]:
-    """Return what was found; where that is nothing, the claim is untestable for this reason."""
-    if not found:
-        raise Untestable(reason)
-    return found
-
-
-class Measured(NamedTuple):
-    """What was measured for a claim.
-
-    Attributes
-    ----------
-    draws
-        (1 + R,) the quantity on all images, and on R resamples of them.
-    basis
-        How many comparisons, and of what, are behind the number.
-    """
-
-    draws: np.ndarray
-    basis: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.progress import track
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
-from heatproof.shards import Shard, open_shard
+from heatproof.shards import Origin, Shard, open_shard
 from heatproof.store import ArraySpec, read
 
 log = logging.getLogger(__name__)
@@ -120,18 +120,8 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    piece = open_shard(
-        spec,
-        store,
-        key,
-        session.dataset.splits["evaluation"],
-        arrays,
-        made_by=made_by,
-        inputs=[spec["weights"]],
-        coordinates=contents.coordinates,
-        upstream=list(response.environment().values()),
-        read_from=read_from,
-    )
+    origin = Origin(key, made_by, [spec["weights"]], list(response.environment().values()), read_from)
+    piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, name, methods, maps, gap or contents.gap)
 
 
