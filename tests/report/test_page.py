@@ -430,11 +430,13 @@ def names(page):
 
 @pytest.mark.slow
 def test_browser_sorts_with_the_keyboard_and_says_so(opened):
+    from playwright.sync_api import expect
+
     assert names(opened)[:3] == ["smooth", EVIL, "random"]
     head = opened.locator("#scores-table thead th", has_text="score").first
     for order, first in (("ascending", "random"), ("descending", "smooth")):
         head.get_by_role("button").press("Enter")
-        assert head.get_attribute("aria-sort") == order
+        expect(head).to_have_attribute("aria-sort", order)
         assert names(opened)[0] == first
         # Without a score, last whichever way is up.
         assert names(opened)[-1] == "cam"
