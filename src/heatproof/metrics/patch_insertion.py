@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -13,7 +14,17 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.responses.base import Along, Arrays, Batch, NetworkResponse, Reading, ScoredImages, Session, drops_of
+from heatproof.responses.base import (
+    Along,
+    Arrays,
+    Asking,
+    Batch,
+    NetworkResponse,
+    Reading,
+    ScoredImages,
+    Session,
+    drops_of,
+)
 
 
 def insertion_options(
@@ -39,16 +50,13 @@ class Insertions(NetworkResponse):
         """The intact image, its baseline, and the patches."""
         return self.settings["grid"] ** 2 + 2
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run subsets that leave out everything, and then all but one patch each."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Ask of subsets that leave out everything, and then all but one patch each."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
-        return import_module("heatproof.perturbation.subsets").subset_responses(
-            session.query(batch),
-            [removed] * len(batch.ids),
-            self.settings["baseline"],
-            baseline_options=self.settings["baseline_options"],
-        )
+        run = import_module("heatproof.perturbation.subsets").subset_responses
+        given = (session.query(batch), [removed] * len(batch.ids), self.settings["baseline"])
+        return (yield partial(run, *given, baseline_options=self.settings["baseline_options"]))
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
         """Return what each patch gains over the baseline, (N, grid × grid), and the grid."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,17 @@ from heatproof.models.network import load_network
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
+Answer = TypeVar("Answer")
+
+
+def carry_out(asking: Generator[Callable[[], Any], Any, Answer]) -> Answer:
+    """Make the calls that a response asks for, send back what they return, and return what it makes of them."""
+    try:
+        call = next(asking)
+        while True:
+            call = asking.send(call())
+    except StopIteration as end:
+        return end.value
 
 
 def run_batched(

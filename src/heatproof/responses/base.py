@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 Arrays = Mapping[str, np.ndarray]
+# Calls to be made, to each of which comes what it returned; in the end, arrays.
+Asking = Generator[Callable[[], Any], Any, Arrays]
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
 
@@ -332,10 +334,11 @@ class Response(ABC):
         """Return how large its store is, for images of this height and width, and methods of these names."""
 
     @abstractmethod
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run a batch by functions of the modules in `executors`, and return the arrays of a store, each (N, …).
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Yield calls of functions of the modules in `executors`, and return the arrays of a store, each (N, …).
 
-        Arrays of other names are kept by no store.
+        Whoever runs the network makes the calls and sends back what they return, so that an error in the network is
+        traced through few modules. Arrays of other names are kept by no store.
         """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
@@ -435,8 +438,8 @@ class MapResponse(Response):
         """Return the number of points."""
 
     @abstractmethod
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
-        """Run a batch along the maps (N, H, W) of one method, and return the quantities, each (N, points)."""
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
+        """Yield calls along the maps (N, H, W) of one method, as `ask` does; return quantities, each (N, points)."""
 
     @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
@@ -447,13 +450,13 @@ class MapResponse(Response):
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
         return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
         """Return the one array of the store: the quantities of every method."""
         assert along is not None
         every = []
         for method in along.methods:
             explain = session.explain(along, method, batch) if self.explains and session.explain else None
-            answer = self.answer(session, batch, method.of(along.maps), explain)
+            answer = yield from self.answer(session, batch, method.of(along.maps), explain)
             every.append(np.stack([answer[name] for name in self.quantities], axis=1))
         return {"response": np.stack(every, axis=1)}
 

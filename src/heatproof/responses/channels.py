@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
 from heatproof.errors import NotApplicable
-from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, Response, Session
+from heatproof.responses.base import Along, Array, Asking, Batch, Contents, Response, Session
 
 
 class Channels(Response):
@@ -43,6 +44,6 @@ class Channels(Response):
         layer = f"network.{session.facts['cam_layer']}"
         return read(session.network, images, layer, session.batch_size, device=session.device)
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
         """Return the activations."""
-        return {"activation": self._activations(session, batch.images)}
+        return {"activation": (yield partial(self._activations, session, batch.images))}

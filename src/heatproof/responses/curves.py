@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +12,17 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
-from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, Response, ScoredImages, Session, own_options
+from heatproof.responses.base import (
+    Arrays,
+    Asking,
+    Batch,
+    Explain,
+    MapResponse,
+    Response,
+    ScoredImages,
+    Session,
+    own_options,
+)
 from heatproof.sequences import Perturbation
 
 OUTPUTS = ("logit", "probability", "accuracy")
@@ -146,9 +156,10 @@ class Curves(TwoTargets):
         """Return the points of the sequence."""
         return self.sequence.points(*size)
 
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
-        """Run the sequence: what is said at every point, and how much of the map has changed."""
-        arrays = import_module("heatproof.perturbation.curves").response_curves(
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
+        """Ask along the sequence: what is said at every point, and how much of the map has changed."""
+        arrays = yield partial(
+            import_module("heatproof.perturbation.curves").response_curves,
             session.query(batch, batch.targets),
             maps,
             self.sequence,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Annotated
 
 import numpy as np
 
 from heatproof.bounds import Bounds, Count
-from heatproof.responses.base import Arrays, Batch, Explain, MapResponse, ScoredImages, Session
+from heatproof.responses.base import Arrays, Asking, Batch, Explain, MapResponse, ScoredImages, Session
 
 
 def change_options(
@@ -34,9 +35,10 @@ class Explanations(MapResponse):
         """Return 1."""
         return 1
 
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
         """Explain the changed images, and return how far maps move."""
-        changes, _ = import_module("heatproof.perturbation.sensitivity").max_sensitivity(
+        changes, _ = yield partial(
+            import_module("heatproof.perturbation.sensitivity").max_sensitivity,
             explain,
             batch.images,
             batch.labels,

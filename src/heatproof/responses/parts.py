@@ -7,6 +7,7 @@ domain. The masks are stored beside it, because a metric opens no dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from heatproof.responses.base import (
     Along,
     Array,
     Arrays,
+    Asking,
     Batch,
     Contents,
     NetworkResponse,
@@ -86,7 +88,7 @@ class Parts(NetworkResponse):
         sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
         """Return the responses, the importance of each part, and the masks; or the drops that the caller gives."""
         if session.dataset is None:
             given = {name: _array(session.given[name]) for name in ("masks", "drops")}
@@ -101,7 +103,8 @@ class Parts(NetworkResponse):
             flat = removed.reshape(-1, *removed.shape[2:])
             normalise = import_module("heatproof.models.network").normalise
             removed = normalise(flat, session.facts).reshape(removed.shape)
-        said = import_module("heatproof.perturbation.parts").part_responses(session.query(batch), removed)
+        run = import_module("heatproof.perturbation.parts").part_responses
+        said = yield partial(run, session.query(batch), removed)
         return {**said, "importance": said["logit"][:, :1] - said["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 from heatproof.bounds import Count
-from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
+from heatproof.responses.base import (
+    Along,
+    Array,
+    Arrays,
+    Asking,
+    Batch,
+    NetworkResponse,
+    Response,
+    ScoredImages,
+    Session,
+)
 
 
 def patch_options(
@@ -60,9 +71,10 @@ class Patches(NetworkResponse):
         """The patches and the intact image."""
         return self.settings["grid"] ** 2 + 1
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run the images without each of their patches."""
-        return import_module("heatproof.perturbation.patches").patch_responses(session.query(batch), **self.settings)
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Ask of the images without each of their patches."""
+        run = import_module("heatproof.perturbation.patches").patch_responses
+        return (yield partial(run, session.query(batch), **self.settings))
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from heatproof.bounds import Bounds
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import Arrays, Batch, Explain, Options, ScoredImages, Session
+from heatproof.responses.base import Arrays, Asking, Batch, Explain, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
@@ -55,14 +56,15 @@ class Pictures(TwoTargets):
         """Return the number of pictures: fully blurred, the thresholds, the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
 
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Arrays:
-        """Make the pictures and run the network on them: what is said of each, and its entropy in bytes."""
+    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
+        """Ask of the pictures: what is said of each, and its entropy in bytes."""
         pic = import_module("heatproof.perturbation.pic")
         channels = batch.images.shape[1]
         scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
         scale |= {key: session.facts[key] for key in scale if key in session.facts}
         scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
-        read = pic.pic_responses(
+        read = yield partial(
+            pic.pic_responses,
             session.query(batch, batch.targets),
             maps,
             **scale,

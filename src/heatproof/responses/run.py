@@ -22,7 +22,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
 from heatproof.models.network import normalise, use_machine
-from heatproof.perturbation.batching import intact_responses, open_network
+from heatproof.perturbation.batching import carry_out, intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.progress import track
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
@@ -150,7 +150,7 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
                 continue
             before = network.images
             try:
-                arrays = response.ask(session, whole.since(begin - low), work.along(begin, high))
+                arrays = carry_out(response.ask(session, whole.since(begin - low), work.along(begin, high)))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
                 log.info("%s does not apply: %s", work.explainer, reason)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
 from heatproof.bounds import Bounds
-from heatproof.responses.base import Along, Arrays, Batch, NetworkResponse, Options, ScoredImages, Session
+from heatproof.responses.base import Along, Arrays, Asking, Batch, NetworkResponse, Options, ScoredImages, Session
 from heatproof.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
@@ -46,14 +47,17 @@ class Subsets(NetworkResponse):
         """The subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run the images without each of their subsets."""
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Ask of the images without each of their subsets."""
         height, width = batch.images.shape[-2:]
-        return import_module("heatproof.perturbation.subsets").subset_responses(
-            session.query(batch),
-            self.masks(batch.ids, (height, width), session.seed),
-            self.settings["baseline"],
-            baseline_options=self.settings["baseline_options"],
+        return (
+            yield partial(
+                import_module("heatproof.perturbation.subsets").subset_responses,
+                session.query(batch),
+                self.masks(batch.ids, (height, width), session.seed),
+                self.settings["baseline"],
+                baseline_options=self.settings["baseline_options"],
+            )
         )
 
     def at_once(self, shard_size: int) -> int | None:
