@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -203,7 +204,9 @@ def cut_off(folder, end, before):
     said = job.communicate(timeout=60)[1]
     assert job.returncode == (-9 if end == signal.SIGKILL else 143)
     assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
-    assert "Traceback" not in said
+    # Of a process that a signal ends within its exit, Python may say that a finalizer was cut short.
+    told = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", said, flags=re.DOTALL)
+    assert "Traceback" not in told, said
     _, left = psutil.wait_procs(children, timeout=20)
     assert not left
     return said
