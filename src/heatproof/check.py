@@ -35,7 +35,7 @@ def check_config(*paths: str | Path) -> str:
     )
 
 
-def check_machine(plan: Plan, libraries: bool = True) -> None:
+def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None:
     """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
 
     Raises
@@ -48,7 +48,7 @@ def check_machine(plan: Plan, libraries: bool = True) -> None:
     _check_checkpoints(plan)
     _check_layers(plan)
     if libraries:
-        try_out(plan)
+        try_out(plan, device=here)
 
 
 def _require_libraries(plan: Plan) -> None:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from heatproof.data.registry import Dataset
 
 
-def try_out(plan: Plan) -> None:
-    """Try the device, and for every dataset and model what is of the user's own.
+def try_out(plan: Plan, device: bool = True) -> None:
+    """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
     Raises
     ------
     HeatproofError
         One sentence for the first thing that a job would fall over.
     """
-    if plan.config["device"] not in ("auto", "cpu"):
+    if device and plan.config["device"] not in ("auto", "cpu"):
         from heatproof.models.network import use_machine
 
         use_machine(plan.runtime())

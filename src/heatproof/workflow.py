@@ -45,14 +45,17 @@ _held: list[IO[str]] = []
 SPECS = ".jobs"
 
 
-def check_before_start(config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = ()) -> Graph:
+def check_before_start(
+    config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = (), local: bool = True
+) -> Graph:
     """Return the job graph of a config; the main process also looks at libraries, checkpoints and networks.
 
     With conda among the software deployment methods, jobs have libraries of their own.
     """
     plan = make_plan(config)
     if is_main:
-        check_machine(plan, libraries=not uses_conda(deployment))
+        # A login node needs no GPU.
+        check_machine(plan, libraries=not uses_conda(deployment), here=local)
     return Graph(plan)
 
 

@@ -6,8 +6,10 @@ import torch
 import yaml
 
 from heatproof.check import check_config
+from heatproof.config import default_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.workflow import check_before_start
 
 
 class Pictures:
@@ -156,6 +158,14 @@ def test_a_device_that_is_not_there(tmp_path):
     path.write_text("device: cuda\n")
     with pytest.raises(HeatproofError, match="no GPU is visible here"):
         check_config(path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_login_node_needs_no_device():
+    plan = {**default_config(), "device": "cuda"}
+    with pytest.raises(HeatproofError, match="no GPU is visible here"):
+        check_before_start(plan, is_main=True)
+    assert check_before_start(plan, is_main=True, local=False)
 
 
 def test_images_of_another_size_than_the_network_takes(tmp_path):

@@ -28,7 +28,9 @@ ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     deployment = workflow.deployment_settings.deployment_method
-    graph = check_before_start(config, workflow.is_main_process, deployment)
+    graph = check_before_start(
+        config, workflow.is_main_process, deployment, workflow.local_exec
+    )
     plan = graph.plan
     if workflow.is_main_process:
         speak(logger, graph)
