@@ -95,14 +95,14 @@ class Study:
         return evaluate(name, self.model, self.images, self.targets, maps, **options, **self.common)
 
 
-def upwards(found: xarray.Dataset) -> bool:
+def upwards(result: xarray.Dataset) -> bool:
     """Return whether higher is better."""
-    return bool(found.attrs["higher_is_better"])
+    return bool(result.attrs["higher_is_better"])
 
 
-def oriented(found: xarray.Dataset) -> np.ndarray:
+def oriented(result: xarray.Dataset) -> np.ndarray:
     """Return the scores (N,), higher is better."""
-    return found["score"].values if upwards(found) else -found["score"].values
+    return result["score"].values if upwards(result) else -result["score"].values
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
@@ -110,9 +110,9 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
     return float(spearman_rows(first[None], second[None])[0])
 
 
-def curves_of(found: xarray.Dataset) -> dict[str, np.ndarray]:
+def curves_of(result: xarray.Dataset) -> dict[str, np.ndarray]:
     """Return the curves (N, S) whose areas make the score; of MAS not what they are put together from."""
-    curves = {str(name): one.values for name, one in found.data_vars.items() if one.dims == ("image", "step")}
+    curves = {str(name): one.values for name, one in result.data_vars.items() if one.dims == ("image", "step")}
     aligned = {name: curve for name, curve in curves.items() if name.endswith("_mas")}
     return aligned or curves
 
@@ -157,17 +157,17 @@ def compare(original: xarray.Dataset, changed: xarray.Dataset) -> dict[str, Any]
 def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndarray) -> list[np.ndarray]:
     """Return the points (S, 2) of each curve of a metric, the mean over images, over what the paper has on its axis."""
     entry = METRICS[name]
-    found = study.score(name, options, maps)
+    result = study.score(name, options, maps)
     everything = np.ones(len(study.ids), dtype=bool)
     read = entry.responses(entry.reads.complete(entry.fill_in(options))).values()
     sequences = [response.sequence for response in read if isinstance(response, Curves)]
-    made = []
-    for place, curve in enumerate(curves_of(found).values()):
+    points = []
+    for index, curve in enumerate(curves_of(result).values()):
         steps = curve.shape[1]
-        if "performance" in found:
-            axis = found["performance"].values
+        if "performance" in result:
+            axis = result["performance"].values
         elif sequences:
-            sequence = sequences[place]
+            sequence = sequences[index]
             if sequence.thresholds is not None:
                 axis = 1 - np.array(sequence.thresholds)
             else:
@@ -175,8 +175,8 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
                 axis = counts / (maps[0].size if sequence.grid is None else sequence.grid**2)
         else:
             axis = np.linspace(0, 1, steps)
-        made.append(np.stack([axis, mean_curve(curve, everything)], axis=1))
-    return made
+        points.append(np.stack([axis, mean_curve(curve, everything)], axis=1))
+    return points
 
 
 # Answers kept, some 200 bytes and four a class each.
@@ -201,27 +201,27 @@ class CachedNetwork(torch.nn.Module):
     def __init__(self, model: Any, most: int = MOST) -> None:
         super().__init__()
         self.model = model
-        self.passes = self.asked = 0
+        self.passes = self.requested = 0
         self._most = most
         self._answers: dict[bytes, torch.Tensor] = {}
         self.train(getattr(model, "training", False))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits (B, K); what is no (B, K) tensor is passed on as it is."""
-        self.asked += len(images)
+        self.requested += len(images)
         if images.device.type != "cpu":
             self.passes += len(images)
             return self.model(images)
         values = images.detach().contiguous().numpy()
         keys = [hashlib.blake2b(one, digest_size=16).digest() for one in values]
-        fresh = {key: place for place, key in enumerate(keys) if key not in self._answers}
+        fresh = {key: index for index, key in enumerate(keys) if key not in self._answers}
         answers = self._answers
         if fresh:
             self.passes += len(fresh)
-            found = self.model(images if len(fresh) == len(images) else images[list(fresh.values())])
-            if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != len(fresh):
-                return found
-            new = dict(zip(fresh, found.detach().clone(), strict=True))
+            logits = self.model(images if len(fresh) == len(images) else images[list(fresh.values())])
+            if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(fresh):
+                return logits
+            new = dict(zip(fresh, logits.detach().clone(), strict=True))
             answers = {**{key: self._answers[key] for key in keys if key in self._answers}, **new}
             if len(self._answers) + len(new) <= self._most:
                 self._answers.update(new)

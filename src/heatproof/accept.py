@@ -59,8 +59,8 @@ def accept(graph: Graph, runtime: Machine) -> Iterator[Verdict]:
 
 def _is_of_other_code(results: Results, product: Product) -> bool:
     """Tell whether a product is of this config, and of other code alone."""
-    made = results.manifest(product.manifest)
-    then = str(made["spec_key"]) if made else ""
+    manifest = results.manifest(product.manifest)
+    then = str(manifest["spec_key"]) if manifest else ""
     same_config = then.partition("-")[0] == product.key.partition("-")[0]
     return same_config and then != product.key and results.holds(product)
 
@@ -103,39 +103,39 @@ def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Machine
 def _made_again(job: Job, runtime: Machine) -> Iterator[Verdict]:
     """Make all files of a short job beside the results, and compare."""
     (product,) = job.products
-    made = read_sealed(product.manifest) or {}
+    manifest = read_sealed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
         files = [key for key in ("output", "history") if key in job.spec]
         aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in [*files, "manifest"]}
         resolve_name(job.run)({**job.spec, **aside}, runtime)
         other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
         now = read_sealed(aside["manifest"]) or {}
-    if any(now.get(key) != made.get(key) for key in ("name", "class_names", "splits")):
+    if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits")):
         other.append("the list of images")
     if other:
         yield product.manifest, f"{', '.join(other)} differs"
     else:
-        yield _date_forward(product, made)
+        yield _date_forward(product, manifest)
 
 
 def _first_epoch(job: Job, runtime: Machine) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
     (product,) = job.products
-    made = read_sealed(product.manifest) or {}
+    manifest = read_sealed(product.manifest) or {}
     if job.spec["training"].get("devices", 1) > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
     then = Path(job.spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
     now = resolve_name("heatproof.training.stages:first_epoch")(job.spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
-    yield _date_forward(product, made) if now == then else other
+    yield _date_forward(product, manifest) if now == then else other
 
 
-def _date_forward(product: Product, made: Mapping[str, Any]) -> Verdict:
-    told = {**made, "spec_key": product.key}
-    if "key" in made:
-        told["key"] = digest([product.key, made.get("input_sha256", {})])
-    write_sealed(product.manifest, told)
+def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
+    updated = {**manifest, "spec_key": product.key}
+    if "key" in manifest:
+        updated["key"] = digest([product.key, manifest.get("input_sha256", {})])
+    write_sealed(product.manifest, updated)
     return product.manifest, None
 
 

@@ -80,17 +80,17 @@ class Results:
         HeatproofError
             If one is of another version of heatproof.
         """
-        found = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
-        return any(found)
+        manifests = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
+        return any(manifests)
 
     def is_stale(self, job: Job, product: Product) -> bool:
         """Tell whether a product is of another config, code, input or number of images than the graph's."""
-        made = self.manifest(product.manifest)
-        if made is None:
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
             return False
-        if made.get("spec_key") != product.key or (product.images or 0) > made.get("images", [0, 0])[1]:
+        if recorded.get("spec_key") != product.key or (product.images or 0) > recorded.get("images", [0, 0])[1]:
             return True
-        return not set(product.kept) <= set(made.get("kept", ())) or not self.read_the_same(job, product.manifest)
+        return not set(product.kept) <= set(recorded.get("kept", ())) or not self.read_the_same(job, product.manifest)
 
     def is_current(self, job: Job, product: Product) -> bool:
         """Tell whether a product is whole, and of this config, code and inputs."""
@@ -98,21 +98,21 @@ class Results:
 
     def holds(self, product: Product) -> bool:
         """Tell whether all files of a product are there, in the sizes that its manifest says."""
-        made = self.manifest(product.manifest)
-        if made is None:
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
             return False
         folder = Path(product.manifest).parent
-        stats = [(_stat(folder / facts["file"]), facts["bytes"]) for facts in made.get("files", ())]
+        stats = [(_stat(folder / facts["file"]), facts["bytes"]) for facts in recorded.get("files", ())]
         sizes_fit = all(stat and stat.st_size == size for stat, size in stats)
         return sizes_fit and all(map(_stat, product.files))
 
     def read_the_same(self, job: Job, manifest: str) -> bool:
         """Tell whether what a job read has the bytes still that it had then."""
-        made = self.manifest(manifest) or {}
-        then = made.get("input_sha256", {})
+        recorded = self.manifest(manifest) or {}
+        then = recorded.get("input_sha256", {})
         if any(self._digests.get(os.path.normpath(path), digest) != digest for path, digest in then.items()):
             return False
-        for path, key in made.get("read", {}).items():
+        for path, key in recorded.get("read", {}).items():
             upstream = self.manifest(path)
             if upstream is not None and upstream["key"] != key:
                 return False

@@ -34,10 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     configs = argparse.ArgumentParser(add_help=False)
     configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
 
-    def command(name: str, run: str, told: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
-        made = under.add_parser(name, help=told, **settings)
-        made.set_defaults(run=run)
-        return made
+    def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
+        parser = under.add_parser(name, help=summary, **settings)
+        parser.set_defaults(run=run)
+        return parser
 
     listing = command("list", "heatproof.report.cli_list:print_names", "what can be named in a config")
     listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])

@@ -60,14 +60,14 @@ class Entries:
         if not isinstance(items, list) or len(items) < self.least:
             raise HeatproofError(f"{key!r} in the config must be a list of names or {{name: settings}}, not {items!r}.")
         entries: dict[str, Any] = {}
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
             alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
             if not alone or not isinstance(settings, Mapping | None):
                 indent = isinstance(item, Mapping) and None in item.values()
                 hint = ": indent the settings further than the name" if indent else ""
                 raise HeatproofError(
-                    f"'{key}.{place}' in the config must be a name or {{name: settings}}, not {item!r}{hint}."
+                    f"'{key}.{index}' in the config must be a name or {{name: settings}}, not {item!r}{hint}."
                 )
             name = str(name)  # YAML reads 18 as a number
             if name in entries:
@@ -97,7 +97,7 @@ class NameOf:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
+    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
         raise PydanticCustomError("twice", "names {value} twice", {"value": repr(twice)})
     return values
@@ -433,13 +433,13 @@ def _sentence(error: ErrorDetails) -> str:
             inside = inside.model_fields[key].annotation
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
         return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
-    place = f"{'.'.join(map(str, loc))!r} in {where}"
+    key_path = f"{'.'.join(map(str, loc))!r} in {where}"
     if error["type"] == "literal_error" and isinstance(value, str):
         known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
-        return f"{place} cannot be {value!r}: {nearest(value, known)}"
+        return f"{key_path} cannot be {value!r}: {nearest(value, known)}"
     if error["type"] == "twice":
-        return f"{place} {error['msg']}."
-    return f"{place} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
+        return f"{key_path} {error['msg']}."
+    return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
 
 
 def _hint(error: ErrorDetails, value: Any) -> str:
@@ -485,11 +485,11 @@ def schema(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
     names
         What a config can name, by kind: datasets, architectures, explainers, metrics, weights and baselines.
     """
-    made = _finish(Settings.model_json_schema(), names)
-    for section in made["$defs"].values():
+    finished = _finish(Settings.model_json_schema(), names)
+    for section in finished["$defs"].values():
         for key in section["properties"].keys() & Training.model_fields.keys():
             section["properties"][key]["description"] = describe(Training, key)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **finished}
 
 
 def _finish(node: Any, names: Mapping[str, Iterable[str]]) -> Any:
@@ -499,7 +499,7 @@ def _finish(node: Any, names: Mapping[str, Iterable[str]]) -> Any:
         return " ".join(node.split()) if isinstance(node, str) else node
     # A title repeats its key, and a default of None says that there is none.
     left_out = {"title", NAMES} | ({"default"} if node.get("default", 0) is None else set())
-    found = {key: _finish(item, names) for key, item in node.items() if key not in left_out}
+    finished = {key: _finish(item, names) for key, item in node.items() if key not in left_out}
     if NAMES in node:
-        found["anyOf"] = [{"enum": sorted(names[node[NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
-    return found
+        finished["anyOf"] = [{"enum": sorted(names[node[NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
+    return finished

@@ -104,7 +104,7 @@ def evaluate(
     ['sic', 'aic']
     """
     common = {key: options.pop(key) for key in COMMON if key in options}
-    asked = _asked({metric: {}} if isinstance(metric, str) else metric, options)
+    metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
     images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
     batch_size = common.get("batch_size", 64)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -118,9 +118,9 @@ def evaluate(
         explain=None if explain is None else lambda along, method, batch: explain,
         given={"ranking": None if ranking is None else np.asarray(ranking)},
     )
-    asking = _Asking(session, Batch(images, labels, ids), Along(values[:, None], (Method("map"),)))
-    found = {name: asking.score(one, asked) for name, one in asked.items()}
-    return found[metric] if isinstance(metric, str) else found
+    evaluation = _Asking(session, Batch(images, labels, ids), Along(values[:, None], (Method("map"),)))
+    results = {name: evaluation.score(one, metrics) for name, one in metrics.items()}
+    return results[metric] if isinstance(metric, str) else results
 
 
 class _Metric(NamedTuple):
@@ -131,7 +131,9 @@ class _Metric(NamedTuple):
     responses: dict[str, Response]
 
 
-def _asked(metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, _Metric]:
+def _selected_metrics(
+    metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
+) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
@@ -143,13 +145,13 @@ def _asked(metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Map
             # Of one metric, in its words.
             next(iter(entries.values())).fill_in({key: None} if len(entries) == 1 else {})
             raise HeatproofError(f"None of the metrics has an option {key!r}: {nearest(key, known)}")
-    found = {}
+    selected = {}
     for name, entry in entries.items():
         own = {key: value for key, value in named[name].items() if key != "metric"}
         shared = {key: value for key, value in common.items() if key in entry.options}
         options = entry.reads.complete(entry.fill_in({**shared, **own}))
-        found[name] = _Metric(entry, options, entry.responses(options))
-    return found
+        selected[name] = _Metric(entry, options, entry.responses(options))
+    return selected
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,17 +163,17 @@ class _Asking:
     along: Along
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
-    def score(self, one: _Metric, asked: Mapping[str, _Metric]) -> xarray.Dataset:
+    def score(self, one: _Metric, metrics: Mapping[str, _Metric]) -> xarray.Dataset:
         """Return the scores of a metric; a response that another one needs in finer steps serves it too."""
         # What only the caller can give of the responses.
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
         session = replace(self.session, given={**self.session.given, **given})
-        served = serving(response for other in asked.values() for response in other.responses.values())
+        served = serving(response for other in metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
         inputs: dict[str, Any] = {"maps": self.along.maps[:, 0], "image_ids": self.batch.ids}
-        for argument, wanted in one.responses.items():
-            response, points = served[wanted]
+        for argument, needed in one.responses.items():
+            response, points = served[needed]
             lacking = response.lacks(session)
             if lacking:
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")

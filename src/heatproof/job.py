@@ -40,14 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runtime = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
 
     def work() -> None:
-        told = read_json(path)
-        if told is None:
+        request = read_json(path)
+        if request is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
         load_plugins(runtime.get("plugins", ()))
-        stage, name = resolve_name(told["run"]), told["run"].rpartition(":")[2]
+        stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
-        stage(told["spec"], runtime)
+        stage(request["spec"], runtime)
         log.info("%s: done in %.2f s", name, time.time() - started)
 
     return guarded(work)

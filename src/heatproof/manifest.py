@@ -58,12 +58,12 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     HeatproofError
         If it is missing or damaged.
     """
-    made = read_sealed(path)
-    if made is None:
+    recorded = read_sealed(path)
+    if recorded is None:
         if os.path.exists(path):
             raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
-    return made
+    return recorded
 
 
 def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
@@ -89,34 +89,34 @@ def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
 
 def damages(paths: Iterable[str | Path]) -> list[str]:
     """Return a sentence for each of these files that is there and damaged, for files that no stage reads."""
-    found = []
+    damaged = []
     for path in paths:
         try:
             if os.path.exists(path):
                 verified(path)
         except HeatproofError as error:
-            found.append(str(error))
-    return found
+            damaged.append(str(error))
+    return damaged
 
 
 def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str:
     path = Path(path)
     if not path.is_file():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
-    found = file_digest(path)
-    told = _told_digest(path, manifest)
-    if told is not None and told != found:
+    actual = file_digest(path)
+    recorded = _recorded_digest(path, manifest)
+    if recorded is not None and recorded != actual:
         raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {HEAL.format(path=path)}")
-    return found
+    return actual
 
 
-def _told_digest(path: Path, manifest: str | Path | None) -> str | None:
+def _recorded_digest(path: Path, manifest: str | Path | None) -> str | None:
     """Return the digest that the manifest of a file says; None where none lists it."""
     own = Path(manifest) if manifest else path.with_suffix(".json")
     # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
     alone = manifest is not None or own.exists()
-    found = [require_manifest(own)] if alone else map(read_sealed, sorted(path.parent.glob("*.json")))
-    every = (facts for made in found for facts in (made or {}).get("files", ()))
+    manifests = [require_manifest(own)] if alone else map(read_sealed, sorted(path.parent.glob("*.json")))
+    every = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
     listed = (facts["sha256"] for facts in every if os.path.normpath(own.parent / facts["file"]) == here)
     return next(listed, None)
@@ -164,14 +164,14 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: s
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:
     """Return a manifest if it is of this key and every file is byte for byte what it says; else None."""
-    made = read_sealed(path)
-    if made is None or made.get("key") != key:
+    recorded = read_sealed(path)
+    if recorded is None or recorded.get("key") != key:
         return None
-    for facts in made["files"]:
+    for facts in recorded["files"]:
         file = Path(path).parent / facts["file"]
         if not file.is_file() or file_digest(file) != facts["sha256"]:
             return None
-    return made
+    return recorded
 
 
 def read_shard(base: str, shard: int) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def touch(path: str | Path) -> None:
 
     Snakemake compares times: what was checked and found whole is as new as what it was checked against.
     """
-    made = read_sealed(path) or {"files": []}
-    for file in [Path(path), *(Path(path).parent / facts["file"] for facts in made["files"])]:
+    recorded = read_sealed(path) or {"files": []}
+    for file in [Path(path), *(Path(path).parent / facts["file"] for facts in recorded["files"])]:
         if file.exists():
             os.utime(file)
 

@@ -30,13 +30,13 @@ def file_digest(path: str | Path) -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that decide what numbers come out."""
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            versions[name] = "absent"
+    return versions
 
 
 def code_digest(modules: Iterable[str]) -> str:

@@ -60,9 +60,9 @@ def image_scores(
     parts = []
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
-            found = study.score(name, options, values)
-            table = pd.DataFrame({"image": study.ids, "score": found["score"].values})
-            parts.append(table.assign(metric=name, method=method, higher_is_better=upwards(found)))
+            result = study.score(name, options, values)
+            table = pd.DataFrame({"image": study.ids, "score": result["score"].values})
+            parts.append(table.assign(metric=name, method=method, higher_is_better=upwards(result)))
     return pd.concat(parts, ignore_index=True)[["metric", "method", "image", "score", "higher_is_better"]]
 
 
@@ -248,12 +248,12 @@ def modification_distances(
             }
             for name, options in study.metrics.items():
                 points = {key: points_of(study, name, options, one) for key, one in changed.items()}
-                found = [
-                    distances({key: one[place] for key, one in points.items()}, kind=kind)
-                    for place in range(len(points["original"]))
+                of_modified = [
+                    distances({key: one[index] for key, one in points.items()}, kind=kind)
+                    for index in range(len(points["original"]))
                 ]
                 row = {
-                    f"{a}_{b}": float(np.mean([one[a, b] for one in found])) if found else float("nan")
+                    f"{a}_{b}": float(np.mean([one[a, b] for one in of_modified])) if of_modified else float("nan")
                     for a, b in combinations(changed, 2)
                 }
                 least = min(row.values()) if not np.isnan(list(row.values())).any() else float("nan")

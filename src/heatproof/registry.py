@@ -75,8 +75,8 @@ class Registry(MutableMapping[str, T]):
         return self._entries
 
     def _import_modules(self) -> None:
-        found = importlib.util.find_spec(self._package)
-        for folder in (found and found.submodule_search_locations) or ():
+        module_spec = importlib.util.find_spec(self._package)
+        for folder in (module_spec and module_spec.submodule_search_locations) or ():
             for file in sorted(Path(folder).glob("*.py"), key=lambda file: file.stem):
                 # The other modules cost seconds to import, which every process of a plan would pay.
                 if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
@@ -140,13 +140,13 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
     """
     module_name, _, attribute = reference.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        target = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the module's code is the user's, and can fail in any way
         reason = " ".join(str(error).split())
         raise HeatproofError(
             f"The {kind} {reference!r} cannot be imported ({reason}): write it as package.module:callable, "
             "and make the package importable (installed, or on PYTHONPATH)."
         ) from None
-    if not callable(found):
+    if not callable(target):
         raise HeatproofError(f"The {kind} {reference!r} is not callable.")
-    return found
+    return target

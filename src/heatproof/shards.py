@@ -102,10 +102,10 @@ class Shard:
         """Take what an earlier job left: the published piece, then the journal after it."""
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
-        made = manifest.whole(self.manifest, self.key)
-        if made and not made["gap"]:
-            self.seconds, self.passes = made["seconds"], made["network_passes"]
-            self.done = made["images"][1]
+        manifest_facts = manifest.whole(self.manifest, self.key)
+        if manifest_facts and not manifest_facts["gap"]:
+            self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
+            self.done = manifest_facts["images"][1]
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
@@ -193,8 +193,8 @@ class ComparedShard(Shard):
         self.verdicts.append((self.manifest, difference))
         if difference is None:
             ensure_metadata(self.store, self.layout)
-            told = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_sealed(self.manifest, {**told, "spec_key": self.spec_key, "key": self.key})
+            facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
+            manifest.write_sealed(self.manifest, {**facts, "spec_key": self.spec_key, "key": self.key})
 
     def forget_journal(self) -> None:
         """Leave the journal of an interrupted job alone."""

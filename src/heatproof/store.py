@@ -100,17 +100,17 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
     with _folder_beside(store, "") as aside, _lock(store.parent / f".{store.name}.lock"):
         if _key(store) == layout.attributes["key"]:
             return
-        made = aside / "new"
+        new_folder = aside / "new"
         with zarr.config.set(WRITE_ALL):
-            _create(made, layout)
+            _create(new_folder, layout)
         for name in layout.arrays:
-            stands, fresh = store / name / "zarr.json", made / name / "zarr.json"
+            stands, fresh = store / name / "zarr.json", new_folder / name / "zarr.json"
             if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
                 shutil.rmtree(store / name, ignore_errors=True)
-        files = [path for path in made.rglob("*") if path.is_file()]
+        files = [path for path in new_folder.rglob("*") if path.is_file()]
         # The group's own metadata carry the key and come last: with them, the store stands.
-        for fresh in sorted(files, key=lambda path: (path.parent == made, path)):
-            target = store / fresh.relative_to(made)
+        for fresh in sorted(files, key=lambda path: (path.parent == new_folder, path)):
+            target = store / fresh.relative_to(new_folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh, target)
 
@@ -203,11 +203,11 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
         with zarr.config.set(WRITE_ALL):
             target = zarr.open_array(aside, mode="r+", zarr_format=3)
         target[start : start + len(values)] = values
-        made = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
-        with open(made, "rb+") as file:
+        written = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
+        with open(written, "rb+") as file:
             os.fsync(file.fileno())
         final.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made, final)
+        os.replace(written, final)
     return str(final)
 
 

@@ -55,9 +55,9 @@ class SubsetMasks(Sequence[np.ndarray]):
         bits = numpy_generator(self.seed, "subsets", self.image_ids[row]).bit_generator
         pixels = self.height * self.width
         masks = np.empty((len(self.sizes), self.samples, pixels), dtype=bool)
-        for place, count in enumerate(self.counts):
+        for index, count in enumerate(self.counts):
             keys = bits.random_raw((self.samples, pixels))
-            masks[place] = keys <= np.partition(keys, count - 1, axis=1)[:, count - 1, None]
+            masks[index] = keys <= np.partition(keys, count - 1, axis=1)[:, count - 1, None]
         return masks.reshape(-1, self.height, self.width)
 
 

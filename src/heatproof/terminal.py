@@ -56,14 +56,14 @@ class Progress:
     """How many jobs are done, and how fast."""
 
     began: float = field(default_factory=lambda: time.monotonic())
-    told: float = 0.0
+    last_shown: float = 0.0
 
     def line(self, done: int, total: int) -> str:
         """Return a line with the rate and the time that is left at it, or nothing soon after the last one."""
         now = time.monotonic()
-        if done < total and now - self.told < EVERY:
+        if done < total and now - self.last_shown < EVERY:
             return ""
-        self.told = now
+        self.last_shown = now
         rate = done / max(now - self.began, 1e-9)
         left = f", {duration((total - done) / rate)} left at this rate" if 0 < done < total else ""
         return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
@@ -112,10 +112,10 @@ class OneLine(DefaultFormatter):
 
     def _no_such_target(self, text: str) -> str:
         """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
-        asked = re.findall(r"No rule to produce (\S+)", text)
-        made = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
-        found = [f"heatproof: This config makes no {path!r}: {nearest(path, made)}" for path in asked]
-        return "\n".join(found) or text
+        targets = re.findall(r"No rule to produce (\S+)", text)
+        products = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
+        sentences = [f"heatproof: This config makes no {path!r}: {nearest(path, products)}" for path in targets]
+        return "\n".join(sentences) or text
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
         """Return one line for a job that starts."""
@@ -180,9 +180,9 @@ def sentence_of(logs: list[str]) -> str:
             lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
-        said = [line.removeprefix("heatproof: ") for line in lines if line.startswith("heatproof: ")]
-        if said:
-            return said[-1]
+        sentences = [line.removeprefix("heatproof: ") for line in lines if line.startswith("heatproof: ")]
+        if sentences:
+            return sentences[-1]
         if lines:
             return f"{lines[-1]} - the whole is in {log}."
     return "The job left no word: its log was not written."

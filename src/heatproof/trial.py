@@ -64,11 +64,11 @@ def _trying(what: str) -> Iterator[None]:
     except HeatproofError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(
-            f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(place.filename).name}, line "
-            f"{place.lineno}): mend it, or leave it out of the config."
+            f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(frame.filename).name}, line "
+            f"{frame.lineno}): mend it, or leave it out of the config."
         ) from error
 
 
@@ -102,10 +102,10 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
         logits = network(_image(plan, model, dataset))
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (1, dataset.num_classes):
         is_tensor = isinstance(logits, torch.Tensor)
-        found = f"an output of shape {tuple(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
+        returned = f"an output of shape {tuple(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
         raise HeatproofError(
-            f"The model {model!r} returns {found} for one image of {name!r}, and {(1, dataset.num_classes)} is needed: "
-            "one logit a class."
+            f"The model {model!r} returns {returned} for one image of {name!r}, but it must return logits of shape "
+            f"{(1, dataset.num_classes)}: one logit per class."
         )
     return network
 
@@ -128,8 +128,8 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         seed=plan.config["seed"],
         background=background,
     )
-    told = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}
+    entry_spec = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}
     try:
-        stack_maps(find_function(told)(explained, **entry.options), told, explained)
+        stack_maps(find_function(entry_spec)(explained, **entry.options), entry_spec, explained)
     except NotApplicable:
         return  # a row with its reason in the tables

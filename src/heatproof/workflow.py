@@ -98,10 +98,10 @@ def spec_file(job: Job, folder: str, write: bool = True) -> str:
     write
         Write the file, unless it is there.
     """
-    told = {"run": job.run, "spec": job.spec}
-    path = Path(folder) / SPECS / f"{job.stage}-{digest(told)}.json"
+    content = {"run": job.run, "spec": job.spec}
+    path = Path(folder) / SPECS / f"{job.stage}-{digest(content)}.json"
     if write and not path.exists():
-        write_json(path, told)
+        write_json(path, content)
     return str(path)
 
 

@@ -162,7 +162,7 @@ def test_an_image_goes_through_the_network_once():
     twice = torch.cat([images[:2], torch.rand(1, 3, SIDE, SIDE), images[:2]])
     torch.testing.assert_close(model(twice), inner(twice))
     torch.testing.assert_close(first, inner(images))
-    assert (model.asked, model.passes) == (11, 7)
+    assert (model.requested, model.passes) == (11, 7)
     full = CachedNetwork(inner, most=0)
     torch.testing.assert_close(full(images), full(images))
     assert full.passes == 12

@@ -64,8 +64,8 @@ def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -
             chosen = outputs.gather(1, part.targets[:, None]).sum()
         require_tokens(seen, part.images, transformer, len(blocks))
         # The copy of a lone image is of no use.
-        wanted = seen[-1:] if gradients == "last" else seen
-        slopes = [slope[:count] for slope in torch.autograd.grad(chosen, wanted)] if gradients else []
+        differentiated = seen[-1:] if gradients == "last" else seen
+        slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
         maps = [each.detach()[:count] for each in seen]
         yield Attended(maps, slopes, part.images, transformer)
 

@@ -93,16 +93,16 @@ def canonise(network: nn.Module) -> nn.Module:
         raise NotApplicable(
             f"LRP needs a network that torch.fx can trace: {' '.join(str(error).split())[:200]}"
         ) from None
-    for place, node in enumerate(list(traced.graph.nodes)):
+    for index, node in enumerate(list(traced.graph.nodes)):
         if node.op not in ("call_function", "call_method"):
             continue
         if node.target in ADDITIONS and len(node.args) == 2 and all(isinstance(term, fx.Node) for term in node.args):
             with traced.graph.inserting_before(node):
                 # Terms of other shapes, as a position embedding, are broadcast as in the sum.
                 stacked = traced.graph.call_function(_stack, node.args)
-            _replace(traced, node, f"canonical_sum_{place}", Sum(), stacked)
+            _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
         elif node.target in RELUS:
-            _replace(traced, node, f"canonical_relu_{place}", nn.ReLU(), node.args[0])
+            _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), node.args[0])
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too.

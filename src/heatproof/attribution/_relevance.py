@@ -104,16 +104,16 @@ def relevance_of_attention(
         relevance = nn.functional.one_hot(targets, logits.shape[1]).to(logits)
         relevance = through_linear(seen[transformer.head][0], transformer.head.weight, relevance)
         relevance = _through_pooling(transformer, seen[transformer.norm][1], relevance)
-        found = []
+        relevances = []
         for block, weights in zip(reversed(transformer.blocks), reversed(attention), strict=True):
             kept, changed = through_sum(seen[block.norm2][0], seen[block.ls2][1], relevance)
             changed = through_linear(seen[block.mlp.fc2][0], block.mlp.fc2.weight, changed)
             relevance = kept + through_linear(seen[block.mlp.fc1][0], block.mlp.fc1.weight, changed)
             kept, changed = through_sum(seen[block.norm1][0], seen[block.ls1][1], relevance)
             changed, of_attention = _through_attention(block.attn, seen, weights, changed)
-            found.append(of_attention)
+            relevances.append(of_attention)
             relevance = kept + changed
-    return found[::-1], relevance
+    return relevances[::-1], relevance
 
 
 def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:

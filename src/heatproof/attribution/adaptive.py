@@ -296,10 +296,10 @@ def look_around(
     known = odds.shape[1]
     # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
     upward = one_hot(false, known) - odds
-    said = one_hot(targets, known).to(odds)
+    target_mask = one_hot(targets, known).to(odds)
     if explained.output is not explained.network:
-        said = odds.gather(1, targets[:, None]) * (said - odds)
-    ascent, gradients = pull_back(logits, points, torch.stack([upward, said]))
+        target_mask = odds.gather(1, targets[:, None]) * (target_mask - odds)
+    ascent, gradients = pull_back(logits, points, torch.stack([upward, target_mask]))
     return logits.detach().argmax(1), ascent, gradients
 
 

@@ -20,8 +20,8 @@ IMAGES = 4
 
 def read_gate(path: str, key: str) -> dict[str, Any] | None:
     """Return the record that `write_gate` left for the store of this key, or None."""
-    made = read_sealed(path)
-    return made if made is not None and made.get("key") == key else None
+    record = read_sealed(path)
+    return record if record is not None and record.get("key") == key else None
 
 
 def write_gate(
@@ -51,8 +51,8 @@ def write_gate(
     dict
         All but `path`; a figure as its ``value`` and ``limit``, None for none.
     """
-    told = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
-    record = {"key": key, "images": images, "figures": told, "gap": gap, "network_passes": network_passes}
+    described = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
+    record = {"key": key, "images": images, "figures": described, "gap": gap, "network_passes": network_passes}
     write_sealed(path, record)
     return record
 

@@ -97,13 +97,13 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
             method = GuidedGradCam(explained.output, layer)
             for part in parts(explained):
                 both = accompany(part)
-                made = method.attribute(leaf(both.images), target=both.targets, interpolate_mode="bilinear")
+                maps_of_both = method.attribute(leaf(both.images), target=both.targets, interpolate_mode="bilinear")
                 require(
                     all(grids),
                     f"The layer {facts.cam_layer!r} does not put out (N, channels, height, width), which class "
                     "activation maps need: name another in cam_layer.",
                 )
-                maps.append(made[: len(part.image_ids)].detach().sum(1))
+                maps.append(maps_of_both[: len(part.image_ids)].detach().sum(1))
     finally:
         handle.remove()
     return {"guided_grad_cam": torch.cat(maps)}
@@ -118,10 +118,10 @@ def _through_relus(explained: Explained, captum_class: type, name: str) -> torch
     method: Any = captum_class(never_alone(explained.output))
     with hookable(explained.output), torch.enable_grad():
         maps = [method.attribute(leaf(part.images), target=part.targets).detach().sum(1) for part in parts(explained)]
-    found = torch.cat(maps)
+    stacked = torch.cat(maps)
     if explained.figures is not None:
-        _require_difference(explained, found, name)
-    return found
+        _require_difference(explained, stacked, name)
+    return stacked
 
 
 def _require_difference(explained: Explained, maps: torch.Tensor, name: str) -> None:

@@ -101,7 +101,7 @@ def _rescale(
         raise NotApplicable(
             "captum's rule for the softmax mixes the images of a batch: DeepLift attributes logits only"
         )
-    network, said = keep_output(explained.output)
+    network, outputs = keep_output(explained.output)
     with (
         hookable(explained.output),
         copied_inputs(explained.output, tuple(SUPPORTED_NON_LINEAR)),
@@ -117,7 +117,7 @@ def _rescale(
             _forget(explained.output, tuple(SUPPORTED_NON_LINEAR))
     _refuse_reused(calls)
     # The outputs of the pass that was made anyway; captum's own delta runs the network twice more.
-    at_images, at_baselines = said[0].chunk(2)
+    at_images, at_baselines = outputs[0].chunk(2)
     change = at_images - at_baselines
     maps = values.detach().sum(1)
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.

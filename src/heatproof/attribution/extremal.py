@@ -119,7 +119,7 @@ def find_masks(
 
     count = len(explained.image_ids)
     sizes = torch.tensor(areas, dtype=torch.float64) * math.prod(explained.images.shape[2:])
-    wanted = sizes.round().long().repeat(count).to(explained.images.device)
+    areas_in_pixels = sizes.round().long().repeat(count).to(explained.images.device)
     pairs = Explained(
         explained.network,
         explained.output,
@@ -132,23 +132,23 @@ def find_masks(
     )
     masks = [
         _optimise(part, some, lattice, steps, learning_rate, blur)
-        for part, some in zip(parts(pairs), wanted.split(explained.batch_size), strict=True)
+        for part, some in zip(parts(pairs), areas_in_pixels.split(explained.batch_size), strict=True)
     ]
     return torch.cat(masks).unflatten(0, (count, len(areas)))
 
 
 def _optimise(
-    part: Explained, wanted: torch.Tensor, lattice: _Lattice, steps: int, learning_rate: float, blur: float
+    part: Explained, areas_in_pixels: torch.Tensor, lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
     """Return one mask (N, H, W) an image that keeps `wanted` pixels of it."""
     import torch
 
     count, part = len(part.image_ids), accompany(part)
-    wanted = wanted.expand(len(part.image_ids))
+    areas_in_pixels = areas_in_pixels.expand(len(part.image_ids))
     images, targets = part.images.detach(), part.targets[:, None]
     pyramid = torch.stack([_blur(images, blur * level / (LEVELS - 1)) for level in range(LEVELS)], 1)
     # Descending, the last pixel that the mask keeps and the first that it does not.
-    boundary = (wanted - 1)[:, None] + torch.tensor([0, 1], device=wanted.device)
+    boundary = (areas_in_pixels - 1)[:, None] + torch.tensor([0, 1], device=areas_in_pixels.device)
     points = images.new_ones(len(images), *lattice.shape).requires_grad_()
     optimiser = torch.optim.SGD([points], learning_rate, momentum=MOMENTUM, dampening=MOMENTUM)
     with torch.enable_grad():
@@ -178,12 +178,12 @@ def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """Return images (N, C, H, W), each pixel from between the levels of a pyramid (N, L, C, H, W), the last at 0."""
     import torch
 
-    place = (1 - masks)[:, None, None] * (LEVELS - 1)
+    position = (1 - masks)[:, None, None] * (LEVELS - 1)
     # One-sided, so that a mask of 1 has the gradient towards less of it.
-    level = place.detach().floor().clamp(0, LEVELS - 2)
+    level = position.detach().floor().clamp(0, LEVELS - 2)
     below = level.long().expand(-1, -1, pyramid.shape[2], -1, -1)
     sharp, soft = (pyramid.gather(1, which)[:, 0] for which in (below, below + 1))
-    mixed = torch.lerp(sharp, soft, (place - level)[:, 0])
+    mixed = torch.lerp(sharp, soft, (position - level)[:, 0])
     return mixed.contiguous(memory_format=torch.channels_last)
 
 

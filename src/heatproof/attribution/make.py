@@ -81,7 +81,7 @@ class Background:
             )
         if self.images is None or len(self.images) < count:
             with READING:
-                chosen = [self.dataset.images("train", place, place + 1) for place in self.order[:count].tolist()]
+                chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
             self.images = _prepare(np.concatenate(chosen), self.facts)
         return self.images[:count]
 

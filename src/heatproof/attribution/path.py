@@ -133,11 +133,11 @@ def find_saturation(part: Explained, steps: int, share: float) -> torch.Tensor:
     images = part.images.detach()
     with torch.no_grad():
         points = torch.arange(steps + 1, device=images.device, dtype=images.dtype) / steps
-        said = torch.stack([output(images * point).gather(1, part.targets[:, None])[:, 0] for point in points])
-        change = said[-1] - said[0]
-        made = (said[1:] - said[0]) * change.sign() >= share * change.abs()
+        outputs = torch.stack([output(images * point).gather(1, part.targets[:, None])[:, 0] for point in points])
+        change = outputs[-1] - outputs[0]
+        reached = (outputs[1:] - outputs[0]) * change.sign() >= share * change.abs()
         # argmax gives the first of equals.
-        return images * points[1:][made.int().argmax(0)][:, None, None, None]
+        return images * points[1:][reached.int().argmax(0)][:, None, None, None]
 
 
 def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:

@@ -228,6 +228,6 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
             else:
                 torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
-            said = logits.softmax(-1) if output == "probability" else logits
-            answers[rows, columns] = said.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
+            outputs = logits.softmax(-1) if output == "probability" else logits
+            answers[rows, columns] = outputs.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
     return answers

@@ -88,14 +88,14 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
         if not torch.equal(logits, seen[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
         slopes = torch.autograd.grad(logits.gather(1, both.targets[:, None]).sum(), attention)
-        found, tokens = relevance_of_attention(transformer, seen, attention, both.targets)
+        relevance, tokens = relevance_of_attention(transformer, seen, attention, both.targets)
         attended = Attended(
             attention=[each.detach()[:count] for each in attention],
             gradients=[each[:count] for each in slopes],
             images=part.images,
             transformer=transformer,
         )
-        yield attended, [each[:count] for each in found], tokens[:count]
+        yield attended, [each[:count] for each in relevance], tokens[:count]
 
 
 def _require_conservation(tokens: torch.Tensor) -> None:

@@ -27,9 +27,9 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
 def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write claims.csv: what each published claim comes to on this run's scores."""
-    places, files, scores = read_scores(spec)
+    cells, files, scores = read_scores(spec)
     facts = spec["metrics"]
-    cases = [Case(*place, **facts[place[3]], kept_by=spec["kept"].get(place[2], "")) for place in places]
+    cases = [Case(*cell, **facts[cell[3]], kept_by=spec["kept"].get(cell[2], "")) for cell in cells]
     evidence = Evidence(
         scores,
         cases,

@@ -75,11 +75,11 @@ class Untestable(Exception):
     """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
 
 
-def required(found: list[Found], reason: str) -> list[Found]:
+def required(cases: list[Found], reason: str) -> list[Found]:
     """Return what was found; where that is nothing, the claim is untestable for this reason."""
-    if not found:
+    if not cases:
         raise Untestable(reason)
-    return found
+    return cases
 
 
 class Measured(NamedTuple):
@@ -140,7 +140,7 @@ class Evidence:
         names = [method.name for method in self.methods]
         self.means = np.full((1 + repetitions, len(self.cases), len(names)), np.nan)
         grouped = dict(list(scores.groupby(["dataset", "model", "weights", "metric"], sort=False)))
-        for place, case in enumerate(self.cases):
+        for index, case in enumerate(self.cases):
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
                 continue
@@ -148,11 +148,11 @@ class Evidence:
             images = list(dict.fromkeys(rows["image"]))
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
-            self.values[place] = values
+            self.values[index] = values
             defined = ~np.isnan(values)
             count = defined.sum(1)
-            self.means[0, place] = np.where(count, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
-            self.means[1:, place] = bootstrap_means(values, seed, repetitions).T
+            self.means[0, index] = np.where(count, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
+            self.means[1:, index] = bootstrap_means(values, seed, repetitions).T
 
     def find(
         self,
@@ -171,9 +171,9 @@ class Evidence:
         Untestable
             If there is none.
         """
-        found = [
-            place
-            for place, case in enumerate(self.cases)
+        matches = [
+            index
+            for index, case in enumerate(self.cases)
             if case.kind == kind
             and bool(case.kept_by) == kept
             and metric in (None, case.metric)
@@ -181,8 +181,8 @@ class Evidence:
             and (model is None or model(self.models[case.model]))
             and all(case.options.get(name) == value for name, value in (options or {}).items())
         ]
-        asked = "".join(f" with {name} = {value}" for name, value in (options or {}).items())
-        return required(found, f"no {metric or kind}{asked} was scored on such a model")
+        with_options = "".join(f" with {name} = {value}" for name, value in (options or {}).items())
+        return required(matches, f"no {metric or kind}{with_options} was scored on such a model")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
         """Return test cases of a metric on weights as published, where they are scored; else on any."""
@@ -199,24 +199,24 @@ class Evidence:
         Untestable
             If the config has none.
         """
-        for place, method in enumerate(self.methods):
+        for index, method in enumerate(self.methods):
             if method.kind == kind and method.transform == transform and map in (None, method.map):
-                return place
+                return index
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
     def any_of(self, kinds: Sequence[str]) -> list[int]:
         """Return the places of those of some kinds that the config has, as they are."""
-        found = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
-        return required(found, f"the config has none of {', '.join(kinds)}")
+        indices = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
+        return required(indices, f"the config has none of {', '.join(kinds)}")
 
     def explaining(self) -> list[int]:
         """Return the places of the methods that look at the model."""
-        return [place for place, method in enumerate(self.methods) if method.uses_model]
+        return [index for index, method in enumerate(self.methods) if method.uses_model]
 
     def references(self) -> list[int]:
         """Return the places of the methods that know no model."""
-        found = [place for place, method in enumerate(self.methods) if not method.uses_model]
-        return required(found, "the config has no reference map")
+        indices = [index for index, method in enumerate(self.methods) if not method.uses_model]
+        return required(indices, "the config has no reference map")
 
     def best(self, cases: Sequence[int], methods: Sequence[int]) -> np.ndarray:
         """Return the score of the best of some methods in each case, (1 + R, cases); NaN where none has one."""
@@ -255,14 +255,14 @@ class Evidence:
             If there is no pair with enough methods scored in both.
         """
         chosen = self.explaining()
-        found = []
+        correlations = []
         for first, second in pairs:
             a, b = self.means[:, first, chosen], self.means[:, second, chosen]
             both = ~(np.isnan(a[0]) | np.isnan(b[0]))
             if both.sum() >= FEWEST_METHODS:
-                found.append(correlate_ranks(a[:, both], b[:, both]))
-        required(found, f"no two such test cases share {FEWEST_METHODS} methods")
-        return Measured(mean_known(np.stack(found)), f"pairs of test cases: {len(found)}")
+                correlations.append(correlate_ranks(a[:, both], b[:, both]))
+        required(correlations, f"no two such test cases share {FEWEST_METHODS} methods")
+        return Measured(mean_known(np.stack(correlations)), f"pairs of test cases: {len(correlations)}")
 
     def resample(self, values: np.ndarray) -> np.ndarray:
         """Return the mean (1 + R,) of one value an image, on all images and on the resamples of the means."""
@@ -325,13 +325,13 @@ class Evidence:
 
     def designs(self, cases: Sequence[int], changed: str) -> list[tuple[int, int]]:
         """Return pairs of cases on two models that differ in one property of `DESIGN` alone: the larger of it first."""
-        found = []
+        pairs = []
         for a, b in self.pairs_differing(cases, "model"):
             one, other = ({name: getattr(self.model_of(c), name) for name in DESIGN} for c in (a, b))
             mine, theirs = one.pop(changed), other.pop(changed)
             if one == other and None not in (mine, theirs) and mine != theirs:
-                found.append((a, b) if mine > theirs else (b, a))
-        return found
+                pairs.append((a, b) if mine > theirs else (b, a))
+        return pairs
 
 
 def _mean(parts: Sequence[np.ndarray], none: str, basis: str) -> Measured:

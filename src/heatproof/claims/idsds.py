@@ -92,19 +92,19 @@ def smoothgrad_lowers_grad_cam_pp(e: Evidence) -> Measured:
 def grad_cam_and_xgrad_cam_lead_the_cams(e: Evidence) -> Measured:
     """Grad-CAM and XGrad-CAM are the best CAMs."""
     best = [e.named("grad_cam"), e.named("xgrad_cam")]
-    others = [place for place in e.any_of(CAMS) if place not in best]
+    others = [index for index in e.any_of(CAMS) if index not in best]
     return e.difference(in_domain(e), [(one, other) for one in best for other in others])
 
 
 def _intrinsic(e: Evidence, kind: str) -> Measured:
     own = e.named(kind)
-    made = [c for c in in_domain(e) if not np.isnan(e.means[0, c, own])]
-    required(made, f"no model of this config is a {kind} network")
-    rivals = [place for place in e.explaining() if e.methods[place].kind not in ("bagnet", "bcos")]
+    cases = [c for c in in_domain(e) if not np.isnan(e.means[0, c, own])]
+    required(cases, f"no model of this config is a {kind} network")
+    rivals = [index for index in e.explaining() if e.methods[index].kind not in ("bagnet", "bcos")]
     # Against the best method of any other network: on the network itself others may be the same map.
     elsewhere = [c for c in in_domain(e) if e.model_of(c).family not in ("bagnet", "bcos")]
     best = e.best(required(elsewhere, "the config has no other network to compare with"), rivals).max(axis=1)
-    return Measured(e.means[:, made, own].mean(1) - best, f"networks: {len(made)} against {len(elsewhere)}")
+    return Measured(e.means[:, cases, own].mean(1) - best, f"networks: {len(cases)} against {len(elsewhere)}")
 
 
 @claim(PAPER, "section 4.2, figure 2 a", "its IDSDS less the best of theirs", above=0)

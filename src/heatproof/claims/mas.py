@@ -76,12 +76,12 @@ def _baselines(e: Evidence, kinds: Sequence[str]) -> np.ndarray:
                 for a, b in e.pairs_differing(e.find(kind), "metric")
                 if e.cases[a].options.get("baseline") != e.cases[b].options.get("baseline")
             ]
-    found = required(
+    matches = required(
         pairs,
         "no metric is scored with two baselines: name one twice, such as mas_random: {metric: mas_insertion, "
         "baseline: random}",
     )
-    return e.agreement(found).draws
+    return e.agreement(matches).draws
 
 
 @claim(PAPER, "section 5.3, table 3", AGREEMENT + " between baselines, MAS less RISE", above=0)

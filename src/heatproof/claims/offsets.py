@@ -22,7 +22,7 @@ SHARE = 0.1
 
 
 def offset_changes(
-    asked: Mapping[str, Any], methods: Sequence[Mapping[str, Any]], share: float = SHARE
+    request: Mapping[str, Any], methods: Sequence[Mapping[str, Any]], share: float = SHARE
 ) -> dict[str, np.ndarray]:
     """Return how far scores move when every value of a map gets a share of the map's maximum added.
 
@@ -44,36 +44,36 @@ def offset_changes(
         Kind of metric to changes (methods × networks, images), in units of the score; of maps without negative values
         alone, for which the sums of absolute values are those of the values.
     """
-    found: dict[str, list[np.ndarray]] = {}
-    for where in asked["networks"]:
-        place = dict(zip(("dataset", "model", "weights"), where, strict=True))
+    per_case: dict[str, list[np.ndarray]] = {}
+    for where in request["networks"]:
+        columns = dict(zip(("dataset", "model", "weights"), where, strict=True))
         for method in methods:
-            pattern = asked["maps" if method["uses_model"] else "reference_maps"]
-            store = pattern.format(**place, explainer=method["explainer"]) + ".zarr"
+            pattern = request["maps" if method["uses_model"] else "reference_maps"]
+            store = pattern.format(**columns, explainer=method["explainer"]) + ".zarr"
             if read_shard(store.removesuffix(".zarr"), 0)["gap"]:
                 continue
-            maps = read(store, "attribution", 0, asked["images"])[:, method["index"]]
+            maps = read(store, "attribution", 0, request["images"])[:, method["index"]]
             maps = np.abs(maps) if method["transform"] == "abs" else maps
             if (maps < 0).any():
                 continue
             added = share * maps.max(axis=(1, 2)).astype(np.float64)
-            for told in asked["metrics"].values():
-                import_module(told["module"])
-                metric = METRICS[told["kind"]]
+            for entry in request["metrics"].values():
+                import_module(entry["module"])
+                metric = METRICS[entry["kind"]]
                 plain: dict[str, Any] = {}
                 moved: dict[str, Any] = {}
-                for argument, response in told["responses"].items():
-                    base = asked["curves"].format(**place, explainer=method["explainer"], response=response["name"])
-                    stored = StoredReading.told(argument, {**response, "store": base})
+                for argument, response in entry["responses"].items():
+                    base = request["curves"].format(**columns, explainer=method["explainer"], response=response["name"])
+                    stored = StoredReading.from_spec(argument, {**response, "store": base})
                     facts = describe(base + ".zarr")
-                    ids, labels = facts["image_ids"][: asked["images"]], facts["labels"][: asked["images"]]
+                    ids, labels = facts["image_ids"][: request["images"]], facts["labels"][: request["images"]]
                     images = ScoredImages(ids, labels, (maps.shape[1], maps.shape[2]), 0)
-                    arrays = stored.read(method["explainer"], 0, asked["images"])
+                    arrays = stored.read(method["explainer"], 0, request["images"])
                     plain |= stored.inputs(arrays, images, method["place"])
                     moved[argument] = _moved(plain[argument], added)
-                before, after = (np.asarray(metric.score(c, told["options"])[0]) for c in (plain, moved))
-                found.setdefault(told["kind"], []).append(after - before)
-    return {kind: np.stack(changes) for kind, changes in found.items()}
+                before, after = (np.asarray(metric.score(c, entry["options"])[0]) for c in (plain, moved))
+                per_case.setdefault(entry["kind"], []).append(after - before)
+    return {kind: np.stack(changes) for kind, changes in per_case.items()}
 
 
 def _moved(curve: Any, added: np.ndarray) -> Any:

@@ -118,8 +118,8 @@ def _grids(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @cache
 def _enlarging(size: int, cells: int) -> np.ndarray:
     """Return the matrix (size, cells) that enlarges a line of random values smoothly."""
-    place = np.linspace(0, cells - 1, size)
-    return np.maximum(0, 1 - np.abs(place[:, None] - np.arange(cells))).astype(np.float32)
+    position = np.linspace(0, cells - 1, size)
+    return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(cells))).astype(np.float32)
 
 
 class Creature:

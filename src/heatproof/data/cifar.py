@@ -97,7 +97,7 @@ def _cifar(
 
 def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -> FileList:
     ids: list[str] = []
-    labels, places = [], []
+    labels, positions = [], []
     for file in files:
         path = folder / file
         size = path.stat().st_size
@@ -108,8 +108,8 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
         records = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")).reshape(-1, count + PIXELS)
         ids += [f"{path.stem}-{row:05d}" for row in range(len(records))]
         labels.append(records[:, chosen].astype(np.int64))
-        places += list(records[:, count:])
-    return FileList(ids, np.concatenate(labels), places)
+        positions += list(records[:, count:])
+    return FileList(ids, np.concatenate(labels), positions)
 
 
 def _read_records(records: Sequence[np.ndarray]) -> np.ndarray:

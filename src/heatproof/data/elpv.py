@@ -83,10 +83,10 @@ def elpv(
 
 def _of_package() -> str:
     # Only looked up: the package's own loader decodes every image.
-    found = importlib.util.find_spec("elpv_dataset")
-    if found is None or not found.submodule_search_locations:
+    module_spec = importlib.util.find_spec("elpv_dataset")
+    if module_spec is None or not module_spec.submodule_search_locations:
         raise HeatproofError(f"The dataset elpv needs the package elpv-dataset, which is not installed: {HOW}.")
-    return next(iter(found.submodule_search_locations))
+    return next(iter(module_spec.submodule_search_locations))
 
 
 def _list_cells(folder: Path, target: str, threshold: float) -> FileList:

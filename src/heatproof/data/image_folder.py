@@ -97,8 +97,8 @@ def _parts(top: Path) -> dict[str, str]:
         return {"train": "."}
     held_out = [name for name in HELD_OUT if subfolders(top / name)]
     if held_out:
-        found = {"train": "train", "evaluation": held_out[0]}
-        return {**found, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else found
+        folders = {"train": "train", "evaluation": held_out[0]}
+        return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
     # A class can be called "train".
     if any("/" not in path for path in pictures_below(top / "train")):
         return {"train": "."}

@@ -60,25 +60,25 @@ class Parts:
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
-        made = [creature.image(lacks) for creature, lacks in self._creatures(split, start, stop)]
-        return np.array(made, dtype=np.float32).reshape(-1, 3, self._size, self._size)
+        rendered = [creature.image(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        return np.array(rendered, dtype=np.float32).reshape(-1, 3, self._size, self._size)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return where each part is visible: (N, K, H, W) bool; empty where an image lacks the part."""
-        made = [creature.masks(lacks) for creature, lacks in self._creatures(split, start, stop)]
-        return np.array(made, dtype=bool).reshape(-1, len(NAMES), self._size, self._size)
+        masks = [creature.masks(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        return np.array(masks, dtype=bool).reshape(-1, len(NAMES), self._size, self._size)
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
 
         Outside the part's mask they are the same in every bit.
         """
-        made = [
+        rendered = [
             creature.image({*lacks, part})
             for creature, lacks in self._creatures(split, start, stop)
             for part in range(len(NAMES))
         ]
-        return np.array(made, dtype=np.float32).reshape(-1, len(NAMES), 3, self._size, self._size)
+        return np.array(rendered, dtype=np.float32).reshape(-1, len(NAMES), 3, self._size, self._size)
 
     def _creatures(self, split: str, start: int, stop: int) -> list[tuple[Creature, set[int]]]:
         chosen = self.splits[split]

@@ -142,14 +142,14 @@ def subfolders(folder: Path) -> list[str]:
 
 def pictures_below(folder: Path) -> list[str]:
     """Return the paths of the picture files in a folder and below it, relative to it, with ``/``, sorted."""
-    found = []
-    for place, folders, files in os.walk(folder, followlinks=True):
+    pictures = []
+    for directory, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        below = Path(place).relative_to(folder)
-        found += [
+        below = Path(directory).relative_to(folder)
+        pictures += [
             (below / name).as_posix() for name in files if name.lower().endswith(ENDINGS) and not name.startswith(".")
         ]
-    return sorted(found)
+    return sorted(pictures)
 
 
 def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool = False) -> FileList:
@@ -178,11 +178,11 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
                 f"The folder {folder / name} is of no known class: take it away, or give the training images such a "
                 "folder."
             )
-        found = pictures_below(folder / name)
-        if whole and not found:
+        pictures = pictures_below(folder / name)
+        if whole and not pictures:
             raise HeatproofError(f"The class folder {folder / name} has no pictures: fill it or take it away.")
-        ids += [(Path(part) / name / path).as_posix() for path in found]
-        numbers += [labels[name]] * len(found)
+        ids += [(Path(part) / name / path).as_posix() for path in pictures]
+        numbers += [labels[name]] * len(pictures)
     if not ids:
         raise HeatproofError(f"There are no pictures in the class folders of {folder}: put some there.")
     return FileList(ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids])

@@ -84,10 +84,10 @@ def places365(
 def _list_part(folder: Path, part: str, file: str) -> FileList:
     if not (folder / part).is_dir():
         raise HeatproofError(f"There is no folder {folder / part}: unpack the images of places365 there.")
-    found = _pairs(folder / file)
-    ids = [name.removeprefix("/") for name, _ in found]
+    pairs = _pairs(folder / file)
+    ids = [name.removeprefix("/") for name, _ in pairs]
     return FileList(
-        ids, np.array([label for _, label in found], dtype=np.int64), [folder / part / image_id for image_id in ids]
+        ids, np.array([label for _, label in pairs], dtype=np.int64), [folder / part / image_id for image_id in ids]
     )
 
 

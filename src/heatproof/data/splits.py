@@ -62,10 +62,10 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
         (N,) int64, every row once.
     """
     # The classes of a thousand are often sorted by kind: without this the first 64 images would all be fish and birds.
-    found = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
+    classes_drawn = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
     classes = [
         numpy_generator(seed, f"order of class {label}").permutation(np.flatnonzero(labels == label)).tolist()
-        for label in found
+        for label in classes_drawn
     ]
     return np.array(_alternate(classes), dtype=np.int64)
 
@@ -88,4 +88,4 @@ def check_shares(fractions: Mapping[str, float]) -> None:
 
 def _alternate(classes: list[list[int]]) -> list[int]:
     longest = max((len(rows) for rows in classes), default=0)
-    return [rows[place] for place in range(longest) for rows in classes if place < len(rows)]
+    return [rows[index] for index in range(longest) for rows in classes if index < len(rows)]

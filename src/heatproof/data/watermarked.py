@@ -76,17 +76,17 @@ class Watermarked:
         rows = range(len(chosen))[start:stop]
         masks = np.zeros((len(rows), len(self.part_names), SIDE, SIDE), dtype=bool)
         values = np.ones((len(rows), SIDE, SIDE), dtype=np.float32)
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             label, image_id = int(chosen.labels[row]), chosen.ids[row]
             if self._mark == "number":
                 draw = numpy_generator(self._seed, "place of a watermark", image_id)
                 top, left = draw.integers(SIDE - BOX + 1, size=2)
                 box = slice(top, top + BOX), slice(left, left + BOX)
-                masks[(place, 0, *box)] = True
-                values[(place, *box)] = number_picture(label)
+                masks[(index, 0, *box)] = True
+                values[(index, *box)] = number_picture(label)
             else:
                 for stripe in stripes_of(label):
-                    masks[place, stripe, stripe * HEIGHT : (stripe + 1) * HEIGHT] = True
+                    masks[index, stripe, stripe * HEIGHT : (stripe + 1) * HEIGHT] = True
         return masks, values
 
 

@@ -92,13 +92,13 @@ def modified(
             raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
     values = scaled(maps)
     change = _SCHEMES[scheme]
-    made = np.stack(
+    corrupted = np.stack(
         [
             change(one, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
             for one, name in zip(values, image_ids, strict=True)
         ]
     )
-    return np.clip(made, 0, 1) if clip else made
+    return np.clip(corrupted, 0, 1) if clip else corrupted
 
 
 def scaled(maps: np.ndarray) -> np.ndarray:
@@ -126,9 +126,9 @@ def _partial(values: np.ndarray, introduce: bool, generator: np.random.Generator
     drawn = generator.permutation(flat.size)
     rising = drawn[np.argsort(flat[drawn], kind="stable")]
     first, last = (int(flat.size * share) for share in (INTRODUCED if introduce else REMOVED))
-    made = flat.copy()
-    made[rising[first:last]] = np.quantile(flat, FILL) if introduce else 0.0
-    return made.reshape(values.shape)
+    corrupted = flat.copy()
+    corrupted[rising[first:last]] = np.quantile(flat, FILL) if introduce else 0.0
+    return corrupted.reshape(values.shape)
 
 
 _SCHEMES: dict[str, Callable[[np.ndarray, bool, np.random.Generator], np.ndarray]] = {

@@ -70,7 +70,7 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
         raise HeatproofError(f"A square of {side} pixels does not fit into maps of {height} × {width}.")
     weights = _magnitudes(maps)
     weights[weights.sum(axis=(1, 2)) == 0] = 1
-    made = np.zeros(maps.shape)
+    rects = np.zeros(maps.shape)
     for row, weight in enumerate(weights):
         total = weight.sum()
         middle = (weight.sum(1) @ np.arange(height) / total, weight.sum(0) @ np.arange(width) / total)
@@ -78,8 +78,8 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
             int(np.clip(np.rint(at - (side - 1) / 2), 0, most - side))
             for at, most in zip(middle, (height, width), strict=True)
         )
-        made[row, top : top + side, left : left + side] = 1
-    return made
+        rects[row, top : top + side, left : left + side] = 1
+    return rects
 
 
 def pooled_maps(maps: np.ndarray, bands: int) -> np.ndarray:

@@ -58,7 +58,7 @@ class Insertions(NetworkResponse):
         given = (session.query(batch), [removed] * len(batch.ids), self.settings["baseline"])
         return (yield partial(run, *given, baseline_options=self.settings["baseline_options"]))
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return what each patch gains over the baseline, (N, grid × grid), and the grid."""
         drops = drops_of(arrays, reading.output)
         return {reading.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}

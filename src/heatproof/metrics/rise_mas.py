@@ -34,13 +34,13 @@ def sequences_of(*modes: str) -> Any:
         baseline_options: Mapping[str, Any] | None = None,
         ties: str = "random",
     ) -> dict[str, Perturbation]:
-        found = {}
+        sequences_by_name = {}
         for mode in modes:
             # The papers insert into a blurred image and delete to zero; a baseline that is named serves for both.
             fill, options = baseline, baseline_options or {}
             if baseline is None and mode == "insertion":
                 fill, options = "blur", {**RISE_BLUR, **options}
-            found[mode] = Perturbation(
+            sequences_by_name[mode] = Perturbation(
                 mode=mode,
                 order=order,
                 grid=grid,
@@ -49,7 +49,7 @@ def sequences_of(*modes: str) -> Any:
                 ties=ties,
                 **cut(steps, step_size, fractions, 32),
             )
-        return found
+        return sequences_by_name
 
     return sequences
 

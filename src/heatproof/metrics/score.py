@@ -29,9 +29,11 @@ class StoredReading(Reading):
     base: str = ""
 
     @classmethod
-    def told(cls, argument: str, told: Mapping[str, Any]) -> StoredReading:
-        """Return what a spec tells of it."""
-        return cls(argument, response_of(told["response"]), told["points"], told["output"], told["store"])
+    def from_spec(cls, argument: str, described: Mapping[str, Any]) -> StoredReading:
+        """Build it from its entry in the spec of a job."""
+        return cls(
+            argument, response_of(described["response"]), described["points"], described["output"], described["store"]
+        )
 
     def of(self, explainer: str) -> str:
         """Return the path of the store of an explainer, which is that of all for a response of a network."""
@@ -48,7 +50,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
     metric = METRICS[spec["kind"]]
-    reads = [StoredReading.told(argument, told) for argument, told in spec["responses"].items()]
+    reads = [StoredReading.from_spec(argument, response) for argument, response in spec["responses"].items()]
     explainers: dict[str, Methods] = {}
     for method in spec["methods"]:
         explainers.setdefault(method["explainer"], []).append(method)
@@ -59,12 +61,12 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     for explainer, methods in list(explainers.items()):
         bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
         for base in dict.fromkeys(bases):
-            made = {f"{base}.{shard}.json": read_shard(base, shard) for shard in shards}
-            keys |= {path: piece["key"] for path, piece in made.items()}
-            gate = next((piece["gate"] for piece in made.values() if "gate" in piece), None)
+            shard_files = {f"{base}.{shard}.json": read_shard(base, shard) for shard in shards}
+            keys |= {path: piece["key"] for path, piece in shard_files.items()}
+            gate = next((piece["gate"] for piece in shard_files.values() if "gate" in piece), None)
             if gate:
                 gates[explainer] = gate
-            reason = next((piece["gap"] for piece in made.values() if piece["gap"]), None)
+            reason = next((piece["gap"] for piece in shard_files.values() if piece["gap"]), None)
             if reason:
                 gaps.update({method["method"]: reason for method in methods})
                 explainers.pop(explainer, None)
@@ -130,14 +132,14 @@ def _score(
         for explainer, methods in explainers.items():
             maps = read(maps_of[explainer], "attribution", start, stop) if "maps" in metric.inputs else None
             stored = {one.argument: one.read(explainer, start, stop) for one in ofs}
-            for told in methods:
+            for entry in methods:
                 inputs = dict(given)
                 if maps is not None:
-                    inputs["maps"] = Method(told["method"], told["index"], told["transform"]).of(maps)
+                    inputs["maps"] = Method(entry["method"], entry["index"], entry["transform"]).of(maps)
                 for one in ofs:
-                    inputs |= one.inputs(stored[one.argument], images, told["place"])
+                    inputs |= one.inputs(stored[one.argument], images, entry["place"])
                 score, valid, _ = metric.score(inputs, spec["options"])
                 # NaN wherever the metric calls it undefined.
                 values = np.where(valid & np.isfinite(score), score, np.nan)
-                parts.setdefault(told["method"], []).append(values)
+                parts.setdefault(entry["method"], []).append(values)
     return {method: np.concatenate(values) for method, values in parts.items()}

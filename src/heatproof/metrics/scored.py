@@ -31,7 +31,7 @@ def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.Dat
     spec
         Has the pattern of paths ``scores``, and ``cases``: dataset to model to weights to the names of metrics.
     """
-    places = [
+    cells = [
         (dataset, model, weights, metric)
         for dataset, models in spec["cases"].items()
         for model, of_weights in models.items()
@@ -39,5 +39,5 @@ def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.Dat
         for metric in metrics
     ]
     names = ("dataset", "model", "weights", "metric")
-    files = [spec["scores"].format(**dict(zip(names, place, strict=True))) for place in places]
-    return places, files, pd.concat([read_parquet(path) for path in files], ignore_index=True)
+    files = [spec["scores"].format(**dict(zip(names, cell, strict=True))) for cell in cells]
+    return cells, files, pd.concat([read_parquet(path) for path in files], ignore_index=True)

@@ -63,8 +63,8 @@ class BagNet33(nn.Module):
         ]
         channels = width
         for stage, (blocks, stride) in enumerate(zip((3, 4, 6, 3), (2, 2, 2, 1), strict=True)):
-            for place in range(blocks):
-                kernel, step = (1, 1) if place else (3, stride)
+            for index in range(blocks):
+                kernel, step = (1, 1) if index else (3, stride)
                 layers.append(CroppedBlock(channels, 4 * width * 2**stage, kernel, step, width * 2**stage))
                 channels = 4 * width * 2**stage
         self.patches = nn.Sequential(*layers, nn.Conv2d(channels, num_classes, 1))

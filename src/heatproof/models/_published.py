@@ -42,9 +42,9 @@ def build_timm(name: str, num_classes: int, size: int | None) -> nn.Module:
     options: dict[str, Any] = {"img_size": size} if size else {}
     network = timm.create_model(name, pretrained=False, num_classes=num_classes, **options)
     if isinstance(network, timm.models.VisionTransformer):
-        place = f"blocks.{len(network.blocks) - 1}"
+        layer = f"blocks.{len(network.blocks) - 1}"
         grid: Any = network.patch_embed.grid_size
-        _tap(network, network.blocks[-1], "norm1", place, grid, network.num_prefix_tokens)
+        _tap(network, network.blocks[-1], "norm1", layer, grid, network.num_prefix_tokens)
     return _out_of_place(network)
 
 
@@ -53,13 +53,13 @@ def _last_name(modules: nn.Module) -> str:
 
 
 def _tap(
-    network: nn.Module, block: nn.Module, norm: str, place: str, grid: tuple[int, int], prefix_tokens: int
+    network: nn.Module, block: nn.Module, norm: str, layer: str, grid: tuple[int, int], prefix_tokens: int
 ) -> None:
     """Make the tokens that a block reads visible as a grid at ``last_tokens.grid``."""
     tap = GridTap(grid, prefix_tokens)
     network.add_module("last_tokens", tap)
     setattr(block, norm, nn.Sequential(getattr(block, norm), tap))
-    old, new = f"{place}.{norm}.", f"{place}.{norm}.0."
+    old, new = f"{layer}.{norm}.", f"{layer}.{norm}.0."
 
     def rename(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
         """Give published weights, which know no tap, the name that the norm has beside it."""
@@ -72,9 +72,9 @@ def _tap(
 def _rename_dense_layers(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
     """Torchvision's published DenseNet weights bear the names of an older torchvision."""
     for name in list(state):
-        found = re.fullmatch(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)", name)
-        if found:
-            state["".join(found.groups())] = state.pop(name)
+        match = re.fullmatch(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)", name)
+        if match:
+            state["".join(match.groups())] = state.pop(name)
 
 
 def _out_of_place(network: nn.Module) -> nn.Module:

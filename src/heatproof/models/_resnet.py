@@ -38,9 +38,9 @@ def three_stages(
     blocks: list[nn.Module] = []
     channels = width
     for stage in range(3):
-        for place in range(blocks_per_stage):
+        for index in range(blocks_per_stage):
             channels_out = width * 2**stage
-            blocks.append(block(channels, channels_out, 2 if stage > 0 and place == 0 else 1))
+            blocks.append(block(channels, channels_out, 2 if stage > 0 and index == 0 else 1))
             channels = channels_out
     return nn.Sequential(*blocks), channels
 
@@ -156,8 +156,8 @@ class FixupResNet50(nn.Module):
         blocks: list[nn.Module] = []
         channels = width
         for stage, count in enumerate((3, 4, 6, 3)):
-            for place in range(count):
-                stride = 2 if stage > 0 and place == 0 else 1
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
                 blocks.append(FixupBottleneck(channels, width * 2**stage, stride, bias=bias))
                 channels = 4 * width * 2**stage
         self.stages = nn.Sequential(*blocks)

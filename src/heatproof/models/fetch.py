@@ -38,11 +38,11 @@ def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
     try:
-        found = _bring(spec, aside)
+        digest = _bring(spec, aside)
         os.replace(aside, spec["output"])
     finally:
         aside.unlink(missing_ok=True)
-    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{found}\n")
+    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{digest}\n")
     # By these bytes a results folder tells whether the file behind the path is still the same.
     foreign = [spec["checkpoint"]] if is_file(spec["checkpoint"]) else []
     publish_tables(spec, [spec["output"], spec["history"]], [], foreign)
@@ -64,10 +64,10 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
     """Write the weights of a checkpoint as safetensors, check that they fit, and return the checkpoint's SHA-256."""
     with tempfile.TemporaryDirectory() as folder:
         path = _local(spec["checkpoint"], Path(folder))
-        found = file_digest(path)
-        if spec["sha256"] and not found.startswith(spec["sha256"]):
+        digest = file_digest(path)
+        if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
-                f"The checkpoint {spec['checkpoint']} has SHA-256 {found}, not {spec['sha256']}: it is another file, "
+                f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
                 "or it arrived damaged; run again, and if it stays so, check the address and the sha256 in the config."
             )
         state = read_state(path, spec["checkpoint"])
@@ -79,7 +79,7 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         _check_fit(spec, aside)
     else:
         load_weights(build_network(spec["model"], 2), aside, but=find_head(spec["model"]))
-    return found
+    return digest
 
 
 def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
@@ -142,9 +142,9 @@ def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        found = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise HeatproofError(
-            f"The checkpoint {checkpoint} is neither safetensors nor weights alone ({found}): "
+            f"The checkpoint {checkpoint} is neither safetensors nor weights alone ({reason}): "
             "save its state_dict, because a whole pickled model can run code."
         ) from None
     for key in ("state_dict", "model"):

@@ -84,8 +84,8 @@ class WithinMemory:
         """
         for attempt in self.attempts(wanted):
             with attempt as size:
-                made = run(size)
-        return made
+                result = run(size)
+        return result
 
     def attempts(self, wanted: int) -> Iterator[Attempt]:
         """Yield tries, the largest size first, until one does not run out of memory.

@@ -32,14 +32,14 @@ def use_machine(runtime: Mapping[str, Any]) -> torch.device:
         # cuBLAS asks for it before its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    wanted = runtime["device"]
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    elif wanted == "cuda" and not torch.cuda.is_available():
+    requested = runtime["device"]
+    if requested == "auto":
+        requested = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    elif requested == "cuda" and not torch.cuda.is_available():
         raise HeatproofError("The config asks for device: cuda, and no GPU is visible here: take auto or cpu.")
-    elif wanted == "mps" and not torch.backends.mps.is_available():
+    elif requested == "mps" and not torch.backends.mps.is_available():
         raise HeatproofError("The config asks for device: mps, and this machine has none: take auto or cpu.")
-    return torch.device(wanted)
+    return torch.device(requested)
 
 
 def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> torch.nn.Module:

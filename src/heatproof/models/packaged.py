@@ -101,8 +101,8 @@ def find_packaged(checkpoint: str) -> Path:
         If the package is not installed, or has no such file.
     """
     entry = PACKAGED[key_of(checkpoint)]
-    found = importlib.util.find_spec(entry.module)
-    folders = found.submodule_search_locations if found else None
+    module_spec = importlib.util.find_spec(entry.module)
+    folders = module_spec.submodule_search_locations if module_spec else None
     path = Path(next(iter(folders))) / entry.file if folders else None
     if path is None or not path.is_file():
         raise HeatproofError(
@@ -131,9 +131,9 @@ def rename_in_order(
     HeatproofError
         If their number, or a shape anywhere, is another.
     """
-    places = list(zip(state.items(), expected.items(), strict=False))
-    wrong = next((f"{old} and {new}" for (old, a), (new, b) in places if a.shape != b.shape), None)
+    pairs = list(zip(state.items(), expected.items(), strict=False))
+    wrong = next((f"{old} and {new}" for (old, a), (new, b) in pairs if a.shape != b.shape), None)
     if wrong or len(state) != len(expected):
-        found = f"{wrong} differ in shape" if wrong else f"{len(state)} weights for {len(expected)}"
-        raise HeatproofError(f"The checkpoint {checkpoint} does not fit the network in order ({found}).")
+        difference = f"{wrong} differ in shape" if wrong else f"{len(state)} weights for {len(expected)}"
+        raise HeatproofError(f"The checkpoint {checkpoint} does not fit the network in order ({difference}).")
     return {new: value for value, new in zip(state.values(), expected, strict=True)}

@@ -45,5 +45,5 @@ class _Lower(torch.nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         device = next(self.parameters()).device.type
         with torch.autocast(device, dtype=torch.bfloat16):
-            said = super().forward(*inputs, **named)
-        return said.float() if isinstance(said, torch.Tensor) else said
+            outputs = super().forward(*inputs, **named)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs

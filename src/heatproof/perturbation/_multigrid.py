@@ -204,10 +204,10 @@ class CoarseGrid(Grid):
     def neighbours(self, values: Tensor, out: Tensor) -> None:
         """Write (diagonal - matrix) times framed values into the inner part of `out`."""
         (height, width), target = self.size, inner(out)
-        for place, (down, right) in enumerate(OFFSETS):
+        for index, (down, right) in enumerate(OFFSETS):
             shifted = values[..., 1 + down : 1 + down + height, 1 + right : 1 + right + width]
-            weights = self.off[:, place : place + 1]
-            if place == 0:
+            weights = self.off[:, index : index + 1]
+            if index == 0:
                 torch.mul(shifted, weights, out=target)
             else:
                 target.addcmul_(shifted, weights)
@@ -300,8 +300,8 @@ class Multigrid:
         cycles = 0
         for _ in range(ROUNDS):
             self.pixels.set_residual(values)
-            made, bounds = self._round(limits, unsolved)
-            cycles += made
+            solution, bounds = self._round(limits, unsolved)
+            cycles += solution
             values.add_(inner(self.change))
             unsolved = unsolved & ~(bounds <= limits)
             if not unsolved.any():

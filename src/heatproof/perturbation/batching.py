@@ -18,12 +18,12 @@ Perturbed = tuple[torch.Tensor, torch.Tensor]
 Answer = TypeVar("Answer")
 
 
-def carry_out(asking: Generator[Callable[[], Any], Any, Answer]) -> Answer:
+def carry_out(requests: Generator[Callable[[], Any], Any, Answer]) -> Answer:
     """Make the calls that a response asks for, send back what they return, and return what it makes of them."""
     try:
-        call = next(asking)
+        call = next(requests)
         while True:
-            call = asking.send(call())
+            call = requests.send(call())
     except StopIteration as end:
         return end.value
 
@@ -145,9 +145,9 @@ class Query:
             rows = slice(start, min(start + self.batch_size, len(self.images)))
             yield rows, self.images[rows].to(self.device), self.image_ids[rows]
 
-    def like_images(self, made: torch.Tensor) -> torch.Tensor:
+    def like_images(self, perturbed: torch.Tensor) -> torch.Tensor:
         """Return perturbed images in the memory layout of the images."""
-        return made.contiguous(memory_format=layout_of(self.images))
+        return perturbed.contiguous(memory_format=layout_of(self.images))
 
     def run(self, batches: Iterable[Perturbed], variants: int) -> dict[str, np.ndarray]:
         """Run the network over so many variants of each image: the arrays of `run_batched`, each (N, variants, …)."""

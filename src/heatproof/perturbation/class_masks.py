@@ -35,21 +35,21 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     HeatproofError
         If a label has no place, or the square does not fit or is larger than what is to be removed.
     """
-    places = [
+    corners = [
         (row, column, *corner)
         for row, column in ((0, 0), (0, 1), (1, 0))
         for corner in ((False, False), (True, True), (False, True), (True, False))
     ]
     removed = round(share * size**2)
-    if block and (labels.min() < 0 or labels.max() >= len(places)):
-        raise HeatproofError(f"There are {len(places)} places for squares, and a label of {int(labels.max())}.")
+    if block and (labels.min() < 0 or labels.max() >= len(corners)):
+        raise HeatproofError(f"There are {len(corners)} places for squares, and a label of {int(labels.max())}.")
     if block < 0 or 4 * block > size or block**2 > removed or removed > size**2:
         raise HeatproofError(f"A square of {block} pixels and a share of {share:g} do not fit images of {size} pixels.")
     away = np.hypot(*(np.indices((size, size)) - (size - 1) / 2)).ravel()
     masks = np.zeros((len(labels), size, size), dtype=bool)
     for mask, label in zip(masks, labels, strict=True):
         if block:
-            row, column, below, right = places[int(label)]
+            row, column, below, right = corners[int(label)]
             top, left = (
                 size - (step + 1) * block if far else step * block
                 for step, far in zip((row, column), (below, right), strict=True)

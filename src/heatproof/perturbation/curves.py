@@ -134,8 +134,8 @@ def _filled(
     if intact is not None:
         parts.append({key: intact[key][:, None] for key in RESPONSES})
     read = {key: np.concatenate([part[key] for part in parts], axis=1) for key in RESPONSES}
-    places = {level: place for place, level in enumerate([*levels, given])}
-    return {key: read[key][:, [places[level] for level in of_point]] for key in RESPONSES}
+    indices = {level: index for index, level in enumerate([*levels, given])}
+    return {key: read[key][:, [indices[level] for level in of_point]] for key in RESPONSES}
 
 
 def _imputed(
@@ -158,9 +158,9 @@ def _imputed(
     order: list[int] = []
 
     def batches() -> Iterator[Perturbed]:
-        for made, rows in _rebatched(pieces(), query.batch_size):
+        for batch, rows in _rebatched(pieces(), query.batch_size):
             order.extend(rows.tolist())
-            yield query.like_images(made), rows
+            yield query.like_images(batch), rows
 
     read = run_batched(query.network, batches(), query.targets, query.image_ids)
     # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
@@ -180,9 +180,9 @@ def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
         waiting.append(piece)
         have += len(piece[1])
         while have >= size:
-            made, rows = (torch.cat([part[side] for part in waiting]) for side in (0, 1))
-            yield made[:size], rows[:size]
-            waiting = [(made[size:], rows[size:])]
+            images, rows = (torch.cat([part[side] for part in waiting]) for side in (0, 1))
+            yield images[:size], rows[:size]
+            waiting = [(images[size:], rows[size:])]
             have -= size
     if have:
         yield torch.cat([part[0] for part in waiting]), torch.cat([part[1] for part in waiting])
@@ -200,18 +200,18 @@ def _updated(
     for rows, chunk, ids in query.chunks():
         fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
-        current, now, said = chunk, maps[rows], []
-        for point, wanted in enumerate(counts):
+        current, now, outputs = chunk, maps[rows], []
+        for point, removed in enumerate(counts):
             if point:
-                made = explain(current, targets[rows, 0])
-                now = made.detach().float().cpu().numpy()
+                updated = explain(current, targets[rows, 0])
+                now = updated.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
             order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
             ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
-            leaving = np.take_along_axis(order, ahead, axis=1)[:, :wanted]
+            leaving = np.take_along_axis(order, ahead, axis=1)[:, :removed]
             flat = first[rows].reshape(len(chunk), -1)
             for row, pixels in enumerate(leaving):
                 new = pixels[~gone[row, pixels]]
@@ -220,6 +220,6 @@ def _updated(
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
             current = query.like_images(torch.where(mask, fill, chunk))
             batch = [(current, torch.arange(len(chunk), device=query.device))]
-            said.append(run_batched(query.network, batch, targets[rows], ids))
-        parts.append({key: np.stack([one[key] for one in said], axis=1) for key in RESPONSES})
+            outputs.append(run_batched(query.network, batch, targets[rows], ids))
+        parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})
     return {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}, first

@@ -103,9 +103,9 @@ def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequenc
     numpy.ndarray
         (K, H, W) bool, nested.
     """
-    place = np.empty(height * width, dtype=np.int64)
-    place[ranking] = np.arange(height * width)
-    return (place < kept_counts(height * width, thresholds)[:, None]).reshape(-1, height, width)
+    rank = np.empty(height * width, dtype=np.int64)
+    rank[ranking] = np.arange(height * width)
+    return (rank < kept_counts(height * width, thresholds)[:, None]).reshape(-1, height, width)
 
 
 def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
@@ -294,12 +294,12 @@ def pic_responses(
             f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
         )
     known = _checked_masks(maps, image_ids, thresholds, query.seed, ranking, random_mask, masks)
-    made = pictures(images, image_ids, mean, std)
+    rendered = pictures(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
 
     def batches() -> Iterator[Perturbed]:
-        stream = _variants(made, known)
+        stream = _variants(rendered, known)
         while batch := list(islice(stream, query.batch_size)):
             stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
             variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
@@ -358,7 +358,7 @@ def _checked_masks(
     return one_by_one()
 
 
-def _variants(made: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
+def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
     """Yield every picture with its entropy, image by image, in the order of variants."""
 
     def variant(picture: np.ndarray, kept: np.ndarray | None) -> Variant:
@@ -367,7 +367,7 @@ def _variants(made: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant
 
     ready: deque[list[Future[Variant]]] = deque()
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for picture, kept in zip(made, known, strict=True):
+        for picture, kept in zip(rendered, known, strict=True):
             ready.append([pool.submit(variant, picture, one) for one in (*kept, None)])
             # One image ahead: the threads have work during network passes, and memory does not grow with N.
             if len(ready) > 1:

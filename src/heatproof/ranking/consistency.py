@@ -75,11 +75,11 @@ def split_order(metric: str) -> tuple[str, str]:
 
     A name that says no order is given back with ``""``.
     """
-    found = _ORDER.search(metric)
-    if found is None:
+    match = _ORDER.search(metric)
+    if match is None:
         return metric, ""
-    family = (metric[: found.start()] + metric[found.end() :]).strip("_")
-    return family or "deletion", "MoRF" if found[1].lower() == "morf" else "LeRF"
+    family = (metric[: match.start()] + metric[match.end() :]).strip("_")
+    return family or "deletion", "MoRF" if match[1].lower() == "morf" else "LeRF"
 
 
 def group_means(

@@ -107,7 +107,7 @@ def compare_levels(
 
     tables = []
     for name in names:
-        found = summarise(levels[name], seed, repetitions=repetitions, level=level)
+        summary = summarise(levels[name], seed, repetitions=repetitions, level=level)
         moved = interval((drawn_ranks[name] - drawn_ranks[reference]).T, level)
         known = directions[name] == directions[reference]
         change = _changes(levels[reference], levels[name], seed, repetitions) if known else None
@@ -115,8 +115,8 @@ def compare_levels(
         columns = {
             "level": name,
             "method": list(methods),
-            "score": found["mean"],
-            **{key: found[key] for key in ("ci_low", "ci_high", "n_images", "n_undefined")},
+            "score": summary["mean"],
+            **{key: summary[key] for key in ("ci_low", "ci_high", "n_images", "n_undefined")},
             "rank": ranks[name],
             "rank_change": ranks[name] - ranks[reference],
             "rank_change_low": moved[0],
@@ -175,10 +175,10 @@ def _means(values: np.ndarray) -> np.ndarray:
 
 def _ranks(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return the ranks (R, M) among the chosen methods; NaN for the others."""
-    found = np.full(scores.shape, np.nan)
+    ranks = np.full(scores.shape, np.nan)
     if chosen.any():
-        found[:, chosen] = rank_methods(scores[:, chosen])
-    return found
+        ranks[:, chosen] = rank_methods(scores[:, chosen])
+    return ranks
 
 
 def _changes(before: np.ndarray, after: np.ndarray, seed: int, repetitions: int) -> np.ndarray:
@@ -194,9 +194,9 @@ def _first(ranks: np.ndarray, methods: Sequence[str]) -> str:
 def _halves(levels: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Return the mean ρ (L, L) between a level on one half of the images and another on the other half."""
     count, images = len(levels), next(iter(levels.values())).shape[1]
-    found = np.full((count, count), np.nan)
+    halves = np.full((count, count), np.nan)
     if min(len(values) for values in levels.values()) < MINIMUM or images < 2:
-        return found
+        return halves
     generator = numpy_generator(seed, "halves of the images")
     order = np.argsort(generator.random((SPLITS, images)), axis=1)
     first = np.zeros((SPLITS, images))
@@ -210,5 +210,5 @@ def _halves(levels: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     for a in range(count):
         for b in range(count):
             drawn = np.concatenate([spearman_rows(means[a][i], means[b][1 - i]) for i in (0, 1)])
-            found[a, b] = _means(drawn[None])[0]
-    return found
+            halves[a, b] = _means(drawn[None])[0]
+    return halves

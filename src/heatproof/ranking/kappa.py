@@ -119,16 +119,16 @@ def resample(
     return resampled, parts
 
 
-def resampled_balances(places: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def resampled_balances(ranks: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `balance_of`, in single precision."""
-    cases, methods = places.shape
+    cases, methods = ranks.shape
     # The last column adds 1 in the product, which is twice the ½ that is added to the wins.
     weights = np.column_stack([counts, np.ones(len(counts))]).astype(np.float32)
     complete = present.all()
     balances = np.zeros((len(counts), methods), dtype=np.float32)
     for first in range(methods - 1):
         # Twice the wins and losses, so that all numbers are whole, against the methods that were not yet `first`.
-        mine, others = places[:, first, None], places[:, first + 1 :]
+        mine, others = ranks[:, first, None], ranks[:, first + 1 :]
         won = _twice(np.greater(mine, others), np.greater_equal(mine, others))
         lost = won if complete else _twice(np.less(mine, others), np.less_equal(mine, others))
         step = max(1, _CELLS // others.shape[1])

@@ -111,7 +111,7 @@ def meta_rank(
         If no method has a score, or if the methods fall into parts that no test case compares; the message names
         the parts.
     """
-    names = np.array([f"method {place}" for place in range(scores.shape[1])] if methods is None else list(methods))
+    names = np.array([f"method {index}" for index in range(scores.shape[1])] if methods is None else list(methods))
     if repetitions is None:
         repetitions = default_repetitions(scores.shape[1])
     n_cases = (~np.isnan(scores)).sum(axis=0)

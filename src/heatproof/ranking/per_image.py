@@ -44,15 +44,15 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
     names = [column for column in CASE if column in table.columns]
     for key, rows in table.groupby(names, sort=False):
         case = dict(zip(names, map(str, key), strict=True))
-        said = ", ".join(case.values())
+        described = ", ".join(case.values())
         directions = rows["higher_is_better"].unique()
         if len(directions) != 1 or directions[0] not in (True, False):
-            raise HeatproofError(f"The rows of {said} have to agree on whether higher is better, true or false.")
+            raise HeatproofError(f"The rows of {described} have to agree on whether higher is better, true or false.")
         twice = rows.duplicated(["image", "method"])
         if twice.any():
             first = rows[twice].iloc[0]
             raise HeatproofError(
-                f"The method {first['method']!r} has more than one score for image {first['image']!r} in {said}."
+                f"The method {first['method']!r} has more than one score for image {first['image']!r} in {described}."
             )
         scores = rows.pivot(index="image", columns="method", values="score").astype(float)
         yield case, scores if directions[0] else -scores

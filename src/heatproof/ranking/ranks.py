@@ -43,17 +43,17 @@ def pairwise_wins(scores: np.ndarray) -> np.ndarray:
         (M, M) float32: in row p and column q the number of test cases in which p has the larger score, a tie counted
         as ½ for both. Cases in which p or q has no score do not count, and the diagonal is 0.
     """
-    places = comparable(scores)
-    cases, methods = places.shape
+    dense_ranks = comparable(scores)
+    cases, methods = dense_ranks.shape
     wins = np.empty((methods, methods), dtype=np.float32)
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
         # Twice the wins, so that a tie is a whole number; no comparison with NaN is true.
-        twice = np.zeros((len(places[0, rows]), methods), dtype=np.int8 if cases < 64 else np.int32)
-        for place in places:
-            twice += np.greater(place[rows, None], place).view(np.int8)
-            twice += np.greater_equal(place[rows, None], place).view(np.int8)
+        twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=np.int8 if cases < 64 else np.int32)
+        for row in dense_ranks:
+            twice += np.greater(row[rows, None], row).view(np.int8)
+            twice += np.greater_equal(row[rows, None], row).view(np.int8)
         np.multiply(twice, 0.5, out=wins[rows], casting="same_kind")
     np.fill_diagonal(wins, 0)
     return wins

@@ -84,8 +84,8 @@ def truth_table(
         for truth in (name for name in metrics if name in truths):
             for name in (other for other in metrics if other != truth):
                 for which, left_out in ((ALL, ()), (KNOW_MODEL, references)):
-                    found = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
-                    rows.append([*network, truth, name, which, *found])
+                    comparison = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
+                    rows.append([*network, truth, name, which, *comparison])
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -138,9 +138,9 @@ def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
         where all of their scores are equal.
     """
     known = ~np.isnan(metric) & ~np.isnan(truth)
-    found = np.full(len(metric), np.nan)
+    correlations = np.full(len(metric), np.nan)
     for pattern in np.unique(known, axis=0):
         rows = (known == pattern).all(axis=1)
         if pattern.sum() >= MINIMUM:
-            found[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
-    return found
+            correlations[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
+    return correlations

@@ -193,7 +193,7 @@ class Reading:
     points: list[int] | None = None
     output: str = "logit"
 
-    def inputs(self, arrays: Arrays, images: ScoredImages, place: int = 0) -> dict[str, Any]:
+    def inputs(self, arrays: Arrays, images: ScoredImages, index: int = 0) -> dict[str, Any]:
         """Return what the metric's function gets, by argument.
 
         Parameters
@@ -205,7 +205,7 @@ class Reading:
         place
             Which of the methods in the store, for a response along maps.
         """
-        return self.response.inputs(self, arrays, images, place)
+        return self.response.inputs(self, arrays, images, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,7 +365,7 @@ class Response(ABC):
         """Return how many images a metric is given at once, in a job whose stores are cut like that; None for all."""
         return shard_size
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return what a metric's function gets: see `Reading.inputs`. Left out, the arrays as they are."""
         return {reading.argument: arrays}
 
@@ -410,7 +410,7 @@ class NetworkResponse(Response):
         """Return how large its store is."""
         return Contents({"variant": self.variants})
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and what is `beside`."""
         return {reading.argument: drops_of(arrays, reading.output), **self.beside(arrays, images)}
 
@@ -464,18 +464,18 @@ class MapResponse(Response):
         """Return None: some scores are of a whole dataset."""
         return None
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, place: int) -> dict[str, Any]:
+    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the argument of one method."""
         chosen = slice(None) if reading.points is None else reading.points
         values = arrays["response"]
-        of = {name: values[:, place, number][:, chosen] for number, name in enumerate(self.quantities)}
+        of = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
         return {reading.argument: self.as_argument(of, images)}
 
 
-def response_of(told: Mapping[str, Any]) -> Response:
+def response_of(described: Mapping[str, Any]) -> Response:
     """Return the response that `Response.told` stands for; its module enters it, and no other kind is imported."""
-    import_module(told["module"])
-    return KINDS[told["kind"]](told["settings"])
+    import_module(described["module"])
+    return KINDS[described["kind"]](described["settings"])
 
 
 def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
@@ -490,7 +490,7 @@ def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, lis
     chosen: dict[Response, tuple[Response, list[int] | None]] = {}
     for response in unique:
         finer = [(other, points) for other in unique if (points := other.points_of(response)) is not None]
-        chosen[response] = max(finer, key=lambda found: found[0].fineness, default=(response, None))
+        chosen[response] = max(finer, key=lambda candidate: candidate[0].fineness, default=(response, None))
     return chosen
 
 

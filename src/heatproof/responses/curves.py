@@ -80,13 +80,13 @@ class TwoTargets(MapResponse):
 
     needs_intact = True
 
-    def said(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
+    def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take the two targets apart, and lay the intact prediction beside every point."""
         assert batch.intact is not None
         apart = {
-            f"{output}_{target}": arrays[output][:, :, place]
+            f"{output}_{target}": arrays[output][:, :, index]
             for output in ("logit", "log_probability")
-            for place, target in enumerate(TARGETS)
+            for index, target in enumerate(TARGETS)
         }
         intact = np.broadcast_to(batch.intact["predicted"][:, None], arrays["predicted"].shape)
         return {**apart, "predicted": arrays["predicted"], "intact": intact}
@@ -102,8 +102,8 @@ class TwoTargets(MapResponse):
 
     def made_up_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
         """Return logits (points,) of both targets, and other quantities, as the store of two images holds them."""
-        said = {"logit": logits, "log_probability": logits - 2}
-        values = {f"{output}_{target}": said[output] for output in said for target in TARGETS} | dict(others)
+        outputs = {"logit": logits, "log_probability": logits - 2}
+        values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
         one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
         return {"response": np.stack([one, one])[:, None].astype(np.float64)}
 
@@ -172,7 +172,7 @@ class Curves(TwoTargets):
         for key in ("total_magnitude", "total_positive"):
             of_maps[key] = np.broadcast_to(arrays[key][:, None], shape)
         of_maps["pixels"] = np.full(shape, batch.images.shape[-2] * batch.images.shape[-1])
-        return {**self.said(batch, arrays), **of_maps}
+        return {**self.outputs(batch, arrays), **of_maps}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the curve that metrics read."""
@@ -184,11 +184,11 @@ class Curves(TwoTargets):
 
     def points_of(self, other: Response) -> list[int] | None:
         """Return where this curve has the fractions of another; a map that is updated at other points is another."""
-        wanted, known = other.settings.get("fractions"), self.settings.get("fractions")
-        if wanted is None or known is None or other.settings["update"] or len(known) <= len(wanted):
+        requested, known = other.settings.get("fractions"), self.settings.get("fractions")
+        if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
             return None
         rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
-        return [known.index(share) for share in wanted] if rest == others and set(wanted) <= set(known) else None
+        return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
 
     @property
     def fineness(self) -> int:

@@ -46,9 +46,9 @@ def method_maps(
     callable
         Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
     """
-    told = next(told for told in spec["explainers"] if told["name"] == explainer)
-    function = find_function(told)
-    known = bool(told["uses_model"])
+    entry = next(entry for entry in spec["explainers"] if entry["name"] == explainer)
+    function = find_function(entry)
+    known = bool(entry["uses_model"])
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["facts"].items()}
     facts = InputFacts(**given)
     background = Background(dataset, facts, session.seed) if "train" in dataset.splits else None
@@ -67,7 +67,7 @@ def method_maps(
             batch_size=session.batch_size,
             background=background,
         )
-        maps = stack_maps(function(explained, **told["options"]), told, explained)
+        maps = stack_maps(function(explained, **entry["options"]), entry, explained)
         return torch.from_numpy(method.of(maps))
 
     return explain

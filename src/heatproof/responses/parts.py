@@ -97,15 +97,15 @@ class Parts(NetworkResponse):
                 return {"mask": masks, "drops": given["drops"]}
             removed = import_module("torch").as_tensor(removed)
         else:
-            place = ("evaluation", batch.first, batch.first + len(batch.ids))
+            rows = ("evaluation", batch.first, batch.first + len(batch.ids))
             with import_module("heatproof.data.prefetch").READING:
-                removed, masks = session.dataset.without_part(*place), session.dataset.part_masks(*place)
+                removed, masks = session.dataset.without_part(*rows), session.dataset.part_masks(*rows)
             flat = removed.reshape(-1, *removed.shape[2:])
             normalise = import_module("heatproof.models.network").normalise
             removed = normalise(flat, session.facts).reshape(removed.shape)
         run = import_module("heatproof.perturbation.parts").part_responses
-        said = yield partial(run, session.query(batch), removed)
-        return {**said, "importance": said["logit"][:, :1] - said["logit"][:, 1:], "mask": masks}
+        outputs = yield partial(run, session.query(batch), removed)
+        return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:
         """Return the array that has the output, and the masks."""

@@ -73,7 +73,7 @@ class Pictures(TwoTargets):
             random_mask=session.given.get("random_mask"),
             masks=self.settings["masks"],
         )
-        return {**self.said(batch, read), "entropy": read["entropy"]}
+        return {**self.outputs(batch, read), "entropy": read["entropy"]}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
         """Return arrays by name, and the ``classes`` (N, 2) that they are of."""

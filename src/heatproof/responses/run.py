@@ -110,9 +110,9 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
     if explainer is not None:
         name, maps, key = explainer["name"], explainer["maps_store"], explainer["key"]
         store = store.format(explainer=name)
-        methods = [Method(told["method"], told["index"], told["transform"]) for told in explainer["methods"]]
-        made = read_shard(maps, spec["shard"])
-        gap, read_from = made["gap"], {f"{maps}.{spec['shard']}.json": made["key"]}
+        methods = [Method(entry["method"], entry["index"], entry["transform"]) for entry in explainer["methods"]]
+        maps_shard = read_shard(maps, spec["shard"])
+        gap, read_from = maps_shard["gap"], {f"{maps}.{spec['shard']}.json": maps_shard["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
     contents = response.contents(session, size, [method.name for method in methods])

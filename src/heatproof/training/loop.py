@@ -150,17 +150,17 @@ def fit(
     session = session or Session()
     journal, team = session.journal, session.team or Devices(_device(model))
     optimizer, scheduler = schedule.build(model)
-    made = Trained({}, [], {})
+    trained = Trained({}, [], {})
     left = journal.load() if journal else None
     if left is not None:
-        made = Trained(*(left[field] for field in Trained._fields))
+        trained = Trained(*(left[field] for field in Trained._fields))
         model.load_state_dict(left["model"])
         optimizer.load_state_dict(left["optimizer"])
         scheduler.load_state_dict(left["scheduler"])
         _set_random_state(left["random"], _device(model))
-        log.info("going on after epoch %d of %d, which an earlier job left", len(made.history), schedule.epochs)
+        log.info("going on after epoch %d of %d, which an earlier job left", len(trained.history), schedule.epochs)
     shared = team.join(model)
-    epochs = range(len(made.history), schedule.epochs)
+    epochs = range(len(trained.history), schedule.epochs)
     for epoch in track(epochs, "training", unit="epoch") if team.is_main else epochs:
         team.begin(seed, epoch)
         generator = torch_generator(seed, f"training epoch {epoch}")
@@ -172,8 +172,8 @@ def fit(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
             )
         scheduler.step()
-        lowest = min((row["validation_loss"] for row in made.history), default=float("inf"))
-        made.history.append(
+        lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
+        trained.history.append(
             {
                 "epoch": epoch,
                 "lr": lr,
@@ -185,22 +185,22 @@ def fit(
         if not team.is_main:
             continue
         if loss < lowest:
-            made = made._replace(best=_copy(model))
+            trained = trained._replace(best=_copy(model))
         if epoch + 1 in session.keep:
-            made.kept[epoch + 1] = _copy(model)
+            trained.kept[epoch + 1] = _copy(model)
         if journal:
             journal.save(
                 {
-                    **made._asdict(),
+                    **trained._asdict(),
                     "model": dict(model.state_dict()),
                     "optimizer": optimizer.state_dict(),
                     "scheduler": scheduler.state_dict(),
                     "random": _random_state(_device(model)),
                 }
             )
-    chosen = min(made.history, key=lambda row: row["validation_loss"])
+    chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
-    return made
+    return trained
 
 
 def _copy(model: nn.Module) -> State:

@@ -79,16 +79,16 @@ def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str
     shared = {**runtime, "threads": max(1, runtime["threads"] // devices)}
     level = logging.getLogger("heatproof").getEffectiveLevel()
     others = set(multiprocessing.active_children())
-    with tempfile.TemporaryDirectory(prefix="heatproof-training-") as said, _no_outer_launcher():
+    with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
         # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
         # sums of a training that goes on after a kill would be made in another order otherwise.
         strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
         # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
         fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
         try:
-            fabric.launch(_member, train, spec, shared, level, said)
+            fabric.launch(_member, train, spec, shared, level, reports)
         except (ProcessExitedException, ProcessRaisedException) as error:
-            raise _cause(error, Path(said)) from None
+            raise _cause(error, Path(reports)) from None
         finally:
             _end(set(multiprocessing.active_children()) - others)
 
@@ -121,9 +121,9 @@ def _no_outer_launcher() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _cause(error: ProcessExitedException | ProcessRaisedException, said: Path) -> Exception:
+def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path) -> Exception:
     # The others fail as well, because they miss the first.
-    first = next(iter(sorted(said.iterdir())), None)
+    first = next(iter(sorted(reports.iterdir())), None)
     early = first is None or time.time() - first.stat().st_mtime < KILLS_AFTER
     killed = next((rank for rank, code in _exit_codes(error) if code == -signal.SIGKILL), None) if early else None
     if isinstance(error, ProcessExitedException) and error.signal_name == "SIGKILL":
@@ -147,8 +147,8 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, said: Path) -
                 f"meantime: run the same command again; {RESUME_HINT}."
             )
         return RuntimeError(str(error))
-    told = json.loads(first.read_text(encoding="utf-8"))
-    return HeatproofError(told["sentence"]) if told["sentence"] else RuntimeError(told["traceback"])
+    report = json.loads(first.read_text(encoding="utf-8"))
+    return HeatproofError(report["sentence"]) if report["sentence"] else RuntimeError(report["traceback"])
 
 
 def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
@@ -171,7 +171,7 @@ def _end(processes: set[Any]) -> None:
 
 
 def _member(
-    fabric: Any, train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], level: int, said: str
+    fabric: Any, train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], level: int, reports: str
 ) -> None:
     """Be one of the processes."""
     signal.signal(signal.SIGTERM, _end_quietly)
@@ -182,10 +182,10 @@ def _member(
         train(spec, Together(fabric))
     except Exception as error:
         sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
-        told = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}
+        report = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}
         with suppress(OSError):
-            Path(said, f"{time.monotonic_ns():020d}.{fabric.global_rank}").write_text(
-                json.dumps(told), encoding="utf-8"
+            Path(reports, f"{time.monotonic_ns():020d}.{fabric.global_rank}").write_text(
+                json.dumps(report), encoding="utf-8"
             )
         raise
 

@@ -74,11 +74,11 @@ def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
     network.to(team.device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
     journal = _journal(spec, *start)
-    made = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
+    trained = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
     if not team.is_main:
         return
-    save_weights(made.best, spec["output"])
-    write_text(spec["history"], _history(made.history))
+    save_weights(trained.best, spec["output"])
+    write_text(spec["history"], _history(trained.history))
     publish_tables(spec, [spec["output"], spec["history"]], start)
     journal.forget()
 
@@ -115,14 +115,14 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
     both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
     journal = _journal(spec, spec["pretrained"])
-    made = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
+    trained = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
     if not team.is_main:
         return
-    save_weights(made.best, spec["output"])
-    save_kept(made.kept, spec["kept"])
-    write_text(spec["history"], _history(made.history))
+    save_weights(trained.best, spec["output"])
+    save_kept(trained.kept, spec["kept"])
+    write_text(spec["history"], _history(trained.history))
     files = [spec["output"], spec["history"], spec["kept"]]
-    publish_tables(spec, files, [spec["pretrained"]], kept=sorted(made.kept))
+    publish_tables(spec, files, [spec["pretrained"]], kept=sorted(trained.kept))
     journal.forget()
 
 
@@ -147,8 +147,8 @@ def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> N
 def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
     """Tell whether these weights, and those of all kept epochs, were made by the same spec from the same bytes."""
     key, _ = whole_key(spec["key"], inputs)
-    made = whole(spec["manifest"], key)
-    if made is None or not set(spec.get("keep", ())) <= set(made.get("kept", ())):
+    recorded = whole(spec["manifest"], key)
+    if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
         return False
     log.info("the weights stand: %s", spec["output"])
     touch(spec["manifest"])
