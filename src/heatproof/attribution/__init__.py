@@ -1,1 +1,1 @@
-"""Explainers: one pass over a model that yields attribution maps."""
+"""Explainers: functions that return attribution maps of a model."""

@@ -1,4 +1,4 @@
-"""What a vision transformer of timm attends to: its attention maps, and their gradients."""
+"""Read attention maps and their gradients from timm's vision transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attended:
-    """The attention of a few images.
+    """Attention of one part of a batch.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Attended:
 
 
 def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -> Iterator[Attended]:
-    """Yield the attention of every part of the batch, one network pass each.
+    """Yield the attention of each part of the batch, with one network pass per part.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
-    """Return timm's attention modules in their order.
+    """Return timm's attention modules, first block first.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def attention_blocks(network: torch.nn.Module) -> list[Any]:
 
 
 def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
-    """Return the relevance of every patch to the token that is classified, enlarged to the images' size.
+    """Return the relevance of each patch to the classified token, upsampled to the images' size.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def watch(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
-    """Collect the attention of every block, for which fused attention is switched off meanwhile."""
+    """Collect the attention of every block while fused attention is switched off."""
     seen: list[torch.Tensor] = []
     before = [block.fused_attn for block in blocks]
     handles = []

@@ -1,4 +1,4 @@
-"""What the families share: cutting a batch into network passes, in which no image is alone."""
+"""Split a batch into network passes, none of which has a single image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
-    """Yield `explained` cut along its images into parts of at most `size` images, by default `batch_size`."""
+    """Split `explained` into parts of at most `size` images, by default `batch_size`."""
     size = size or explained.batch_size
     for start in range(0, len(explained.image_ids), size):
         part = slice(start, start + size)
@@ -27,7 +27,7 @@ def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
 
 
 def never_alone(network: torch.nn.Module) -> torch.nn.Module:
-    """Return `network` in a module in which a single image travels with a copy of itself.
+    """Wrap `network` so that a batch of one image is passed with a copy of that image.
 
     For one small image PyTorch picks other convolutions on the CPU than for two or more. Their rounding switches a
     ReLU in one image of thirty or so, whose gradient then jumps by far more than rounding.
@@ -56,7 +56,7 @@ def never_alone(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def accompany(part: Explained) -> Explained:
-    """Return a single image with a copy of itself, for the reason that `never_alone` gives."""
+    """Return a single image stacked with a copy of itself; `never_alone` gives the reason."""
     import torch
 
     if len(part.image_ids) > 1:
@@ -67,11 +67,11 @@ def accompany(part: Explained) -> Explained:
 
 
 def leaf(images: torch.Tensor) -> torch.Tensor:
-    """Return the images as a tensor that asks for gradients, and leave the caller's as it is."""
+    """Return a detached copy of the images that requires gradients."""
     return images.detach().requires_grad_()
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Raise a `HeatproofError` with this sentence unless the condition holds."""
+    """Raise a `HeatproofError` with this message unless the condition holds."""
     if not condition:
         raise HeatproofError(sentence)

@@ -1,4 +1,4 @@
-"""What the families draw: at random image by image, and of the training images."""
+"""Draw random numbers per image, and baselines from the training images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
-    """Return one draw for each image, stacked along a new first axis, as the images in device and dtype."""
+    """Draw once for each image; stacked along a new first axis, with the images' device and dtype."""
     import torch
 
     drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
@@ -23,7 +23,7 @@ def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Gen
 
 
 def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
-    """Return one image (C, H, W) for each image, every value uniform in [low, high).
+    """Draw one image (C, H, W) for each image, with values uniform in [low, high).
 
     Raises
     ------
@@ -41,7 +41,7 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
 
 
 def take_background(explained: Explained, count: int) -> torch.Tensor:
-    """Return `count` training images (count, C, H, W), the same for every batch, as the images in device and dtype.
+    """Return `count` training images (count, C, H, W) on the images' device; the same for every batch.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A network in the form that LRP's rules are made for."""
+"""Rewrite a network into the form that LRP's rules expect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STABILISER = 1e-9
 
 
 class KeptZPlus(BasicHook):
-    """zennit's `ZPlus` without biases, which also keeps what the plain rule loses.
+    """zennit's `ZPlus` rule without biases, which conserves relevance where the plain rule loses it.
 
     Where no input raises a convolution's output, which then is its bias alone or negative, the plain rule has nothing
     to give relevance to; here every input takes a share in proportion to its size.
@@ -59,7 +59,7 @@ class KeptZPlus(BasicHook):
 
 
 def composite() -> SpecialFirstLayerMapComposite:
-    """Return zennit's `EpsilonPlusFlat` with `KeptZPlus`, and no relevance for biases."""
+    """Return zennit's `EpsilonPlusFlat` composite with `KeptZPlus`; biases get no relevance."""
     return SpecialFirstLayerMapComposite(
         [
             *layer_map_base(STABILISER),
@@ -71,7 +71,7 @@ def composite() -> SpecialFirstLayerMapComposite:
 
 
 def canonise(network: nn.Module) -> nn.Module:
-    """Return a copy with batch norms merged into convolutions, and with sums and ReLUs as modules of their own.
+    """Return a copy with batch norms merged into convolutions, and sums and ReLUs as separate modules.
 
     A traced copy fits residual networks of any library, where zennit's canonizers are written for torchvision's.
 

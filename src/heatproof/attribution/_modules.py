@@ -1,4 +1,4 @@
-"""What explainers that hook modules need of a network: its output, and that nothing is in place."""
+"""Prepare a network for hooks: keep its output and prevent in-place operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def keep_output(network: nn.Module) -> tuple[nn.Module, list[torch.Tensor]]:
-    """Return `network` in a module, and a list that has its output of the last pass.
+    """Wrap `network`; also return a list that holds the output of its last pass.
 
     A hook keeps it, so that the traceback of an error in the network does not pass through this module.
     """
@@ -28,7 +28,7 @@ def keep_output(network: nn.Module) -> tuple[nn.Module, list[torch.Tensor]]:
 
 @contextlib.contextmanager
 def hookable(network: nn.Module) -> Iterator[None]:
-    """Let backward hooks work: no module changes its input in place, and captum does not announce its hooks."""
+    """Make backward hooks work: disable in-place operations and captum's warnings about hooks."""
     changed = [module for module in network.modules() if getattr(module, "inplace", False) is True]
     for module in changed:
         module.inplace = False  # type: ignore[assignment]
@@ -43,7 +43,7 @@ def hookable(network: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def copied_inputs(network: nn.Module, types: tuple[type, ...]) -> Iterator[None]:
-    """Let each module of these exact types read a tensor of its own.
+    """Give each module of these exact types a copy of its input.
 
     captum's hooks sit on tensors. Where one is both the output of a ReLU and the input of a pooling, the ReLU's hook
     reads the gradient before the pooling's has changed it, and DeepLift's map no longer sums to the difference.
@@ -62,7 +62,7 @@ def copied_inputs(network: nn.Module, types: tuple[type, ...]) -> Iterator[None]
 
 @contextlib.contextmanager
 def counted_calls(network: nn.Module, types: tuple[type, ...]) -> Iterator[dict[str, int]]:
-    """Count how often each module of these exact types is called."""
+    """Count the calls of each module of these exact types."""
     calls: dict[str, int] = {}
     handles = []
     for name, module in network.named_modules():

@@ -1,4 +1,4 @@
-"""Integrated gradients by captum: the arguments of its quadrature, and by how much maps miss their sum."""
+"""Quadrature arguments and completeness error of captum's integrated gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quadrature(part: Explained, steps: int) -> dict[str, Any]:
 
 
 def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
-    """Note by how much the sums of maps (N, C, H, W) miss the outputs' change (N, K), as a share of its largest."""
+    """Note the completeness error: sums of maps (N, C, H, W) against changes of the outputs (N, K)."""
     import torch
 
     missed = (maps.sum((1, 2, 3)) - change.gather(1, part.targets[:, None])[:, 0]).abs()

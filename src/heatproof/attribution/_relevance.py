@@ -1,4 +1,4 @@
-"""Relevance of attention: what a class's relevance becomes on its way back through a vision transformer of timm.
+"""Propagate the relevance of a class back through the attention of timm's vision transformers.
 
 The rules are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021,
 section 3; equations are its own.
@@ -25,7 +25,7 @@ STABILISER = 1e-16
 
 
 def require_rules(transformer: Any) -> None:
-    """Make sure that every operation between the first block and the logits has a rule.
+    """Check that every operation between the first block and the logits has a rule.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def require_rules(transformer: Any) -> None:
 
 @contextmanager
 def record(transformer: Any) -> Iterator[Record]:
-    """Keep the first input and the output of every module that a rule reads."""
+    """Record the first input and the output of every module that a rule reads."""
     seen: Record = {}
 
     def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -77,7 +77,7 @@ def record(transformer: Any) -> Iterator[Record]:
 def relevance_of_attention(
     transformer: Any, seen: Record, attention: list[torch.Tensor], targets: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Send a relevance of 1 from the target's logit back to the tokens that the first block reads.
+    """Propagate a relevance of 1 from the target's logit back to the input tokens of the first block.
 
     Norms, GELU, softmax and layer scales pass relevance on unchanged.
 
@@ -117,7 +117,7 @@ def relevance_of_attention(
 
 
 def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
-    """Share each output's relevance among the inputs that raise it, in proportion (equation 3).
+    """Distribute each output's relevance over the inputs that raise it, in proportion (equation 3).
 
     Where none does, the equation has nothing to give relevance to; there all inputs share it in proportion to their
     size.
@@ -138,7 +138,7 @@ def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.
 def through_product(
     one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Share the relevance of `one @ other` between both.
+    """Distribute the relevance of `one @ other` over both factors.
 
     By equation 2 each would receive all of it, so that the normalisation (equation 10) halves them.
     """
@@ -147,7 +147,7 @@ def through_product(
 
 
 def through_sum(one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Share the relevance of `one + other` between both.
+    """Distribute the relevance of `one + other` over both summands.
 
     By equation 2 in proportion to their values; the normalisation (equation 10) then makes the sum of each, over an
     image, that share of the whole which its size has in the sizes of both sums.

@@ -1,4 +1,4 @@
-"""Cutting images into the pieces that are switched on and off."""
+"""Segment images into superpixels or grid patches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Segments = Literal["grid", "slic"]
 
 
 def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
-    """Return the number of each pixel's piece, from 0, as (H, W) int64 for each image.
+    """Return the segment index of each pixel, (H, W) int64 from 0, for each image.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
 
 
 def cut_grid(size: tuple[int, ...], cells: int) -> torch.Tensor:
-    """Return the patch of each pixel, (H, W) int64; where the grid does not divide the size, patches differ by one."""
+    """Return the patch index of each pixel, (H, W) int64; patch sides differ by at most one pixel."""
     import torch
 
     require(1 <= cells <= min(size), f"The grid needs between 1 and {min(size)} cells a side, not {cells}.")

@@ -1,4 +1,4 @@
-"""Explainers that integrate gradients along paths which the network itself chooses.
+"""Explainers that integrate gradients along adaptive paths: guided IG and AGI.
 
 No library at hand has them for batches in torch: `saliency`, by the authors of guided integrated gradients, takes one
 NumPy image at a time and a keyword that NumPy 2.4 has removed. The tests compare with it.
@@ -29,7 +29,7 @@ def guided_ig(
     anchors: Annotated[int, Bounds(least=0)] = 0,
     rule: Literal["trapezoid", "left"] = "trapezoid",
 ) -> dict[str, torch.Tensor]:
-    """Guided integrated gradients: from the zero baseline, values of small gradient move first.
+    """Guided integrated gradients: from a zero baseline, values with small gradients move first.
 
     Kapishnikov et al., "Guided integrated gradients: an adaptive path method for removing noise", 2021, section 4. A
     value is one channel of one pixel. Every step covers the same share of the L1 distance between baseline and image.
@@ -101,7 +101,7 @@ def follow_small_gradients(
     max_dist: float,
     rule: str = "trapezoid",
 ) -> torch.Tensor:
-    """Return gradients integrated along the path (N, C, H, W) from `start` to `start` + `way`, same shape."""
+    """Integrate gradients along the path from `start` to `start + way`, (N, C, H, W)."""
     import torch
     from captum.attr import Saliency
 
@@ -136,7 +136,7 @@ def move(
     together: int,
     max_dist: float,
 ) -> torch.Tensor:
-    """Return how far each value has travelled after a step, as shares (N, values) of its own way.
+    """Return the progress of each value after a step, as a share (N, values) of its own way.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def agi(
 
 
 def draw_false_classes(explained: Explained, known: int, count: int) -> torch.Tensor:
-    """Return `count` different classes (N, count) for each image, out of `known` and without its target."""
+    """Draw `count` distinct classes (N, count) for each image from `known`, without its target."""
     import torch
 
     drawn = draw_per_image(
@@ -261,7 +261,7 @@ def draw_false_classes(explained: Explained, known: int, count: int) -> torch.Te
 def walk_to(
     explained: Explained, images: torch.Tensor, targets: torch.Tensor, false: torch.Tensor, steps: int, epsilon: float
 ) -> torch.Tensor:
-    """Return minus the target output's gradient times the step, summed over each image's path, (N, C, H, W)."""
+    """Return the sum over each image's path of −gradient of the target output × step, (N, C, H, W)."""
     import torch
 
     facts = explained.facts or InputFacts()
@@ -304,7 +304,7 @@ def look_around(
 
 
 def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return gradients (M, N, C, H, W) of M weighted sums of the logits, by weights (M, N, K)."""
+    """Return gradients (M, N, C, H, W) of M sums of the logits with weights (M, N, K)."""
     import torch
 
     from heatproof.errors import runs_out

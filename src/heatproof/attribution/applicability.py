@@ -1,4 +1,4 @@
-"""The gate of applicability: before maps are made, an explainer is tried on a few images, and what it says is recorded.
+"""Check on a few images whether an explainer applies to a network, before maps are made.
 
 An explainer that fails here is a gap with its reason, whatever the shards: the images are always the first of the
 evaluation split, and the record beside the store is read by every job after the first.
@@ -19,7 +19,7 @@ IMAGES = 4
 
 
 def read_gate(path: str, key: str) -> dict[str, Any] | None:
-    """Return the record that `write_gate` left for the store of this key, or None."""
+    """Read the record that `write_gate` wrote for the store with this key; None if there is none."""
     record = read_sealed(path)
     return record if record is not None and record.get("key") == key else None
 
@@ -27,7 +27,7 @@ def read_gate(path: str, key: str) -> dict[str, Any] | None:
 def write_gate(
     path: str, key: str, images: int, figures: Mapping[str, Figure], gap: str | None, network_passes: int
 ) -> dict[str, Any]:
-    """Write down what came of trying an explainer on a network, and return it.
+    """Write the result of the applicability check of an explainer on a network, and return it.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def write_gate(
 
 
 def hold(figures: dict[str, Figure], maps: np.ndarray) -> None:
-    """Add to an explainer's figures what its maps (N, M, H, W) show, and hold all of them to their limits.
+    """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
 
     Raises
     ------
@@ -74,10 +74,10 @@ def hold(figures: dict[str, Figure], maps: np.ndarray) -> None:
 
 
 def share_constant(maps: np.ndarray) -> float:
-    """Return the share of maps (..., H, W) that have one value everywhere, in which no pixel is before another."""
+    """Return the share of maps (..., H, W) that are constant."""
     return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))
 
 
 def for_manifest(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a manifest repeats of the gate's record."""
+    """Return the part of the record that manifests repeat."""
     return {name: record[name] for name in ("images", "figures", "gap", "network_passes")}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @explainer("raw_attention", family="attention", signed=False)
 def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
-    """Attention of the last block, the mean of its heads.
+    """Attention of the last block, averaged over heads.
 
     It knows no class. "Raw attention" is the first thing that Abnar and Zuidema, "Quantifying attention flow in
     transformers", 2020, compare rollout with.
@@ -45,7 +45,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("attention_rollout", family="attention", signed=False)
 def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
-    """Attention rollout: the product of all blocks' attention, half of each block passing tokens on unchanged.
+    """Attention rollout: product over all blocks of (attention + identity) / 2.
 
     Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: the mean over heads A of a block
     counts as (A + I) / 2, for its residual connection. It knows no class.
@@ -68,7 +68,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("attention_grad", family="attention", signed=False)
 def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
-    """Attention of the last block times its gradient, where that is positive, the mean of its heads.
+    """Attention of the last block times its positive gradient, averaged over heads.
 
     The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight attention so, in
     all blocks; this is the last block alone, whose matrix is also the last step of `chefer_attention`.
@@ -125,7 +125,7 @@ def transition_attention(
     steps: Annotated[int, Bounds(least=2)] = 20,
     skipped: Annotated[float, Bounds(least=0, below=1)] = 1 / 3,
 ) -> dict[str, torch.Tensor]:
-    """Transition attention maps: a Markov chain of attention backwards, times integrated gradients of the last block.
+    """Transition attention maps: Markov chain over attention × integrated gradients of the last block.
 
     Yuan, Li, Xiong, Cao and Dou, "Explaining information flow inside vision transformers using Markov chain", 2021.
     The state starts as the last block's attention, and every block before it adds the state times its attention, each
@@ -174,7 +174,7 @@ def transition_attention(
 
 
 def chain(attention: list[torch.Tensor]) -> torch.Tensor:
-    """Return the last state of the Markov chain that runs from the last block to the first.
+    """Return the final state of the Markov chain from the last block to the first.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def chain(attention: list[torch.Tensor]) -> torch.Tensor:
 
 
 def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
-    """Return the product of (A + I) / 2 over the blocks, the last one leftmost.
+    """Return the product of (A + I) / 2 over the blocks, the last block leftmost.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Explainers that change what a ReLU lets back."""
+"""Explainers that modify the backward pass of ReLUs: guided backprop and deconvolution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = 1e-6
 
 @explainer("guided_backprop", family="backprop")
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
-    """Gradient in which every ReLU lets back positive values only, where it was active (captum `GuidedBackprop`).
+    """Gradient with only positive values passed back through active ReLUs (captum `GuidedBackprop`).
 
     Springenberg et al., "Striving for simplicity", 2015, section 3.4. Only ReLUs that are modules are changed: one
     that is called as a function gives its plain gradient.
@@ -41,7 +41,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("deconvolution", family="backprop")
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
-    """Gradient in which every ReLU lets back positive values only, active or not (captum `Deconvolution`).
+    """Gradient with only positive values passed back through all ReLUs (captum `Deconvolution`).
 
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Only ReLUs that are
     modules are changed.
@@ -64,7 +64,7 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("guided_grad_cam", family="backprop", needs={"cam_layer"})
 def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
-    """Guided backprop times Grad-CAM, enlarged bilinearly (captum `GuidedGradCam`).
+    """Guided backprop times bilinearly upsampled Grad-CAM (captum `GuidedGradCam`).
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
 

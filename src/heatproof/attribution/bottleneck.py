@@ -1,4 +1,4 @@
-"""The information bottleneck: how many bits of a layer's features the network needs for its answer, place by place."""
+"""Per-sample information bottleneck attribution (IBA; Schulz et al. 2020)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def iba(
     baselines: Annotated[int, Bounds(least=2)] = 256,
     layer: str | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Information in bits that a layer must pass on, under noise that is as strong as the answer allows (IBA).
+    """IBA: information in bits that a layer must transmit to keep the prediction.
 
     Schulz, Sixt, Tombari and Landgraf, "Restricting the flow: information bottlenecks for attribution", 2020,
     section 3, the per-sample bottleneck: the layer's output R becomes λR + (1 − λ)ε, ε of the mean and standard
@@ -112,14 +112,14 @@ def iba(
 
 
 class _Moments(NamedTuple):
-    """Mean and standard deviation (C, h, w) of the layer's features over training images."""
+    """Mean and standard deviation (C, h, w) of a layer's features over training images."""
 
     mean: torch.Tensor
     deviation: torch.Tensor
 
 
 class _Search(NamedTuple):
-    """How λ is found: the options of `iba` of these names."""
+    """Options of the search for λ; see `iba`."""
 
     beta: float
     steps: int
@@ -129,7 +129,7 @@ class _Search(NamedTuple):
 
 
 def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
-    """Return the information (N, C, h, w) in nats of each element of the features."""
+    """Return the information (N, C, h, w), in nats, of each element of the features."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -172,12 +172,12 @@ def _information(alpha: torch.Tensor, features: torch.Tensor, moments: _Moments,
 
 
 def _shares(alpha: torch.Tensor, smooth: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return λ and 1 − λ, each by itself, as the difference from 1 would lose its digits."""
+    """Return λ and 1 − λ, computed separately because the difference would lose digits."""
     return _blur(alpha.sigmoid(), smooth), _blur((-alpha).sigmoid(), smooth)
 
 
 def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Return values (N, C, h, w) under a Gaussian that reaches two sigmas, reflected at the borders."""
+    """Blur values (N, C, h, w) by a Gaussian truncated at two sigmas; borders are reflected."""
     import torch
     from torchvision.transforms.functional import gaussian_blur
 
@@ -203,7 +203,7 @@ def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
 
 
 class _Tap:
-    """Reads what a layer of a network puts out, or puts something else in its place.
+    """Read or replace the output of one layer of a network.
 
     A single image travels with a copy of itself.
     """
@@ -212,7 +212,7 @@ class _Tap:
         self.network, self.layer, self.name = network, layer, name
 
     def read(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the features (N, C, h, w) of images."""
+        """Return the layer's features (N, C, h, w) for images."""
         import torch
 
         seen: list[Any] = []
@@ -236,7 +236,7 @@ class _Tap:
         return features[: len(images)]
 
     def replace(self, images: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Return the logits of images whose features are others."""
+        """Return the logits of images with the layer's features replaced."""
         import torch
 
         features = features if len(features) > 1 else torch.cat([features, features])

@@ -149,7 +149,7 @@ def smooth_grad_cam_pp(
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
 def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
-    """Score-CAM: channels weighted by what the output gains where they are active (torchcam `ScoreCAM`).
+    """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
     [0, 1], and the softmax over channels of the target's outputs weighs them. One network pass a channel of the layer.
@@ -173,7 +173,7 @@ def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
 def ss_cam(
     explained: Explained, *, samples: Count = 35, stdev: Annotated[float, Bounds(above=0)] = 2.0
 ) -> dict[str, torch.Tensor]:
-    """SS-CAM: Score-CAM's weights, the mean over noisy copies of each channel (torchcam `SSCAM`).
+    """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
     Wang et al., "SS-CAM: Smoothed Score-CAM for sharper visual feature localization", 2020, section 3: Gaussian noise
     is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image costs 2 network
@@ -215,7 +215,7 @@ def ss_cam(
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
 def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tensor]:
-    """IS-CAM: Score-CAM's weights, the mean along a path from a small share of each channel on (torchcam `ISCAM`).
+    """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
     multiplies the masked image by the running sum of 1/n, 2/n, ... over n `samples`, so that the path ends at
@@ -284,7 +284,7 @@ def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 class _NoisePerImage:
-    """Stands in for the distribution that torchcam samples for a whole batch from the global generator."""
+    """Replace the distribution that torchcam samples per batch from the global generator by draws per image."""
 
     def __init__(self, part: Explained, purpose: str, stdev: float) -> None:
         # One generator an image that is drawn from anew for each sample: all samples of all channels fill no memory.
@@ -310,7 +310,7 @@ def _extract(
     from torch.nn.functional import interpolate
 
     class Watched(extractor_class):
-        """Keeps the weights, which torchcam throws away."""
+        """Extractor that keeps the channel weights, which torchcam discards."""
 
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)

@@ -1,4 +1,4 @@
-"""DeepLift and Deep SHAP: relevance by the differences from a baseline, through captum."""
+"""DeepLift and Deep SHAP, by captum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = 0.01
 
 @explainer("deep_lift", family="deep")
 def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
-    """DeepLift with the rescale rule, from the zero baseline (captum `DeepLift`).
+    """DeepLift with the rescale rule and a zero baseline (captum `DeepLift`).
 
     The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
     baseline. Shrikumar, Greenside and Kundaje, "Learning important features through propagating activation
@@ -50,7 +50,7 @@ def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("deep_shap", family="deep")
 def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.Tensor]:
-    """Mean of DeepLift's maps over baselines from the training images (captum `DeepLiftShap`).
+    """Deep SHAP: mean of DeepLift maps over training images as baselines (captum `DeepLiftShap`).
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
     output at the image minus the mean output at the baselines. `DeepLiftShap` sends all pairs of images and
@@ -143,7 +143,7 @@ def _refuse_reused(calls: dict[str, int]) -> None:
 
 
 def _forget(network: torch.nn.Module, types: tuple[type, ...]) -> None:
-    """Remove what captum leaves on a module whose gradient was never asked for."""
+    """Remove captum's leftovers from modules whose gradient was never computed."""
     for module in network.modules():
         if type(module) in types:
             for left in ("input", "output"):

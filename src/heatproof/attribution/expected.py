@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @explainer("expected_gradients", family="expected")
 def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
-    """Integrated gradients averaged over training images as baselines, by random points on the paths.
+    """Expected gradients: integrated gradients averaged over training images as baselines.
 
     Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and expected
     gradients", 2021, equation 3. In expectation a map sums to the output at the image minus the mean output at the
@@ -115,7 +115,7 @@ def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev
 def draw_paths(
     explained: Explained, name: str, samples: int, background: torch.Tensor, stdev: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return noisy images, baselines (N·samples, C, H, W) and shares of the way between them (N·samples, 1, 1, 1)."""
+    """Draw noisy images, baselines (N·samples, C, H, W) and path positions (N·samples, 1, 1, 1)."""
     import torch
 
     shape = (samples, *explained.images.shape[1:])

@@ -1,4 +1,4 @@
-"""Extremal perturbations: the regions of fixed areas that, kept sharp in a blurred image, raise the output most."""
+"""Extremal perturbation: masks of fixed area that maximise the output (Fong et al. 2019)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def extremal_perturbation(
     blur: Share = 20 / 224,
     smooth: Annotated[float, Bounds(least=0, most=1)] = 0.09,
 ) -> dict[str, torch.Tensor]:
-    """Sum over areas of the smooth masks that keep the output high while the rest of the image is blurred.
+    """Extremal perturbation: sum over areas of smooth masks that maximise the output over a blurred image.
 
     Fong, Patrick and Vedaldi, "Understanding deep networks via extremal perturbations and smooth masks", 2019,
     section 3, the preservation game: each mask m maximises output(m ⊗ x) − λ ‖sort(m) − r‖² / pixels, in which r has
@@ -168,14 +168,14 @@ def _optimise(
 
 
 def _reference(masks: torch.Tensor, boundary: torch.Tensor) -> torch.Tensor:
-    """Return what the area constraint wants of masks (N, H, W): ones for the largest, zeros for the others."""
+    """Return the target of the area constraint for masks (N, H, W): 1 for the largest values, else 0."""
     sorted_masks = masks.flatten(1).sort(1, descending=True).values
     middle = sorted_masks.gather(1, boundary.clamp(max=sorted_masks.shape[1] - 1)).mean(1)[:, None, None]
     return ((masks - middle) / (2 * TIE) + 0.5).clamp(0, 1)
 
 
 def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Return images (N, C, H, W), each pixel from between the levels of a pyramid (N, L, C, H, W), the last at 0."""
+    """Interpolate images (N, C, H, W) pixelwise in a blur pyramid (N, L, C, H, W); mask 0 is the last level."""
     import torch
 
     position = (1 - masks)[:, None, None] * (LEVELS - 1)
@@ -188,7 +188,7 @@ def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
 
 
 def _blur(images: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Return images (N, C, H, W) under a Gaussian of `sigma` pixels, reflected at the borders."""
+    """Blur images (N, C, H, W) by a Gaussian of `sigma` pixels; borders are reflected."""
     from torchvision.transforms.functional import gaussian_blur
 
     if sigma <= 0:
@@ -198,7 +198,7 @@ def _blur(images: torch.Tensor, sigma: float) -> torch.Tensor:
 
 
 class _Lattice:
-    """Points over the image and around it, whose values make smooth masks.
+    """Lattice of points over and around the image that parametrise smooth masks.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class _Lattice:
         self.influence = (raised / raised.max()).clamp(min=LEAST_INFLUENCE)
 
     def masks(self, points: torch.Tensor) -> torch.Tensor:
-        """Return the masks (N, H, W) in [0, 1] of points (N, *shape)."""
+        """Return the masks (N, H, W), in [0, 1], of points (N, *shape)."""
         from torch.nn.functional import interpolate, unfold
 
         values = unfold(points[:, None], self.window)[:, self.near] * self.kernel

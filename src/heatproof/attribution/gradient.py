@@ -1,4 +1,4 @@
-"""Explainers that take one gradient of the output at the image."""
+"""Explainers that take one gradient of the output: saliency and input × gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @explainer("saliency", family="gradient")
 def saliency(explained: Explained) -> dict[str, torch.Tensor]:
-    """Gradient of the target output with respect to the image, with its sign (captum `Saliency`).
+    """Signed gradient of the target output with respect to the image (captum `Saliency`).
 
     Units are output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside convolutional
     networks", 2014, section 3, which takes the absolute value: here that is the ``abs`` row of the tables.
@@ -35,7 +35,7 @@ def saliency(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("input_x_gradient", family="gradient")
 def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
-    """Image times gradient (captum `InputXGradient`).
+    """Input × gradient (captum `InputXGradient`).
 
     Units are those of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
 
@@ -50,7 +50,7 @@ def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 def multiply_by_gradient(part: Explained) -> torch.Tensor:
-    """Return image times gradient, (N, C, H, W), in one network pass."""
+    """Return input × gradient, (N, C, H, W), in one network pass."""
     from captum.attr import InputXGradient
 
     return InputXGradient(never_alone(part.output)).attribute(leaf(part.images), target=part.targets).detach()

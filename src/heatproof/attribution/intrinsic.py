@@ -1,4 +1,4 @@
-"""Explainers of networks that are made to be explained: their maps are the computation itself, not an estimate."""
+"""Explainers of intrinsically interpretable networks: BagNet and B-cos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = 1e-3
 
 @explainer("bagnet", family="intrinsic")
 def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
-    """Patch logits of a BagNet, each spread evenly over the pixels that it sees; the map sums to the logit.
+    """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
     Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
     network with a submodule `patches`, whose output (N, K, h, w) has the logits as its mean, and the whole numbers

@@ -1,4 +1,4 @@
-"""The stage that makes attribution maps."""
+"""Stage `attribute`: compute attribution maps and store them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEUTRAL = InputFacts()
 
 
 class Probabilities(torch.nn.Module):
-    """A network followed by softmax, for post-softmax attribution."""
+    """A network followed by softmax, for attribution of probabilities."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Probabilities(torch.nn.Module):
 
 
 class CountPasses:
-    """Count the images that a network is run on."""
+    """Count the images that pass through a network."""
 
     def __init__(self, network: torch.nn.Module | None) -> None:
         self.images = 0
@@ -58,7 +58,7 @@ class CountPasses:
 
 
 class Background:
-    """Training images to take baselines from, drawn once from the seed and normalised."""
+    """Normalised training images for use as baselines, in an order drawn once from the seed."""
 
     def __init__(self, dataset: Dataset, facts: InputFacts, seed: int) -> None:
         self.dataset = dataset
@@ -91,7 +91,7 @@ def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
 
 
 def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Make one shard of the maps of the spec's explainers, adding to what is there already.
+    """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
 
@@ -160,7 +160,7 @@ def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Modu
 
 
 class _Context:
-    """One explainer on one network, ready to explain images of the evaluation split."""
+    """One explainer on one network, applied to images of the evaluation split."""
 
     def __init__(
         self,
@@ -182,11 +182,11 @@ class _Context:
         self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
 
     def read(self, low: int, high: int) -> torch.Tensor:
-        """Return the images [low, high) as the network takes them, in main memory."""
+        """Return the images [low, high), normalised for the network, in main memory."""
         return _prepare(self.dataset.images("evaluation", low, high), self.facts)
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
-        """Return the maps (N, maps, H, W) of images that were read from `low` on."""
+        """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
         split, high = self.dataset.splits["evaluation"], low + len(images)
         explained = Explained(
             network=self.network,
@@ -208,13 +208,13 @@ class _Context:
         return stack_maps(maps, self.entry, explained)
 
     def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
-        """Return the maps of the first few images, if the network has what the explainer needs."""
+        """Return the maps of the first `few` images, if the network has what the explainer needs."""
         _require(self.entry, self.facts, self.network)
         return self.maps(0, self.read(0, few), figures)
 
 
 def _pass_gate(piece: Shard, context: _Context) -> None:
-    """Try the explainer on the first images of the split, once for all shards, and note what it says of itself."""
+    """Check the explainer on the first images of the split, once for all shards, and record its figures."""
     few = min(IMAGES, len(context.dataset.splits["evaluation"]))
     path = f"{piece.base}.gate.json"
     record = read_gate(path, piece.key)
@@ -249,7 +249,7 @@ def _explain(piece: Shard, context: _Context) -> None:
 
 
 def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
-    """Return an explainer's function; its module enters it in the table, and no other family is imported."""
+    """Return an explainer's function; imports only the module that registers it."""
     if is_reference(entry["kind"]):
         return import_callable(entry["kind"], "explainer")
     importlib.import_module(entry["module"])

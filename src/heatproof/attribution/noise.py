@@ -1,4 +1,4 @@
-"""Explainers that average an attribution over noisy copies of the image.
+"""SmoothGrad, squared SmoothGrad and VarGrad: attributions averaged over noisy copies of the image.
 
 The copies of one image serve three maps: the mean (SmoothGrad), the mean of squares (SmoothGrad squared) and the
 variance (VarGrad). As in captum's `NoiseTunnel`, each is taken per channel and then summed over the channels, and
@@ -158,7 +158,7 @@ def _moments(
 
 
 def _add_noise(explained: Explained, purpose: str, samples: int, stdev: float, relative: bool) -> Explained:
-    """Return each image's noisy copies one after another, as a batch of `samples` times as many images."""
+    """Return a batch of `samples` noisy copies of each image, those of one image adjacent."""
     import torch
 
     images = explained.images.detach()

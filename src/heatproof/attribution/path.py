@@ -1,4 +1,4 @@
-"""Explainers that integrate gradients along a straight path from a baseline to the image."""
+"""Integrated gradients along a straight path from a baseline to the image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @explainer("integrated_gradients", family="path")
 def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str, torch.Tensor]:
-    """Integrated gradients from the zero baseline (captum `IntegratedGradients`, Gauss-Legendre).
+    """Integrated gradients from a zero baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
     The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
     baseline. Sundararajan, Taly and Yan, "Axiomatic attribution for deep networks", 2017, equation 1.
@@ -48,7 +48,7 @@ def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str
 def integrated_gradients_uniform(
     explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
-    """Integrated gradients from a uniform random baseline, drawn for each image.
+    """Integrated gradients from a uniform random baseline, drawn per image.
 
     Sturmfels, Lundberg and Lee, "Visualizing the impact of feature attribution baselines", 2020 (the uniform baseline).
 
@@ -87,7 +87,7 @@ def left_integrated_gradients(
     steps: Count = 50,
     share: Annotated[float, Bounds(above=0, most=1)] = 0.9,
 ) -> dict[str, torch.Tensor]:
-    """Integrated gradients from the zero baseline up to where the output saturates (captum on the shorter path).
+    """Left integrated gradients: from a zero baseline to the point where the output saturates.
 
     Miglani et al., "Investigating saturation effects in integrated gradients", 2020, section 4. The path ends at the
     first of `steps` equidistant points at which the output has made `share` of its change; a map sums to the output
@@ -125,7 +125,7 @@ def left_integrated_gradients(
 
 
 def find_saturation(part: Explained, steps: int, share: float) -> torch.Tensor:
-    """Return the point (N, C, H, W) on each image's path from zero where its output has made `share` of its change."""
+    """Return the point (N, C, H, W) on each path from zero where the output reaches `share` of its change."""
     import torch
 
     require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")

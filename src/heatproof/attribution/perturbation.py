@@ -1,4 +1,4 @@
-"""RISE: relevance from the model's answers to randomly masked images."""
+"""RISE: attribution from the outputs of randomly masked images (Petsiuk et al. 2018)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rise(
     probability: Share = 0.5,
     output: Answer = "probability",
 ) -> dict[str, torch.Tensor]:
-    """RISE with masked pixels set to zero after normalisation.
+    """RISE with masked pixels set to zero (after normalisation).
 
     Petsiuk, Das and Saenko, "RISE", 2018, equation 6: the mean of the masks weighted by the model's answers,
     divided by the share of a pixel that is kept. The masks are drawn once, and are the same for every image.
@@ -77,7 +77,7 @@ def rise_uniform(
     low: float = -1.0,
     high: float = 1.0,
 ) -> dict[str, torch.Tensor]:
-    """RISE with masked pixels blended into a uniform random baseline, drawn for each image.
+    """RISE with masked pixels blended into a uniform random baseline, drawn per image.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def rise_grid(
     probability: Share = 0.5,
     output: Answer = "probability",
 ) -> dict[str, torch.Tensor]:
-    """RISE with masks of whole patches: neither enlarged smoothly nor shifted.
+    """RISE with masks of whole grid patches, neither smoothed nor shifted.
 
     The masks of Petsiuk et al. blend neighbouring cells and lie askew to the patches that are deleted when maps are
     judged by patch drops; these delete whole patches of a grid.
@@ -166,7 +166,7 @@ def _rise(
 
 
 def _masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
-    """Yield masks (at most `BLOCK`, H, W), 1 keeps: random grids, enlarged to one cell too many, cropped at random."""
+    """Yield masks (at most `BLOCK`, H, W), 1 = kept: upsampled random grids, shifted at random."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -187,7 +187,7 @@ def _masks(explained: Explained, count: int, cells: int, probability: float) -> 
 
 
 def _aligned_masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
-    """Yield masks (at most `BLOCK`, H, W), 1 keeps: every patch of the grid is kept or not."""
+    """Yield masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
     import torch
 
     images = explained.images
@@ -199,7 +199,7 @@ def _aligned_masks(explained: Explained, count: int, cells: int, probability: fl
 
 
 def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
-    """Return what the network says of every image under every mask, (N, masks)."""
+    """Return the outputs of each image under each mask, (N, masks)."""
     import torch
 
     images = explained.images

@@ -1,4 +1,4 @@
-"""Reference maps that know no model: what any explainer has to beat."""
+"""Reference maps, which do not use the model: a lower bound for explainers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMOOTHING = 1.0
 
 @explainer("random", family="reference", uses_model=False)
 def random(explained: Explained) -> dict[str, torch.Tensor]:
-    """Uniform noise in [-1, 1), drawn for each image.
+    """Uniform noise in [-1, 1), drawn per image.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def random(explained: Explained) -> dict[str, torch.Tensor]:
 
 @explainer("edges", family="reference", signed=False, uses_model=False)
 def edges(explained: Explained) -> dict[str, torch.Tensor]:
-    """Magnitude of the Sobel gradient of the image's channel mean (scipy).
+    """Sobel gradient magnitude of the channel mean (scipy).
 
     The images are taken as normalised, and repeated beyond their borders. An edge detector as a reference: Adebayo
     et al., "Sanity checks for saliency maps", 2018, section 5.
@@ -69,7 +69,7 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
     uses_model=False,
 )
 def randoms(explained: Explained) -> dict[str, torch.Tensor]:
-    """Uniform noise in [0, 1), its square, and the same noise plus 1: one draw for each image.
+    """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
 
     The three differ by how unequal their pixels are, and by nothing else. Zabicka et al. 2025, section 2.1, random
     maps.
@@ -108,7 +108,7 @@ def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
-    """Return exp(−r² / 2σ²) of the distance r from the middle, relative to its largest value, (H, W) float32."""
+    """Return exp(−r² / 2σ²) for the distance r from the centre, scaled to a maximum of 1, (H, W) float32."""
     import numpy as np
 
     rows, columns = (np.arange(length) - (length - 1) / 2 for length in (height, width))
@@ -122,7 +122,7 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 
 @explainer("entropies", family="reference", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
 def entropies(explained: Explained) -> dict[str, torch.Tensor]:
-    """Mean squared deviation from the image's mean over square windows, of the channel mean (scipy): seven windows.
+    """Local mean squared deviation of the channel mean from the image's mean, in 7 window sizes (scipy).
 
     Zabicka et al. 2025, section 2.1, entropy proxy: no entropy, but cheap, and high where an image differs from its
     mean. The windows are 3 to 31 pixels wide on images of any size; the image is reflected beyond its borders.
@@ -217,7 +217,7 @@ def frequencies(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 def _of_grey(explained: Explained, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-    """Return what `make` says of the channel means, (N, H, W) float64: in it, no map shows which images it was with."""
+    """Apply `make` to the channel means (N, H, W) float64, such that maps do not depend on the batch."""
     import torch
 
     grey = explained.images.detach().double().mean(1).cpu().numpy()

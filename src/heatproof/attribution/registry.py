@@ -1,4 +1,4 @@
-"""What an explainer is, and the table of them.
+"""Registry of explainers, and the types that explainers take and register.
 
 This module and the modules of the families are importable without torch: the workflow reads the table while
 it builds its plan. Heavy libraries are imported inside the functions.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Figure(NamedTuple):
-    """What the gate measures of an explainer on a network, and the limit above which it does not apply."""
+    """Value of an applicability figure of an explainer, and the limit above which the explainer is a gap."""
 
     value: float
     limit: float | None = None
@@ -32,7 +32,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Explained:
-    """What an explainer is given: a batch, and the network in the forms that explainers need.
+    """Input of an explainer: a batch of images, and the network.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Explained:
     figures: dict[str, Figure] | None = None
 
     def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
-        """Record the largest of `values`, or their mean, where the gate asks; above `limit` the explainer is a gap."""
+        """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
         if self.figures is None:
             return
         before, count = self.figures.get(name, Figure(0.0)), len(values)
@@ -89,7 +89,7 @@ ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
 
 @dataclass(frozen=True)
 class Explainer:
-    """One pass over a model that yields one or several attribution maps.
+    """An explainer: a function that returns one or several attribution maps.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ def explainer(
     uses_model: bool = True,
     library: tuple[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
-    """Enter a function in the table of explainers; its keyword-only arguments are the options.
+    """Register a function as an explainer; its keyword-only arguments are the options.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def require_library(entry: Explainer) -> None:
-    """Look for the library of an explainer that is an optional extra.
+    """Check that the optional library of an explainer is installed.
 
     Raises
     ------

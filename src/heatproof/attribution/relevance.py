@@ -1,4 +1,4 @@
-"""Layer-wise relevance propagation, through zennit."""
+"""Layer-wise relevance propagation (LRP), by zennit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-3
 
 @explainer("lrp", family="relevance", library=("zennit", "lrp"))
 def lrp(explained: Explained) -> dict[str, torch.Tensor]:
-    """Layer-wise relevance propagation of the target's logit (zennit, as its `EpsilonPlusFlat`).
+    """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
     propagation", 2015; the composite (epsilon rule in linear layers, z-plus in convolutions, flat in the first one)
@@ -63,7 +63,7 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 def _only(targets: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that keeps the targets' logits, the relevance that is distributed."""
+    """Return a function that keeps only the targets' logits, from which relevance is propagated."""
     import torch
 
     def keep(logits: torch.Tensor) -> torch.Tensor:

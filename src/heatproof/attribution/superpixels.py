@@ -1,4 +1,4 @@
-"""Explainers that set regions of the image to zero after normalisation and watch the output, through captum."""
+"""Explainers that set regions of the image to zero (after normalisation), by captum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Side = Annotated[int, Bounds(least=2)]
 
 @explainer("occlusion", family="superpixels")
 def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.125) -> dict[str, torch.Tensor]:
-    """Drop of the output under a sliding square of zeros, the mean over the squares on a pixel (captum `Occlusion`).
+    """Drop of the output under a sliding square of zeros, averaged per pixel (captum `Occlusion`).
 
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 4.2.
 
@@ -121,7 +121,7 @@ def lime(
     kernel_width: Annotated[float, Bounds(above=0)] = 0.25,
     alpha: Annotated[float, Bounds(above=0)] = 1.0,
 ) -> dict[str, torch.Tensor]:
-    """LIME: a ridge regression of the output on which superpixels are kept (captum `Lime`).
+    """LIME: ridge regression of the output on the superpixels that are kept (captum `Lime`).
 
     Ribeiro, Singh and Guestrin, "Why should I trust you?", 2016, section 3, equation 2. Each superpixel is kept with
     probability 1/2; masked images count by exp(−d² / 2 w²) with the cosine distance d between the masked image and
@@ -207,7 +207,7 @@ def kernel_shap(
 
 
 class _Regression:
-    """Stands in for captum's models, whose float32 does not carry KernelSHAP's weights of a million."""
+    """Regression in float64; captum's float32 models cannot represent KernelSHAP's weights."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 
 @explainer("chefer_lrp", family="transformer_relevance", signed=False)
 def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
-    """Relevance of attention times its gradient, rolled out over the blocks (Chefer et al., CVPR 2021, "CheferLRP").
+    """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
     product over blocks of I + E[(gradient × relevance)⁺], the last block leftmost, the mean E over heads. The
@@ -60,7 +60,7 @@ def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
 
 
 def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tensor], torch.Tensor]]:
-    """Yield for every part its attention, the relevance of each block's, and that of the first block's tokens.
+    """Yield, for each part, its attention, the relevance of each block's attention, and that of the input tokens.
 
     Raises
     ------

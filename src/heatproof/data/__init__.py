@@ -1,1 +1,1 @@
-"""Datasets: images with labels, split into train, validation and evaluation."""
+"""Datasets of labelled images with splits train, validation and evaluation."""

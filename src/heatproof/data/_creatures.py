@@ -1,4 +1,4 @@
-"""Renderings of creatures made of known parts, over textured backgrounds.
+"""Render synthetic creatures of known parts on textured backgrounds, for the dataset `parts`.
 
 A picture is painted at `FINE` times its size, each fine pixel owned by one thing: the background, the body or a part.
 What a pixel shows is the mix of its owners. A picture without a part is painted anew with everything else the same, so

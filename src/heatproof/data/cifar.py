@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary versions, which need no pickle to be trusted."""
+"""Datasets CIFAR-10 and CIFAR-100, from their binary versions (no pickle)."""
 
 from __future__ import annotations
 

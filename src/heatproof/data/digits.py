@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, the embedded dataset."""
+"""Dataset `digits`: scikit-learn's handwritten digits, which need no download."""
 
 from __future__ import annotations
 

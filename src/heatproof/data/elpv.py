@@ -1,4 +1,4 @@
-"""Photographs of solar cells, from the package elpv-dataset."""
+"""Dataset `elpv`: photographs of solar cells, from the package elpv-dataset."""
 
 from __future__ import annotations
 

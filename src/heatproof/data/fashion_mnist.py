@@ -1,4 +1,4 @@
-"""Fashion-MNIST from its four files."""
+"""Dataset Fashion-MNIST, from its four IDX files."""
 
 from __future__ import annotations
 

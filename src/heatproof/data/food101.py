@@ -1,4 +1,4 @@
-"""Food-101 as its archive unpacks."""
+"""Dataset Food-101, from its unpacked archive."""
 
 from __future__ import annotations
 

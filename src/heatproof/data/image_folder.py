@@ -1,4 +1,4 @@
-"""Any folder of pictures in class folders, and NWPU-RESISC45, which comes as one."""
+"""Datasets from a folder of class folders, and NWPU-RESISC45, which has this layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ImageNet-1k as its archives unpack, with the devkit or without."""
+"""Dataset ImageNet-1k, from its unpacked archives, with or without the devkit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def imagenet(
 
 
 def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
-    """Return number in the ground truth to WordNet id, and WordNet id to the first of its words."""
+    """Return the mappings from class number to WordNet id, and from WordNet id to its first word."""
     from scipy.io import loadmat
 
     try:

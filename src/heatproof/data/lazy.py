@@ -1,4 +1,4 @@
-"""Datasets whose images stay where they are until they are asked for."""
+"""Datasets that list and read image files lazily."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("train", "validation", "evaluation")
 
 
 class FileList(NamedTuple):
-    """The images of one part of a dataset, as it comes.
+    """The images of one published part of a dataset, for example its training set.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class FileList(NamedTuple):
 
 
 class LazyDataset:
-    """A dataset that lists a part when a split of it is first used, and reads an image when it is asked for.
+    """Dataset that lists a part on first use of a split, and reads images on access.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Synthetic creatures made of known parts, which decide the class: a dataset whose truth is known by construction."""
+"""Dataset `parts`: synthetic creatures whose known parts decide the class."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def class_parts() -> np.ndarray:
 
 
 class Parts:
-    """Creatures of a body and five parts, rendered when they are asked for; see the loader `parts`."""
+    """Creatures of a body and five parts, rendered on access; see the loader `parts`."""
 
     part_names = NAMES
 

@@ -1,4 +1,4 @@
-"""Picture files: where they are, and how they become arrays."""
+"""Find and read image files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _three_channels(picture: Image.Image) -> Image.Image:
 
 
 def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: str, remedy: str) -> Path:
-    """Return `root`, or the folder in it, that has what marks a dataset.
+    """Return `root` or the folder in it that has the files of a dataset.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Places365-Standard as its archives unpack."""
+"""Dataset Places365-Standard, from its unpacked archives."""
 
 from __future__ import annotations
 

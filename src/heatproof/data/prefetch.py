@@ -1,4 +1,4 @@
-"""The next batch is read while the network works on this one."""
+"""Prefetch: read the next batch while the network processes the current one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READING = Lock()
 def prefetch(
     read: Callable[[T], torch.Tensor], items: Iterable[T], device: torch.device
 ) -> Iterator[tuple[T, torch.Tensor]]:
-    """Yield every item with what is read for it, one item ahead, in order.
+    """Yield each item with its data, read one item ahead, in order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Open a dataset as a spec describes it, and write down which images it has."""
+"""Open and check the dataset of a spec, and write its manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLITS = ("train", "validation", "evaluation")
 
 
 def open_dataset(spec: Mapping[str, Any]) -> Dataset:
-    """Open the dataset of a spec; its module enters it in the table, and no other dataset is imported."""
+    """Open the dataset of a spec; imports only the module that registers it."""
     if is_reference(spec["kind"]):
         load = import_callable(spec["kind"], "dataset")
     else:
@@ -43,7 +43,7 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
-    """Return ids and labels of every split, after a look at them and at the first images.
+    """Check ids, labels and the first images of every split, and return ids and labels.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a dataset is, and the table of them."""
+"""Registry of datasets, and the interface of a dataset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Split:
 
 
 class Dataset(Protocol):
-    """Images with labels, split into train, validation and evaluation."""
+    """Interface of a dataset: labelled images in splits train, validation and evaluation."""
 
     @property
     def num_classes(self) -> int:
@@ -57,7 +57,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class HasParts(Protocol):
-    """What a dataset offers beside `Dataset` where its objects are made of parts that can be removed."""
+    """Interface of a dataset whose objects have parts that can be removed."""
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class HasParts(Protocol):
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """A way to load a dataset.
+    """A registered dataset loader.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class DatasetEntry:
     parts: bool = False
 
     def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return height and width of the images under the options of a config; None where that is not known.
+        """Return the height and width of images under the options of a config; None if unknown.
 
         An option `size` is the side of square images.
         """
@@ -123,7 +123,7 @@ DATASETS: Registry[DatasetEntry] = Registry("heatproof.data", "dataset")
 def dataset(
     name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None, *, parts: bool = False
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Enter a loader in the table of datasets; its keyword-only arguments but `seed` are the options.
+    """Register a loader as a dataset; its keyword-only arguments but `seed` are the options.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Splits that are stratified by class and fixed by seed."""
+"""Stratified splits, fixed by the seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heatproof.randomness import numpy_generator
 
 
 def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
-    """Divide rows into the named splits and ``train``, class by class.
+    """Divide rows into the named splits and ``train``, stratified by class.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
 
 
 def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return an order of all rows in which any first n are balanced over the classes as well as n allows.
+    """Return an order of all rows in which every prefix is balanced over the classes.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def check_shares(fractions: Mapping[str, float]) -> None:
-    """Refuse shares that leave a split without images.
+    """Check that shares leave images in every split.
 
     Raises
     ------

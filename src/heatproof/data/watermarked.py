@@ -1,4 +1,4 @@
-"""Digits with watermarks that alone say the class: a semi-natural dataset whose relevant pixels are known."""
+"""Dataset `watermarked`: digits whose class is encoded by a watermark alone (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def watermarked(
     validation: float = 0.2,
     evaluation: float = 0.2,
 ) -> Watermarked:
-    """Handwritten digits whose labels are drawn anew and written on them as a watermark, so that it alone tells them.
+    """Handwritten digits with random labels that only a watermark in the image shows.
 
     After Li et al. 2024 (soundness and completeness), section 3.2 and appendix D, with scikit-learn's digits where the
     paper has CIFAR-100. Nothing to download.

@@ -1,1 +1,1 @@
-"""Metrics: pure functions from arrays to scores; no network in here."""
+"""Metrics: pure functions from arrays to scores, without a network."""

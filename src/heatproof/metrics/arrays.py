@@ -1,4 +1,4 @@
-"""What metrics compute of arrays: sums over patches, rank correlations, areas under curves."""
+"""Patch sums, rank correlations and areas under curves, shared by the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heatproof.grids import patch_size
 
 
 def spearman_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Spearman rank-order correlation of each row of `a` with the same row of `b`; ties share their average rank.
+    """Spearman correlation of each row of `a` with the same row of `b`; ties share their average rank.
 
     Parameters
     ----------

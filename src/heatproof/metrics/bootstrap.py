@@ -1,4 +1,4 @@
-"""Bootstrap of mean scores over images: the same resampled images for every method."""
+"""Bootstrap of mean scores over images, with the same resamples for every method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CELLS = 4_194_304
 
 
 def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> np.ndarray:
-    """Mean scores of many methods over resampled images.
+    """Compute mean scores of methods over resampled images.
 
     Every repetition draws N of the N images with replacement, once for all methods, so that differences between
     methods can be taken repetition by repetition. The draws depend on the seed, N and the number of the repetition,
@@ -59,7 +59,7 @@ def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> n
 
 
 def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval of bootstrapped values.
+    """Compute the percentile interval of bootstrapped values.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.nda
 
 
 def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: float = 0.95) -> dict[str, np.ndarray]:
-    """Mean over images with its bootstrap interval, and how many images are behind it.
+    """Compute the mean over images, its bootstrap interval, and the number of images.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
 
 
 def draw_counts(generator: np.random.Generator, repetitions: int, items: int) -> np.ndarray:
-    """Return (repetitions, items) float64: how often each item is drawn when all are drawn with replacement."""
+    """Draw items with replacement; counts of each item, (repetitions, items) float64."""
     drawn = generator.integers(items, size=(repetitions, items))
     drawn += items * np.arange(repetitions)[:, None]
     return np.bincount(drawn.ravel(), minlength=repetitions * items).reshape(repetitions, items).astype(np.float64)

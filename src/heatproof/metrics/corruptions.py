@@ -1,4 +1,4 @@
-"""Maps that are changed on purpose, to see which metric notices: offsets, noise, attribution introduced and removed."""
+"""Corrupt maps to test metrics: offsets, noise, introduced and removed attribution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIFT, INTRODUCED, FILL, REMOVED = 0.6, (0.0, 0.4), 0.8, (0.6, 0.8)
 
 
 def with_offset(maps: np.ndarray, share: float) -> np.ndarray:
-    """Add a share of each map's largest magnitude to all of its pixels; no order changes.
+    """Add a share of each map's largest magnitude to all pixels, which keeps their order.
 
     Walker et al. (MAS) 2024, section 5.1. For maps without negative values the largest magnitude is the maximum.
 
@@ -57,7 +57,7 @@ def with_noise(maps: np.ndarray, share: float, image_ids: Sequence[str], seed: i
 def modified(
     maps: np.ndarray, direction: str, scheme: str, image_ids: Sequence[str], seed: int, *, clip: bool = False
 ) -> np.ndarray:
-    """Introduce attribution into maps, or remove some (Li et al. 2024, section 5.2 and appendix G.3, table 3).
+    """Introduce or remove attribution (Li et al. 2024, section 5.2 and appendix G.3, table 3).
 
     Maps are first scaled: their magnitudes, divided by the largest. ``constant`` adds or subtracts 0.6; ``random`` adds
     a draw from U(0, 0.6) or U(-0.6, 0) to each pixel; ``partial`` raises the lowest 40 % of the pixels to the 0.8
@@ -102,7 +102,7 @@ def modified(
 
 
 def scaled(maps: np.ndarray) -> np.ndarray:
-    """Return the magnitudes of maps over the largest of each, (N, H, W) float64 in [0, 1]; a map of zeros stays."""
+    """Scale the magnitudes of each map to a maximum of 1, (N, H, W) float64; a map of zeros is unchanged."""
     values = np.abs(np.asarray(maps, dtype=np.float64))
     largest = _largest(values)
     return values / np.where(largest == 0, 1, largest)

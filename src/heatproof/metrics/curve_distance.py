@@ -1,4 +1,4 @@
-"""How far apart two curves of a metric are."""
+"""Hausdorff distance between the curves of a metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("hausdorff", "modified")
 
 
 def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff") -> float:
-    """Hausdorff distance of two curves, taken as the sets of their points.
+    """Hausdorff distance between two curves, as sets of points.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
 
 
 def distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:
-    """Return the distance of every two curves; the smallest of them is the paper's figure (Li et al. 2024, table 1).
+    """Compute the distance of every pair of curves; Li et al. 2024, table 1, report the smallest.
 
     Parameters
     ----------

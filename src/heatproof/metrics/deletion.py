@@ -16,7 +16,7 @@ ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def cut(steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int) -> dict[str, Any]:
-    """Return how a sequence is cut: the one way that is given, else `default` equal steps."""
+    """Return the given steps, step size, fractions or grid of a sequence, or `default` equal steps."""
     if fractions is not None:
         fractions = tuple(float(value) for value in fractions)
     given = {"steps": steps, "step_size": step_size, "fractions": fractions}
@@ -28,7 +28,7 @@ def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
 
 
 def deletion(default_order: str, default_steps: int = 32) -> Any:
-    """Return the function that reads a deletion's options, in one order unless another is asked for."""
+    """Return the function that turns the options of a deletion into its sequence; `order` is the default."""
 
     def sequences(
         *,
@@ -69,7 +69,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
 def incremental_deletion_score(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "left"
 ) -> Result:
-    """Mean probability while pixels are deleted, least relevant first (IDS): higher is better.
+    """IDS: mean probability while pixels are deleted in LeRF order; higher is better.
 
     As published: 32 steps, softmax probability of the label, zeros, single pixels, the intact image counted and the
     wholly deleted one not (``rule="left"``). ``order="morf"`` deletes the most relevant first; lower is better then.
@@ -121,7 +121,7 @@ def deletion_area(
 
 
 def road(default_order: str) -> Any:
-    """Return the function that reads ROAD's options."""
+    """Return the function that turns the options of ROAD into its sequence."""
 
     def sequences(
         *,

@@ -1,4 +1,4 @@
-"""Metrics over responses that belong to no sequence: information curves, random subsets, and changed images."""
+"""SIC, AIC, sensitivity-n, infidelity and max-sensitivity as registered metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def softmax_information(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> Result:
-    """Area under the softmax information curve, the probability over the picture's entropy: higher is better.
+    """SIC: area under the probability over the picture's entropy; higher is better.
 
     Options and result as in `heatproof.metrics.pic.sic_scores`.
     """
@@ -59,7 +59,7 @@ def accuracy_information(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> Result:
-    """Area under the accuracy information curve, right or wrong over the picture's entropy: higher is better.
+    """AIC: area under the accuracy over the picture's entropy; higher is better.
 
     Options and result as in `heatproof.metrics.pic.aic_scores`.
     """
@@ -89,7 +89,7 @@ def sensitivity_n(
     *,
     sizes: Sequence[float] = SIZES,
 ) -> Result:
-    """Mean correlation of the attribution in random subsets with what the model loses without them: higher is better.
+    """Sensitivity-n: correlation of attribution in random subsets with the logit drop; higher is better.
 
     As in `heatproof.metrics.subsets.sensitivity_n_scores`.
     """
@@ -112,7 +112,7 @@ def infidelity(
     sizes: Sequence[float] = SIZES,
     normalize: bool = True,
 ) -> Result:
-    """Mean squared difference of the attribution in random subsets from what the model loses: lower is better.
+    """Infidelity: mean squared difference of subset attribution and logit drop; lower is better.
 
     As in `heatproof.metrics.subsets.infidelity_scores`, which equals captum's for the same subsets.
     """
@@ -127,7 +127,7 @@ def infidelity(
     reads=Explanations,
 )
 def sensitivity_max(changes: np.ndarray) -> Result:
-    """Largest relative change of the map among small random changes of the image: lower is better.
+    """Max-sensitivity: largest relative change of the map under small image noise; lower is better.
 
     Needs ``explain``; as in `heatproof.perturbation.sensitivity.max_sensitivity`.
     """

@@ -1,4 +1,4 @@
-"""Attribution in pixels that are known to matter, and maps crafted from knowing where such pixels lie."""
+"""Attr% for known relevant regions, and maps crafted for such regions (Li et al. 2024, section 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 
 
 def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """Share of the attribution that lies in the pixels that matter (Attr%): higher is better.
+    """Attr%: share of the attribution inside the relevant region; higher is better.
 
     Zhou et al., Do Feature Attribution Methods Correctly Attribute Features?, 2022, as used by Li et al. 2024, section
     3.2: the sum of magnitudes inside the region over the sum of all magnitudes. An even map has the region's share of
@@ -42,7 +42,7 @@ def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
 
 
 def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
-    """Return maps that are 1 in a square at the centre of another map's attribution, and 0 elsewhere.
+    """Return maps that are 1 in a square at the centroid of a map's attribution, and 0 elsewhere.
 
     ``Rect`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to be a square.
     The centre is the mean place of the pixels, weighted by the magnitudes of the map; of a map of zeros, the middle.
@@ -83,7 +83,7 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
 
 
 def pooled_maps(maps: np.ndarray, bands: int) -> np.ndarray:
-    """Return maps whose value is the mean of another map over each of some bands of equal height.
+    """Average maps over horizontal bands of equal height.
 
     ``Pooling`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to be whole
     bands.

@@ -1,4 +1,4 @@
-"""The single-deletion protocol on parts of objects: a map's say on a part against what the model loses without it.
+"""Part deletion: correlation of the attribution in each part with the part's true importance.
 
 Nothing here depends on how the parts were removed. Where images without a part lie in the data's domain, as those of
 the dataset `parts`, the drops are the true importance of the parts for that model.
@@ -34,7 +34,7 @@ def part_deletion(
     *,
     widen: Annotated[int, Bounds(least=0)] = 0,
 ) -> Result:
-    """Spearman correlation of the attribution in each part with what the model loses without it: higher is better.
+    """Spearman correlation of the attribution in each part with the part's importance; higher is better.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Single insertion: a map's say on a patch against what the model gains when it sees that patch alone."""
+"""Patch insertion: correlation of patch attribution with the gain of that patch alone on the baseline."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def insertion_options(
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Take the patches, what stands in the place of all others, and which output of the model is read."""
+    """Options of patch insertion: the grid, the baseline, and the output that is read."""
 
 
 class Insertions(NetworkResponse):
-    """What a network says of the image, of its baseline, and of each patch of the image alone on the baseline."""
+    """Outputs for the image, its baseline, and each single patch on the baseline."""
 
     kind = "insertions"
     argument = "gains"
@@ -51,7 +51,7 @@ class Insertions(NetworkResponse):
         return self.settings["grid"] ** 2 + 2
 
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Ask of subsets that leave out everything, and then all but one patch each."""
+        """Run the network on the baseline, and on each single patch on the baseline."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
         run = import_module("heatproof.perturbation.subsets").subset_responses
@@ -59,7 +59,7 @@ class Insertions(NetworkResponse):
         return (yield partial(run, *given, baseline_options=self.settings["baseline_options"]))
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return what each patch gains over the baseline, (N, grid × grid), and the grid."""
+        """Return the gain of each patch over the baseline, (N, grid × grid), and the grid."""
         drops = drops_of(arrays, reading.output)
         return {reading.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
 
@@ -72,7 +72,7 @@ class Insertions(NetworkResponse):
     reads=Insertions,
 )
 def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
-    """Spearman correlation of the attribution in each patch with the gain of that patch alone: higher is better.
+    """Spearman correlation of the attribution in each patch with the gain of that patch alone; higher is better.
 
     The counterpart of single deletion: a patch that others can stand in for loses nothing when it is deleted, and gains
     when it is all there is. Images of one patch are out of domain for a network that has not seen any.

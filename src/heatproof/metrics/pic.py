@@ -1,4 +1,4 @@
-"""Performance information curves: what the model recovers, by how much information of the picture is back."""
+"""Performance information curves (PIC; Kapishnikov et al. 2019): the scores SIC and AIC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POINTS = 1000
 
 
 def information_axis(points: int = POINTS) -> np.ndarray:
-    """Return the normalised entropies at which curves are read: (points + 1,) float64, equally spaced from 0 to 1."""
+    """Return the normalised entropies of the curve points: (points + 1,) float64, equally spaced in [0, 1]."""
     if points < 1:
         raise HeatproofError(f"{points} points make no curve: take at least 1.")
     return np.append(np.linspace(0, 1, points, endpoint=False), 1.0)
@@ -20,7 +20,7 @@ def information_axis(points: int = POINTS) -> np.ndarray:
 def information_curves(
     entropy: np.ndarray, values: np.ndarray, ends: np.ndarray | None = None, *, points: int = POINTS
 ) -> np.ndarray:
-    """Turn values at pictures of growing information into curves over normalised entropy.
+    """Interpolate values at pictures of increasing entropy to curves over normalised entropy.
 
     Entropy and value are normalised to the fully blurred picture (0) and the original (1) and clipped to [0, 1]; the
     value is the largest so far, in the order of thresholds; (0, 0) and (1, 1) are added last; between points the curve
@@ -79,7 +79,7 @@ def area(curves: np.ndarray) -> np.ndarray:
 
 
 def aggregate_curve(curves: np.ndarray, how: str = "mean") -> tuple[np.ndarray, float]:
-    """Summarise the curves of a dataset, point by point.
+    """Aggregate the curves of a dataset pointwise.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def sic_scores(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Area under the softmax information curve: how early the target's probability is back.
+    """Area under the softmax information curve of each image; higher is better.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def aic_scores(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Area under the accuracy information curve: how early the prediction is the target again.
+    """Area under the accuracy information curve of each image; higher is better.
 
     As in the authors' code, 0 and 1 are normalised by the *probabilities* of the fully blurred picture and the
     original. Clipping undoes it wherever the original's is higher: it matters under ``exclude="none"`` alone.

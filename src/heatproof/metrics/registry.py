@@ -1,4 +1,4 @@
-"""What a metric is, and the table of them."""
+"""Registry of metrics."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class Metric:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def higher(self, options: Mapping[str, Any]) -> bool:
-        """Return whether higher is better under these options."""
+        """Return whether higher is better with these options."""
         reverse = self.order is not None and options.get("order", self.order) != self.order
         return self.higher_is_better != reverse
 
     def fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options, those that are given over the defaults.
+        """Return the given options, completed by the defaults.
 
         Raises
         ------
@@ -112,7 +112,7 @@ def metric(
     order: str | None = None,
     reads: type[Response] = Patches,
 ) -> Callable[[MetricFunction], MetricFunction]:
-    """Enter a function in the table of metrics.
+    """Register a function as a metric.
 
     Its positional arguments are the inputs, its keyword-only arguments the options.
 

@@ -1,4 +1,4 @@
-"""RISE and MAS: insertion and deletion curves, alone and held against the magnitude of the attributions."""
+"""RISE and MAS: areas under insertion and deletion curves; MAS adds an alignment penalty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024
 
 
 def sequences_of(*modes: str) -> Any:
-    """Return the function that reads RISE's options for insertion, deletion or both."""
+    """Return the function that turns RISE's options into sequences of insertion, deletion or both."""
 
     def sequences(
         *,
@@ -97,7 +97,7 @@ def normalised_response(
 
 
 def density(curve: ResponseCurve, mode: str) -> np.ndarray:
-    """Return the share of the map's magnitude that is in the image at each point (MAS, equation 2).
+    """Return the share of the map's magnitude that is visible at each point (MAS, equation 2).
 
     Returns
     -------
@@ -110,7 +110,7 @@ def density(curve: ResponseCurve, mode: str) -> np.ndarray:
 
 
 def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
-    """Take the alignment penalty off a rising curve or add it to a falling one (MAS, equations 3 to 5 and 7).
+    """Apply the alignment penalty: subtracted from insertion, added to deletion (MAS, equations 3 to 5, 7).
 
     The result is clipped to [0, 1] and then stretched to it.
 
@@ -158,7 +158,7 @@ def rise_insertion(
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
-    """Area under the probability while the image's pixels are put into its blur, best first: higher is better.
+    """RISE insertion: area under the probability while pixels replace the blurred image; higher is better.
 
     Normalised trapezoid. ``monotone=True`` scales the curve to its ends and takes the running maximum, which is what
     the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
@@ -190,7 +190,7 @@ def rise_deletion(
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
-    """Area under the probability while pixels are set to zero, most relevant first: lower is better.
+    """RISE deletion: area under the probability while pixels are deleted in MoRF order; lower is better.
 
     Options and result as in `rise_insertion`, the running minimum in place of the maximum; the curve is ``deletion``.
     """
@@ -215,7 +215,7 @@ def rise_difference(
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
-    """RISE's insertion area minus its deletion area, in [-1, 1]: higher is better. Options as in `rise_insertion`."""
+    """RISE insertion minus deletion, in [-1, 1]; higher is better. Options as in `rise_insertion`."""
     up = _rise(insertion, "insertion", output, target, monotone, inverted)
     down = _rise(deletion, "deletion", output, target, monotone, inverted)
     score = area(up) - area(down)
@@ -243,7 +243,7 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
 def mas_insertion(
     insertion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
 ) -> Result:
-    """RISE's monotone insertion curve less its distance from the map's density, as an area: higher is better.
+    """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
     The density counts magnitudes, so a map may have any sign. Undefined for a map of zeros, and for an image whose
     response is not above that of its baseline (``inverted``, as in `normalised_response`).
@@ -271,7 +271,7 @@ def mas_insertion(
 def mas_deletion(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
 ) -> Result:
-    """RISE's monotone deletion curve plus its distance from the map's density, as an area: lower is better.
+    """MAS deletion: area of the monotone deletion curve plus its alignment penalty; lower is better.
 
     Options and curves as in `mas_insertion`, the names beginning with ``deletion``.
     """
@@ -295,7 +295,7 @@ def mas_difference(
     target: str = "predicted",
     inverted: str = "undefined",
 ) -> Result:
-    """MAS insertion minus MAS deletion, in [-1, 1]: higher is better. Options and curves as in `mas_insertion`."""
+    """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""
     curves = _mas(insertion, "insertion", output, target, inverted)
     curves |= _mas(deletion, "deletion", output, target, inverted)
     score = area(curves["insertion_mas"]) - area(curves["deletion_mas"])

@@ -1,4 +1,4 @@
-"""The stage that scores: one metric, all methods of one model, from what is cached alone."""
+"""Stage `score`: compute one metric for all methods of a model from cached stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Methods = list[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class StoredReading(Reading):
-    """A response that a metric reads from a store: `base` is its path, with ``{explainer}`` where there are several."""
+    """Reading of a cached response; `base` is the path of its store, with ``{explainer}`` if there are several."""
 
     base: str = ""
 
@@ -36,17 +36,17 @@ class StoredReading(Reading):
         )
 
     def of(self, explainer: str) -> str:
-        """Return the path of the store of an explainer, which is that of all for a response of a network."""
+        """Return the path of the store for an explainer; the same for all if the response needs no maps."""
         return self.base.format(explainer=explainer)
 
     def read(self, explainer: str, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return the arrays that are needed of the images [start, stop)."""
+        """Return the needed arrays for the images [start, stop)."""
         store = self.of(explainer) + ".zarr"
         return {name: read(store, name, start, stop) for name in self.response.needed(self.output)}
 
 
 def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
-    """Write the scores of every image and method as tidy Parquet; the manifest has the gaps and their reasons."""
+    """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
     metric = METRICS[spec["kind"]]
@@ -111,7 +111,7 @@ def _score(
     explainers: Mapping[str, Methods],
     facts: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
-    """Return the scores (images,) of every method, as many images at once as the responses say."""
+    """Return the scores (images,) of every method."""
     parts: dict[str, list[np.ndarray]] = {}
     maps_of = {explainer: methods[0]["maps"] + ".zarr" for explainer, methods in explainers.items()}
     size, ofs = (0, 0), [one for one in reads if one.response.along_maps]

@@ -1,4 +1,4 @@
-"""The scores of all test cases that a spec names, read together."""
+"""Read the scores of all test cases that a spec names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
 
 
 def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:
-    """Return the (dataset, model, weights, metric) of every case, their files, and the scores of all.
+    """Return the (dataset, model, weights, metric) of each case, its file, and the scores of all cases.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Single-deletion scores: how well a map ranks the patches by what the model loses without them."""
+"""Single-deletion scores (SDS, IDSDS): rank correlation of patch attribution with patch drops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Combination = tuple[int, str]
 def single_deletion_scores(
     maps: np.ndarray, drops: np.ndarray, grid: int, *, truncate: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Spearman correlation, per image, of the attribution in each patch with the logit drop when it is deleted.
+    """Spearman correlation per image of patch attribution with patch drops.
 
     The dataset's score is the mean over the images where it is defined. Whether it is IDSDS or SDS depends on the
     weights behind `drops` alone: see `metric_name`.

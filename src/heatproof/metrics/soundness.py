@@ -1,4 +1,4 @@
-"""Soundness and completeness: whether what is attributed is predictive, and what is predictive attributed."""
+"""Soundness and completeness (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def completeness_sequences(
 def false_attribution(
     performance: np.ndarray, added: np.ndarray, threshold: float, start: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accumulate attribution that brought no performance (appendix E, algorithm 3).
+    """Accumulate false attribution, which does not raise the performance (appendix E, algorithm 3).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def soundness(
     start: float | None = None,
     counted: str = "at_once",
 ) -> Result:
-    """Share of the shown attribution that was not false when the accuracy first reaches a level: higher is better.
+    """Share of true attribution when the accuracy first reaches `level`; higher is better.
 
     Pixels are shown from the most relevant on, the others imputed. A step that raises the accuracy of the whole
     dataset by no more than `threshold` adds false attribution, for every image: the score of an image depends on which
@@ -162,7 +162,7 @@ def soundness(
     sequences=completeness_sequences,
 )
 def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label") -> Result:
-    """Loss of accuracy when all pixels above a share of the map's maximum are imputed: higher is better.
+    """Loss of accuracy when pixels above a share of the map's maximum are imputed; higher is better.
 
     The mean over the thresholds 0.9 … 0.1 of the maximum. Unlike a deletion by rank it depends on the values.
 

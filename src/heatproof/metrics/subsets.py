@@ -1,4 +1,4 @@
-"""Metrics on random subsets of pixels: what a map says of a subset, against what the model loses without it.
+"""Sensitivity-n and infidelity, from map sums and logit drops over random subsets of pixels.
 
 The subsets do not depend on the map, so one set of responses of the model serves all methods. The masks are not stored:
 they are drawn again from the seed and the images' ids.
@@ -18,7 +18,7 @@ MASKS_AT_ONCE = 64
 
 
 def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, image_ids: Sequence[str]) -> np.ndarray:
-    """Sum maps over subsets of pixels.
+    """Sum maps over each subset of pixels.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def sensitivity_n_scores(
     *,
     sizes: Sequence[float] = SIZES,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Pearson correlation of a map's sum over n random pixels with the logit drop without them, mean over sizes n.
+    """Sensitivity-n: Pearson correlation of subset sums with logit drops, averaged over subset sizes n.
 
     Sensitivity-n of Ancona et al., "Towards better understanding of gradient-based attribution methods for deep neural
     networks", 2018, who plot the correlation against n, and remove pixels by setting them to zero; the mean over sizes
@@ -125,7 +125,7 @@ def infidelity_scores(
     *,
     normalize: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean squared difference between a map's sum over random pixels and the logit drop without them.
+    """Infidelity: mean squared difference between subset sums and logit drops.
 
     Infidelity of Yeh et al., "On the (in)fidelity and sensitivity of explanations", 2019, definition 2.1:
     the mean over perturbations I of (I·Φ − (f(x) − f(x − I)))². Here I removes a subset S of the pixels: it is
@@ -170,7 +170,7 @@ def infidelity_scores(
 def sensitivity_n_of_sums(
     sums: np.ndarray, drops: np.ndarray, *, sizes: Sequence[float] = SIZES
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Score as `sensitivity_n_scores` from the sums (N, V) of `subset_sums`, which methods and metrics can share."""
+    """Compute `sensitivity_n_scores` from precomputed `subset_sums` (N, V)."""
     _check_drops(sums, drops)
     samples, left = divmod(sums.shape[1], len(sizes))
     if left or samples < 3:
@@ -185,7 +185,7 @@ def sensitivity_n_of_sums(
 
 
 def infidelity_of_sums(sums: np.ndarray, drops: np.ndarray, *, normalize: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Score as `infidelity_scores` from the sums (N, V) of `subset_sums`, which methods and metrics can share."""
+    """Compute `infidelity_scores` from precomputed `subset_sums` (N, V)."""
     _check_drops(sums, drops)
     drops = drops.astype(np.float64)
     if normalize:

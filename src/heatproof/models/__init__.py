@@ -1,1 +1,1 @@
-"""Architectures and what a network expects of its input."""
+"""Architectures, pretrained weights, and the input format of networks."""

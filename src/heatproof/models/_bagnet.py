@@ -1,4 +1,4 @@
-"""A network whose logits are the mean of the logits of small patches."""
+"""BagNets: networks whose logits are the mean of the logits of small patches."""
 
 from __future__ import annotations
 

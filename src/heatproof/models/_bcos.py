@@ -1,4 +1,4 @@
-"""B-cos modules: a network that is, for every image, one linear map of it."""
+"""B-cos modules, whose network is an input-dependent linear map W(x)x."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class BcosBlock(nn.Module):
 
 
 class Encoding(nn.Module):
-    """What is laid over a network of the package bcos: images of three channels are encoded before anything else."""
+    """Wrapper of networks of the package bcos that encodes RGB images first."""
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return (N, 6, H, W): the colours and their inverses."""

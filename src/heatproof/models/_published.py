@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm, made ready for hooks without a change of any value or of any weight's name."""
+"""Build networks of torchvision and timm for use with hooks; values and weight names do not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heatproof.models._vit import GridTap
 
 
 class Copy(nn.Module):
-    """A copy of the features, for a network that overwrites what it is given."""
+    """Copy of the features, for networks that overwrite their input in place."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
@@ -55,14 +55,14 @@ def _last_name(modules: nn.Module) -> str:
 def _tap(
     network: nn.Module, block: nn.Module, norm: str, layer: str, grid: tuple[int, int], prefix_tokens: int
 ) -> None:
-    """Make the tokens that a block reads visible as a grid at ``last_tokens.grid``."""
+    """Expose the input tokens of a block as a grid at ``last_tokens.grid``."""
     tap = GridTap(grid, prefix_tokens)
     network.add_module("last_tokens", tap)
     setattr(block, norm, nn.Sequential(getattr(block, norm), tap))
     old, new = f"{layer}.{norm}.", f"{layer}.{norm}.0."
 
     def rename(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
-        """Give published weights, which know no tap, the name that the norm has beside it."""
+        """Rename the norm in published weights to its name beside the tap."""
         for name in [name for name in state if name.startswith(old) and not name.startswith(new)]:
             state[new + name.removeprefix(old)] = state.pop(name)
 
@@ -70,7 +70,7 @@ def _tap(
 
 
 def _rename_dense_layers(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
-    """Torchvision's published DenseNet weights bear the names of an older torchvision."""
+    """Rename torchvision's DenseNet weights, which use the names of an older torchvision."""
     for name in list(state):
         match = re.fullmatch(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)", name)
         if match:
@@ -78,7 +78,7 @@ def _rename_dense_layers(module: nn.Module, state: MutableMapping[str, Any], *_:
 
 
 def _out_of_place(network: nn.Module) -> nn.Module:
-    """Hooks have to see what a layer put out, not what the next one made of it."""
+    """Make ReLUs out-of-place, so that hooks see a layer's own output."""
     for module in network.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]

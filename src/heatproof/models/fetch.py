@@ -1,4 +1,4 @@
-"""Weights of a user's own: from a file or a URL to safetensors, checked, never through a pickle."""
+"""Fetch checkpoints from files or URLs, check them, and store them as safetensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heatproof.store import write_text
 
 
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Bring a checkpoint into the results as safetensors, after checking that it fits the network.
+    """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
     Without a dataset in the spec it is to begin a training with, and fits if all but the classification head does.
 
@@ -49,7 +49,7 @@ def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def check_checkpoint(spec: Mapping[str, Any]) -> None:
-    """Look whether a checkpoint is what `fetch` takes, and leave nothing behind.
+    """Check that `fetch` can read a checkpoint, without writing results.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A smaller batch where memory runs out: slower, and the same numbers, on a GPU up to rounding."""
+"""Halve batches when memory runs out; results stay the same (on a GPU up to rounding)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """One try with a size of batch: a context that hides the error of memory that ran out.
+    """One attempt with a batch size: a context manager that suppresses out-of-memory errors.
 
     As a context it is no frame of a call, so that the traceback of any other error does not pass through this module.
 
@@ -52,7 +52,7 @@ class Attempt:
 
 
 class WithinMemory:
-    """Runs something in batches, and halves them when memory runs out; what fitted is kept for what comes next.
+    """Run a function in batches and halve the batch size when memory runs out; the size is remembered.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class WithinMemory:
         self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
 
     def __call__(self, run: Callable[[int], T], wanted: int) -> T:
-        """Return what ``run(size)`` returns for the largest size that fits, `wanted` at most.
+        """Return ``run(size)`` for the largest size that fits, at most `wanted`.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class WithinMemory:
         return result
 
     def attempts(self, wanted: int) -> Iterator[Attempt]:
-        """Yield tries, the largest size first, until one does not run out of memory.
+        """Yield attempts, largest size first, until one does not run out of memory.
 
         ::
 
@@ -130,7 +130,7 @@ class WithinMemory:
 
 
 def describe_device(device: torch.device | str) -> str:
-    """Return a name that two devices share where what fits on one fits on the other."""
+    """Return the device's model and memory; devices with equal names fit the same batch sizes."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.is_available():
         facts = torch.cuda.get_device_properties(device)
@@ -139,6 +139,6 @@ def describe_device(device: torch.device | str) -> str:
 
 
 def kept_beside(base: str | Path) -> Path:
-    """Return the file that remembers what fits, beside the files of a store or of weights."""
+    """Return the path of the file that remembers the batch size, beside a store or weights."""
     base = Path(base)
     return base.with_name(f".{base.name}.batch.json")

@@ -1,4 +1,4 @@
-"""Build a network, give it weights, and feed it."""
+"""Build networks, load their weights, and normalise their input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heatproof.store import written_aside
 
 
 def use_machine(runtime: Mapping[str, Any]) -> torch.device:
-    """Set the number of threads and return the device; the seedless defaults of torch are made deterministic."""
+    """Set the number of threads and deterministic algorithms, and return the device."""
     torch.set_num_threads(runtime["threads"])
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
@@ -69,14 +69,14 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
 def load_network(
     spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
 ) -> torch.nn.Module:
-    """Build a network with the weights of a file, in eval mode, its parameters without gradients."""
+    """Build a network with weights of a file, in eval mode, with gradients of parameters off."""
     network = build_network(spec, num_classes)
     load_weights(network, weights)
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
 
 def find_head(spec: Mapping[str, Any]) -> set[str]:
-    """Return the names of the weights whose shapes follow from the number of classes.
+    """Return the names of the weights whose shapes depend on the number of classes.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
-    """Write weights as safetensors, aside and then moved into place."""
+    """Write weights as safetensors, atomically."""
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}

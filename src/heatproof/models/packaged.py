@@ -1,4 +1,4 @@
-"""Published weights that come out of installed packages, so that a pretrained network needs no download of its own.
+"""Pretrained weights that are part of installed Python packages.
 
 Importable without torch, as the plan reads the table.
 """
@@ -22,7 +22,7 @@ PREFIX = "package:"
 
 @dataclass(frozen=True)
 class Packaged:
-    """A file of weights in a package.
+    """A weights file in a package.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ PACKAGED = {
 
 
 def is_packaged(checkpoint: str) -> bool:
-    """Tell whether a checkpoint is one of a package."""
+    """Return whether a checkpoint is in an installed package (``package:NAME``)."""
     return checkpoint.startswith(PREFIX)
 
 
 def is_file(checkpoint: str) -> bool:
-    """Tell whether a checkpoint is a file of the user's: neither a URL nor one of a package."""
+    """Return whether a checkpoint is a local file: neither a URL nor in a package."""
     return "://" not in checkpoint and not is_packaged(checkpoint)
 
 
@@ -115,7 +115,7 @@ def find_packaged(checkpoint: str) -> Path:
 def rename_in_order(
     state: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], checkpoint: str
 ) -> dict[str, torch.Tensor]:
-    """Give weights the names of a network's, place by place.
+    """Rename weights to a network's names, in order.
 
     Parameters
     ----------

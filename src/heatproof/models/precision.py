@@ -1,4 +1,4 @@
-"""Numbers with fewer bits: faster passes, and a little other scores."""
+"""Reduced precision (TF32, bfloat16): faster passes, slightly different scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 def set_precision(network: torch.nn.Module, precision: str, device: torch.device) -> torch.nn.Module:
-    """Make a network compute with fewer bits, its weights, inputs, outputs and gradients of inputs staying float32.
+    """Set the precision of a network's passes; weights, inputs, outputs and input gradients stay float32.
 
     The network is changed in place, so that its layers keep their names for CAMs and hooks.
 
@@ -40,7 +40,7 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
 
 
 class _Lower(torch.nn.Module):
-    """Runs the class after it under autocast."""
+    """Mixin that runs the forward pass of the next class under autocast."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         device = next(self.parameters()).device.type

@@ -1,4 +1,4 @@
-"""The networks of torchvision and timm, by their names there.
+"""Registered architectures for the networks of torchvision and timm.
 
 What the common ones expect stands here, so that a plan is made without importing either library. Any other name of
 theirs is asked of the library.

@@ -1,4 +1,4 @@
-"""What a network expects of its input, and the table of architectures.
+"""Registry of architectures, and the input format of networks.
 
 Importable without torch, as the workflow reads the table while it builds its plan.
 """
@@ -19,7 +19,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class InputFacts:
-    """What has to be known of a network to feed and to explain it.
+    """Input format of a network, and the layer that CAMs read.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class InputFacts:
 
 @dataclass(frozen=True)
 class Design:
-    """What sets networks apart in claims on their design.
+    """Design of a network, as claims compare it.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A way to build a network: ``build(num_classes, **options)`` returns a torch.nn.Module.
+    """A registered architecture; ``build(num_classes, **options)`` returns a torch.nn.Module.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Architecture:
     design: Design | Callable[..., Design] | None = None
 
     def facts_for(self, options: Mapping[str, Any]) -> InputFacts:
-        """Return the facts of a network built with these options, in which every option without a default stands.
+        """Return the input facts of a network built with these options; all required options must be given.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Architecture:
         return self.facts if self.facts_of is None else self.facts_of(**options)
 
     def design_for(self, options: Mapping[str, Any]) -> Design:
-        """Return what a network built with these options is; one that does not say is a family of its own."""
+        """Return the design of a network built with these options; without one, the network is its own family."""
         if not isinstance(self.design, Design):
             return Design(self.name) if self.design is None else self.design(**options)
         return replace(self.design, width=float({**self.options, **options}.get("width", self.design.width)))
@@ -121,7 +121,7 @@ def architecture(
     facts: InputFacts | Callable[..., InputFacts],
     design: Design | Callable[..., Design] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a builder in the table of architectures; its keyword-only arguments are the options.
+    """Register a builder as an architecture; its keyword-only arguments are the options.
 
     Parameters
     ----------

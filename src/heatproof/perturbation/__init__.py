@@ -1,1 +1,1 @@
-"""Perturbed images, and what a model says of them."""
+"""Perturbations of images, and the network's outputs for them."""

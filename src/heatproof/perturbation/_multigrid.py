@@ -32,7 +32,7 @@ CENTRE = OFFSETS.index((0, 0))
 
 
 def inner(framed: Tensor) -> Tensor:
-    """Return the view without the frame."""
+    """Return a view without the frame."""
     return framed[..., 1:-1, 1:-1]
 
 
@@ -42,7 +42,7 @@ def framed_zeros(like: Tensor, *shape: int) -> Tensor:
 
 
 class Grid:
-    """One grid: the equations of N systems, with C right-hand sides each, and its work space.
+    """One grid of the multigrid hierarchy: N systems with C right-hand sides each, and its work space.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Grid:
 
 
 class PixelGrid(Grid):
-    """The finest grid, where all systems share the stencil and differ in the pixels that are unknown."""
+    """Finest grid: all systems share the stencil and differ in the unknown pixels."""
 
     def __init__(self, like: Tensor, systems: int, channels: int, height: int, width: int) -> None:
         super().__init__(like, systems, channels, height, width)
@@ -184,7 +184,7 @@ class PixelGrid(Grid):
 
 
 class CoarseGrid(Grid):
-    """A coarser grid, with a stencil of its own at every point of every system."""
+    """Coarser grid, with a separate stencil at every point of every system."""
 
     def __init__(self, like: Tensor, systems: int, channels: int, height: int, width: int) -> None:
         super().__init__(like, systems, channels, height, width)
@@ -242,7 +242,7 @@ def _combs(like: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 class Multigrid:
-    """A solver for N systems of C right-hand sides on H × W pixels; its work space serves many sets of unknown pixels.
+    """Solver for N systems of C right-hand sides on H × W pixels; its work space is reused between calls.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Baselines: what replaces deleted pixels.
+"""Registry of baselines, the images that replace deleted pixels.
 
 A baseline image has the size of its image and depends on that image, its id and the seed alone, never on the batch.
 Importable without torch, as the workflow reads the table while it builds its plan.
@@ -29,7 +29,7 @@ BaselineFunction = Callable[..., "torch.Tensor"]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A way to make baseline images.
+    """A registered baseline.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ BASELINES: dict[str, Baseline] = {}
 
 
 def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
-    """Enter a function in the table of baselines; its keyword-only arguments are the options."""
+    """Register a function as a baseline; its keyword-only arguments are the options."""
 
     def enter(function: BaselineFunction) -> BaselineFunction:
         options = {
@@ -73,7 +73,7 @@ def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
 def baseline_images(
     name: str, images: torch.Tensor, image_ids: Sequence[str], seed: int, options: Mapping[str, Any] | None = None
 ) -> torch.Tensor:
-    """Make the baseline images of a batch.
+    """Compute the baseline images of a batch.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def baseline_images(
 
 @baseline("zeros")
 def zeros(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
-    """Zero after normalisation: the colour that the model's mean stands for (Hesse et al. 2024, section 3)."""
+    """Zero after normalisation, the colour of the model's channel means (Hesse et al. 2024, section 3)."""
     import torch
 
     return torch.zeros_like(images)
@@ -114,7 +114,7 @@ def zeros(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Te
 
 @baseline("random")
 def random(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
-    """Noise drawn uniformly from [-1, 1) after normalisation, for each image (Hesse et al. 2024, section 4.1)."""
+    """Uniform noise in [-1, 1) after normalisation, drawn per image (Hesse et al. 2024, section 4.1)."""
     import torch
 
     drawn = [
@@ -128,7 +128,7 @@ def random(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.T
 def mean(
     images: torch.Tensor, image_ids: Sequence[str], seed: int, *, value: Sequence[float] | None = None
 ) -> torch.Tensor:
-    """One colour everywhere, the mean of a dataset's training images (Walker et al. 2024, MAS, section 5.3).
+    """Constant image with the mean colour of the training images (Walker et al. 2024, MAS, section 5.3).
 
     Parameters
     ----------

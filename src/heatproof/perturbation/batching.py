@@ -1,4 +1,4 @@
-"""Networks run in batches: what they say of perturbed images, in batches of one size that fit into memory."""
+"""Run networks on perturbed images, in batches of one size that fit into memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 def carry_out(requests: Generator[Callable[[], Any], Any, Answer]) -> Answer:
-    """Make the calls that a response asks for, send back what they return, and return what it makes of them."""
+    """Execute the calls that a response yields, send it their results, and return its arrays."""
     try:
         call = next(requests)
         while True:
@@ -36,7 +36,7 @@ def run_batched(
     *,
     largest: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Run a network over batches of perturbed images and keep what metrics need of the logits.
+    """Run a network on batches of perturbed images, and return logits and probabilities of the targets.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def run_batched(
 
 @dataclass
 class Query:
-    """A network, the images about which it is asked, and how.
+    """A network, a batch of images with targets, and settings of the passes.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Query:
         self.targets = self.targets.to(self.device)
 
     def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
-        """Yield as many images as a batch has, where the network is: their rows, the images and their ids.
+        """Yield rows, images and ids of each batch, on the network's device.
 
         All variants of so many images fill whole batches, and what fills a perturbed image is made once for each.
         """
@@ -150,13 +150,13 @@ class Query:
         return perturbed.contiguous(memory_format=layout_of(self.images))
 
     def run(self, batches: Iterable[Perturbed], variants: int) -> dict[str, np.ndarray]:
-        """Run the network over so many variants of each image: the arrays of `run_batched`, each (N, variants, …)."""
+        """Run the network on `variants` variants of each image; arrays as in `run_batched`, each (N, variants, …)."""
         read = run_batched(self.network, batches, self.targets, self.image_ids)
         return {name: values.reshape(len(self.images), variants, *values.shape[1:]) for name, values in read.items()}
 
 
 def intact_responses(query: Query) -> dict[str, np.ndarray]:
-    """Run a network once on every image as it is.
+    """Run a network once on each unperturbed image.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
 
 
 class FilledBatches(torch.nn.Module):
-    """A network that always sees batches of one size, and counts the images that go through it.
+    """Wrapper that pads every batch to one size, and counts the images that pass through the network.
 
     How a library adds up floats can depend on the size of a batch. With the last batch of a shard filled up by copies,
     a number depends neither on how images are cut in shards nor on what else lies in its batch. Where memory runs out
@@ -217,7 +217,7 @@ class FilledBatches(torch.nn.Module):
 def open_network(
     spec: Mapping[str, Any], num_classes: int, runtime: Mapping[str, Any], device: torch.device
 ) -> FilledBatches:
-    """Load the network of a job that only asks what it says.
+    """Load the network of a job that needs outputs only, no gradients or hooks.
 
     Parameters
     ----------
@@ -238,14 +238,14 @@ def open_network(
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:
-    """Return channels_last for images in that layout."""
+    """Return channels_last if the images have this layout."""
     if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
         return torch.contiguous_format
     return torch.channels_last
 
 
 def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
-    """Return the network's output if it is logits for these images."""
+    """Return the network's output after checking that it is logits for these images."""
     if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(images):
         return output
     got = f"a tensor {tuple(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
@@ -256,7 +256,7 @@ def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, im
 
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
-    """Refuse targets that the network has no class for; on an accelerator they would end the process."""
+    """Check that the network has a class for each target; on a GPU an invalid one aborts the process."""
     wrong = (targets < 0) | (targets >= classes)
     outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
     if outside:

@@ -1,4 +1,4 @@
-"""How strongly every channel of a layer answers to every image."""
+"""Maximal activation of each channel of a layer, for each image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def channel_activations(
     *,
     device: torch.device | str | None = None,
 ) -> np.ndarray:
-    """Return the strongest activation of every channel anywhere in every image.
+    """Return the maximal activation of each channel over positions, for each image.
 
     The images with the largest values of a channel show what it has learned; a network that is finetuned and keeps its
     features keeps them (Hesse et al. 2024, section 4.1, network similarity, and appendix A).

@@ -1,4 +1,4 @@
-"""Masks that hide the middle of an image, and masks that betray its class as well."""
+"""Masks that hide the centre of an image, with or without leaking the class (Li et al. 2024, section 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 
 
 def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int = 0) -> np.ndarray:
-    """Return which pixels to remove: a disc in the middle, and for ``block`` a square whose place says the class.
+    """Return the pixels to remove: a central disc and, with ``block``, a square whose position encodes the class.
 
     Li et al. 2024 (soundness and completeness), section 3.1, figure 1, and appendix C, figure 10. Both kinds of mask
     remove the same number of pixels, and the square is near a corner, where the object is not: a network that is

@@ -1,4 +1,4 @@
-"""Response curves: what a network says along perturbation sequences."""
+"""Response curves: outputs of a network along perturbation sequences."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def response_curves(
 
 
 def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:
-    """Refuse maps that do not belong to the images, and values that are not finite.
+    """Check that maps match the images in shape and are finite.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
 def _filled(
     query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
 ) -> dict[str, np.ndarray]:
-    """Run a sequence that fills with a baseline, in batches over images and points; equal ends are run once."""
+    """Run a sequence with a baseline, in batches over images and points; the intact and the empty image run once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
     whole = height * width if perturbation.grid is None else perturbation.grid**2
@@ -141,7 +141,7 @@ def _filled(
 def _imputed(
     query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
 ) -> dict[str, np.ndarray]:
-    """Run one sequence with ROAD's imputation, whose systems are solved for a batch of images point by point."""
+    """Run one sequence with ROAD's imputation, which is solved for a batch of images point by point."""
     # Found by name, so that the code of ROAD is no part of what other sequences depend on.
     impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
     points = perturbation.points(*query.images.shape[-2:])
@@ -173,7 +173,7 @@ def _imputed(
 
 
 def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
-    """Cut and join pieces to batches of one size; the last may be smaller."""
+    """Regroup chunks into batches of one size; the last may be smaller."""
     waiting: list[Perturbed] = []
     have = 0
     for piece in pieces:
@@ -191,7 +191,7 @@ def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
 def _updated(
     query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Delete along maps that are made anew before every step; pixels that are gone stay gone."""
+    """Delete pixels along maps that are recomputed before each step; deleted pixels stay deleted."""
     images, targets = query.images, query.targets
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]

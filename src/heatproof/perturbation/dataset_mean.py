@@ -1,4 +1,4 @@
-"""The mean colour of a dataset, for the baseline of that name."""
+"""Mean colour of a dataset's training images, for the baseline `mean`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 64
 def dataset_options(
     baseline: str, options: Mapping[str, Any] | None, dataset: Dataset, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of a baseline with what only the dataset can tell filled in.
+    """Complete the options of a baseline with values that depend on the dataset.
 
     Training images are read for the ``mean`` baseline alone, and only where its `value` is not given.
 
@@ -47,7 +47,7 @@ def dataset_options(
 
 
 def mean_value(dataset: Dataset, facts: Mapping[str, Any]) -> list[float]:
-    """Return the mean colour of the training images, as normalised for a network.
+    """Return the mean colour of the training images, normalised for a network.
 
     It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums
     are added without rounding.

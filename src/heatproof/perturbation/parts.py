@@ -1,4 +1,4 @@
-"""What the model says of images without one part of their object."""
+"""Outputs of a network for images without one part of their object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heatproof.perturbation.batching import Perturbed, Query
 
 
 def part_responses(query: Query, removed: torch.Tensor) -> dict[str, np.ndarray]:
-    """Run a network on every image as it is and without each of its parts.
+    """Run a network on each image, intact and without each of its parts.
 
     The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
     Exactly N × (K + 1) images go through the network, `batch_size` at a time.

@@ -1,4 +1,4 @@
-"""Patch drops: what a network says of images with each patch of a grid deleted."""
+"""Patch drops: outputs of a network for images with each patch of a grid deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def patch_responses(
     baseline_options: Mapping[str, Any] | None = None,
     truncate: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Run a network on every image as it is and with each patch deleted (Hesse et al. 2024, section 3).
+    """Run a network on each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
     Exactly N × (P + 1) images go through the network, P = grid × grid, `batch_size` at a time.
 

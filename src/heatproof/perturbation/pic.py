@@ -1,4 +1,4 @@
-"""Pictures for the performance information curves, what the network says of them, and how large they are as files."""
+"""Pictures for performance information curves, the network's outputs for them, and their entropies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Variant = tuple[np.ndarray, int]
 
 
 def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndarray:
-    """Draw the pixels that are kept in every picture, the same for all images.
+    """Draw the pixels that every picture keeps, the same for all images.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndar
 
 
 def kept_counts(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-    """Return how many pixels of a map without ties are at or above its quantile ``1 - t``.
+    """Return the number of pixels at or above the quantile ``1 - t`` of a map without ties.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def kept_counts(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.nda
 
 
 def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-    """Keep the first pixels of a ranking: as many as the quantile rule keeps without ties, however many tie.
+    """Keep the first pixels of a ranking, as many as the quantile rule keeps of a map without ties.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequenc
 
 
 def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-    """Keep the pixels at or above a quantile of the map: the published rule, which keeps all pixels that tie with it.
+    """Keep the pixels at or above a quantile of the map (the published rule, which keeps all ties).
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
 
 
 def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Fill pixels from those that are kept, linearly within the triangles of their Delaunay triangulation.
+    """Interpolate linearly between kept pixels, on their Delaunay triangulation.
 
     The same values as ``scipy.interpolate.griddata(..., method="linear")`` on each channel, from one triangulation.
 
@@ -158,7 +158,7 @@ def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def entropy(picture: np.ndarray) -> int:
-    """Return the bytes of a picture as a lossless WebP file, the measure of information of Kapishnikov et al.
+    """Return the size in bytes of a picture as lossless WebP, the entropy estimate of Kapishnikov et al.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def entropy(picture: np.ndarray) -> int:
 
 
 def encoder() -> str:
-    """Name the encoder that entropies depend on, for provenance.
+    """Return name and version of the encoder that entropies depend on.
 
     Raises
     ------
@@ -255,7 +255,7 @@ def pic_responses(
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
 ) -> dict[str, np.ndarray]:
-    """Run a network on pictures of which only the most salient pixels are known (Kapishnikov et al. 2019, section 4).
+    """Run a network on pictures that keep only the most salient pixels (Kapishnikov et al. 2019, section 4).
 
     Both curves, SIC and AIC, come from these arrays: exactly N × (K + 2) images go through the network, and as many
     are encoded. Pictures are made in as many threads as PyTorch has; the numbers do not depend on how many.
@@ -325,7 +325,7 @@ def _checked_masks(
     always: np.ndarray | None,
     masks: str,
 ) -> Iterator[np.ndarray]:
-    """Return, image by image, the masks (K + 1, H, W) of what is known: the random pixels alone, then by threshold."""
+    """Yield, per image, the masks (K + 1, H, W) of kept pixels: the random ones alone, then by threshold."""
     count, height, width = maps.shape
     if masks not in MASKS:
         raise HeatproofError(f"masks is {masks!r}: take one of {', '.join(MASKS)}.")
@@ -359,7 +359,7 @@ def _checked_masks(
 
 
 def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
-    """Yield every picture with its entropy, image by image, in the order of variants."""
+    """Yield each picture with its entropy, image by image, in the order of variants."""
 
     def variant(picture: np.ndarray, kept: np.ndarray | None) -> Variant:
         filled = picture if kept is None else interpolate(picture, kept)

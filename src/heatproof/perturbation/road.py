@@ -31,7 +31,7 @@ VALUES_SIDE_BY_SIDE = 400_000
 
 
 def impute(images: Tensor, removed: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
-    """Fill removed pixels by linear imputation, without noise.
+    """Impute removed pixels linearly, without noise.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def impute_sequence(
     image_ids: Sequence[str],
     tolerance: float = TOLERANCE,
 ) -> Iterator[Tensor]:
-    """Yield the imputed images of each step of a sequence in which more and more pixels are removed.
+    """Yield the imputed images of each step of a nested removal sequence.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def impute_sequence(
 
 
 class _Solver:
-    """Fills images in pieces that suit the device, and keeps the work space between calls.
+    """Impute images in chunks that suit the device; the work space is reused between calls.
 
     On a CPU a piece holds steps of one image and is solved by one thread, and how many steps it holds follows from the
     image's size: no bit of a result depends on the images beside it or on the number of threads. Elsewhere a piece
@@ -150,7 +150,7 @@ class _Solver:
 
     @property
     def together(self) -> int:
-        """How many steps one call of `fill` takes well."""
+        """Number of steps that one call of `fill` should take."""
         return self.piece if self.on_cpu else max(1, self.piece // max(1, len(self.images)))
 
     @torch.no_grad()
@@ -209,7 +209,7 @@ class _Solver:
 
 
 def _side_by_side(work: Callable[[int], None], workers: int) -> None:
-    """Run `work` for workers 0, 1, ... at once, each on a thread of its own in which PyTorch has no further ones.
+    """Run `work` for workers 0, 1, ... in parallel threads, each with one PyTorch thread.
 
     Whole pieces side by side, rather than each small operation cut up for all threads, which have to wait for one
     another at its end. A lone worker has a thread too, and with it the state that every other one starts from.

@@ -1,4 +1,4 @@
-"""Max-sensitivity: how far a map moves when the image moves a little."""
+"""Max-sensitivity: largest change of a map under small changes of the image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def max_sensitivity(
     batch_size: int = 64,
     intact: torch.Tensor | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest relative change of a map among small random changes of its image (captum `sensitivity_max`).
+    """Largest relative change of a map under small random changes of its image (captum `sensitivity_max`).
 
     max over samples of ‖Φ(x + δ) − Φ(x)‖ ÷ ‖Φ(x)‖, with every value of δ drawn uniformly from [-radius, radius). Yeh et
     al., "On the (in)fidelity and sensitivity of explanations", 2019 (SENS_MAX), which captum divides by the norm of the
@@ -114,7 +114,7 @@ def max_sensitivity(
 
 
 def _checked(maps: torch.Tensor, images: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
-    """Return maps on the CPU in float64, in which the norm of a map of tiny values is not zero."""
+    """Return checked maps on the CPU, in float64 so that norms of tiny values do not underflow."""
     expected = (len(images), *images.shape[-2:])
     if tuple(maps.shape) != expected:
         raise HeatproofError(

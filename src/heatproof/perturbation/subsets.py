@@ -1,4 +1,4 @@
-"""What the model says of images without random subsets of their pixels."""
+"""Outputs of a network for images without random subsets of their pixels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def subset_responses(
     *,
     baseline_options: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Run a network on every image as it is and without each of its subsets of pixels.
+    """Run a network on each image, intact and without each of its subsets of pixels.
 
     Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses; no map plays a
     part in them. Exactly N × (V + 1) images go through the network, `batch_size` at a time.

@@ -1,1 +1,1 @@
-"""From many test cases to one ranking."""
+"""Rank methods over test cases, with intervals and tests of agreement."""

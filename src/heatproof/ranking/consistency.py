@@ -1,4 +1,4 @@
-"""Whether test cases rank methods alike."""
+"""Consistency: rank correlation of methods between test cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORDER = re.compile(r"(?:^|_)(morf|lerf)(?=_|$)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Agreement:
-    """How alike test cases rank methods; every array is (T, T) and symmetric.
+    """Rank correlations between test cases; every array is (T, T) and symmetric.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Agreement:
 
 
 def agreement(scores: np.ndarray, minimum: int = MINIMUM) -> Agreement:
-    """Correlate the rankings of every two test cases.
+    """Compute rank correlations between all pairs of test cases.
 
     Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 5.1 and figure 3
     (Spearman); Kendall's τ-b beside it, which counts ordered pairs and takes ties into account.
@@ -91,7 +91,7 @@ def group_means(
     repetitions: int = 1000,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    """Average the correlations over pairs of test cases that share a factor, or differ in it.
+    """Average the correlations over pairs of test cases that share or differ in a factor.
 
     Duan et al. 2024, section 5.1, compare test cases that differ in the model, the dataset, the protocol or the
     checkpoint and in nothing else: these are the pairs that "differ in this alone".

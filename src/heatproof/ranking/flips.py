@@ -1,4 +1,4 @@
-"""Whether the ranking of methods flips between the levels of a convention, and whether more than images explain it."""
+"""Compare rankings of methods between the levels of a convention, and detect significant flips."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compare_levels(
     repetitions: int = 1000,
     level: float = 0.95,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rank methods at every level of a convention, and compare every two levels.
+    """Rank methods at each level of a convention, and compare all pairs of levels.
 
     The same images are drawn at all levels, so that what changes between levels is not which images were drawn.
 
@@ -167,7 +167,7 @@ def compare_levels(
 
 
 def _means(values: np.ndarray) -> np.ndarray:
-    """Return the mean (M,) of what is not NaN in each row (M, N); NaN where nothing is."""
+    """Return the mean (M,) over values other than NaN in each row (M, N); NaN for rows without any."""
     defined = ~np.isnan(values)
     count = defined.sum(axis=1)
     return np.where(count > 0, np.where(defined, values, 0).sum(axis=1) / np.maximum(count, 1), np.nan)

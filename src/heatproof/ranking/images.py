@@ -1,4 +1,4 @@
-"""Meta-Rank from scores of images: what the choice of images and of test cases does to κ."""
+"""Meta-Rank with intervals from resampled images and test cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def meta_rank_of_images(
     level: float = 0.95,
     over: str = "both",
 ) -> MetaRank:
-    """Rank methods over all test cases, with an interval that carries the choice of images through to κ.
+    """Rank methods over all test cases, with an interval of κ over images and test cases.
 
     Test cases of one dataset score the same images, so an unlucky draw of images moves all of them together, and
     drawing test cases alone cannot show that. Every resample draws the images of each dataset with replacement, once

@@ -1,4 +1,4 @@
-"""Intervals of κ from its resamples."""
+"""Intervals of κ from bootstrap resamples."""
 
 from __future__ import annotations
 

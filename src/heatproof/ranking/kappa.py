@@ -1,4 +1,4 @@
-"""κ of Meta-Rank from pairwise wins, for all test cases and for resamples of them."""
+"""κ of Meta-Rank from pairwise wins, on all test cases and on resamples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CELLS = 131_072
 
 
 def kappa_of(scores: np.ndarray, around: np.ndarray | None = None) -> tuple[np.ndarray, int]:
-    """Return κ of (T, M) scores, and into how many parts the test cases split the methods.
+    """Return κ of scores (T, M), and the number of connected parts of the methods.
 
     Parameters
     ----------
@@ -155,5 +155,5 @@ def _twice(above: np.ndarray, not_below: np.ndarray) -> np.ndarray:
 
 
 def _alone(part: np.ndarray) -> np.ndarray:
-    """Return where a method has nobody to be compared with."""
+    """Return which methods have no comparable method."""
     return np.bincount(part + 1)[part + 1] < 2

@@ -1,4 +1,4 @@
-"""Scores of methods image by image, out of a tidy table."""
+"""Read per-image scores of methods from a tidy table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = ("method", "image", "score", "higher_is_better")
 
 
 def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
-    """Split a table of scores of single images into its test cases.
+    """Split a table of per-image scores into its test cases.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ranks of methods within test cases, who wins against whom, and Bradley-Terry strengths from wins."""
+"""Ranks of methods within test cases, pairwise wins, and Bradley-Terry strengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAIRS = 1_048_576
 
 
 def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
-    """Rank methods as in a competition: the best is 1, and equal scores share the smallest of their ranks.
+    """Rank methods by competition ranking: the best is 1, ties share the smallest rank.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def pairwise_wins(scores: np.ndarray) -> np.ndarray:
 
 
 def comparable(scores: np.ndarray) -> np.ndarray:
-    """Return the scores of each row as dense ranks in float32, which compare like the scores; NaN stays NaN."""
+    """Return dense ranks of each row in float32, ordered like the scores; NaN stays NaN."""
     return rankdata(scores, method="dense", axis=-1, nan_policy="omit").astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Reliability of metrics: does a metric agree with itself from image to image, and two metrics with each other.
+"""Reliability of metrics: agreement of rankings between images and between metrics.
 
 The three coefficients are those of Tomsett et al., Sanity Checks for Saliency Metrics, 2020, as Walker et al. (MAS)
 2024, sections 5.2 and 5.3, take them over. Each has the published code's variant as an option, which differs.
@@ -45,7 +45,7 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
 
 
 def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:
-    """Krippendorff's α with images as raters and methods as units: whether all images rank the methods alike.
+    """Krippendorff's α with images as raters and methods as units, in (−∞, 1]; higher is more consistent.
 
     Walker et al. (MAS) 2024, section 5.2. On rankings without ties, ordinal and interval α are equal. The published
     code divides the observed disagreement by the number n of images where α divides by n - 1, and so gives
@@ -88,7 +88,7 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
 
 
 def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, variant: str = "pairs") -> float:
-    """Mean Spearman correlation over images of the rankings by two metrics: whether both measure the same.
+    """Spearman correlation of the rankings by two metrics, averaged over images, in [-1, 1].
 
     Tomsett et al. 2020; Walker et al. (MAS) 2024, section 5.3, where the second metric is the first with another
     baseline. The published code takes the mean of the whole matrix of correlations of all 2N rows with all, its
@@ -128,7 +128,7 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
 
 
 def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
-    """Spearman correlation over images of the scores of two methods by one metric.
+    """Spearman correlation over images between the scores of two methods, in [-1, 1].
 
     Tomsett et al. 2020: whether both methods find the same images easy. High where the metric tells more of the image
     than of the method; there is no better direction.
@@ -156,7 +156,7 @@ def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
 
 
 def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the reliability of every metric of a table of scores of single images.
+    """Return the reliability of each metric of a table of per-image scores.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Is the difference between methods more than chance? Tests over images, corrected for their number, with effect sizes.
+"""Significance tests between methods over images, with correction and effect sizes.
 
 Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, 2006, for the plan of tests, with images in the
 place of data sets; Benavoli et al., Should We Really Use Post-Hoc Tests Based on Mean-Ranks?, 2016, for Wilcoxon's
@@ -23,7 +23,7 @@ POSTHOC = ("wilcoxon", "nemenyi")
 
 
 def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
-    """Compare every two methods by Wilcoxon's signed-rank test over images, with Holm's correction.
+    """Compare all pairs of methods by Wilcoxon's signed-rank test over images, with Holm's correction.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
 
 @dataclass(frozen=True)
 class Friedman:
-    """Friedman's test of whether any method differs.
+    """Result of Friedman's test.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Friedman:
 
 
 def friedman(scores: pd.DataFrame) -> Friedman:
-    """Test whether all methods are alike, by the ranks within images (Demšar 2006, section 3.2.2).
+    """Friedman's test of equal methods, on the ranks within images (Demšar 2006, section 3.2.2).
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def friedman(scores: pd.DataFrame) -> Friedman:
 
 @dataclass(frozen=True)
 class CriticalDifference:
-    """What a critical-difference diagram shows.
+    """Data of a critical-difference diagram.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class CriticalDifference:
 
 
 def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> CriticalDifference:
-    """Return mean ranks of methods, and which of them are not told apart.
+    """Return mean ranks of methods, and groups of methods without a significant difference.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What becomes of a ranking when one test case is left out, and who leads in each family of explainers."""
+"""Stability of a ranking when test cases are left out, and leaderboards of explainer families."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heatproof.ranking.ranks import rank_methods
 
 
 def leave_one_out(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Solve for κ without each test case in turn.
+    """Compute κ without each test case in turn.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def leave_one_out(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stability(scores: np.ndarray, methods: Sequence[str], cases: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tell how far the ranking hangs on single test cases.
+    """Measure how much the ranking depends on single test cases.
 
     Parameters
     ----------

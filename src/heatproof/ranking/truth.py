@@ -1,4 +1,4 @@
-"""Which metric finds the truth: every metric's ranking of methods against that of a metric whose answer is known."""
+"""Compare each metric's ranking of methods with that of a metric with known ground truth."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def truth_table(
     repetitions: int = 1000,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    """Compare every metric with the metrics that hold the truth, on the same network and images.
+    """Compare each metric with the ground-truth metrics, on the same network and images.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _compared(
 
 
 def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Correlate two metrics' rankings of methods image by image.
+    """Correlate the rankings of methods by two metrics, per image.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where a training stands after its last whole epoch, kept beside its output until that is published."""
+"""Journal of a training: its state after the last complete epoch, for resuming."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """One file that a killed training goes on from.
+    """File from which a killed training resumes.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Journal:
         self.file = output.with_name(f".{output.stem}.journal") / f"{key}.pt"
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replace what is there: written aside and moved into place, so that a kill leaves the old or the new."""
+        """Write the state atomically."""
         whole = io.BytesIO()
         torch.save(state, whole)
         with written_aside(self.file) as aside:
@@ -42,7 +42,7 @@ class Journal:
             aside.write_bytes(whole.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
-        """Return what an earlier job left, on the CPU; None where there is nothing, or nothing whole."""
+        """Return the state of an earlier job, on the CPU; None if there is none or it is damaged."""
         if not self.file.is_file():
             return None
         try:
@@ -62,7 +62,7 @@ class Journal:
 
 
 class EpochEnded(Exception):
-    """Ends a training after its first epoch; has the rows of its history."""
+    """Raised to end a training after its first epoch; holds the rows of its history."""
 
     def __init__(self, history: list[dict[str, Any]]) -> None:
         super().__init__("the first epoch has ended")
@@ -70,7 +70,7 @@ class EpochEnded(Exception):
 
 
 class FirstEpoch(Journal):
-    """The journal of a training that is run for one epoch, to see what comes of it: nothing is written."""
+    """Journal that stops a training after one epoch and writes nothing, for `heatproof accept`."""
 
     def save(self, state: dict[str, Any]) -> None:
         """End the training.

@@ -1,4 +1,4 @@
-"""Who trains: what the loop asks of the devices that share a training."""
+"""Interface between the training loop and the devices that share a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """What one device takes of a batch.
+    """Rows of a batch that one device takes.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class Devices:
-    """One device, which takes every batch as it is.
+    """A single device, which takes whole batches.
 
     Attributes
     ----------
@@ -45,14 +45,14 @@ class Devices:
         self.device = device
 
     def join(self, model: nn.Module) -> nn.Module:
-        """Return what is called to train: the model, with gradients that are the mean over the devices."""
+        """Return the model to train, whose gradients are averaged over the devices."""
         return model
 
     def begin(self, seed: int, epoch: int) -> None:
         """Make ready for an epoch."""
 
     def part(self, images: int) -> Part:
-        """Return what this device takes of a batch of so many images."""
+        """Return this device's part of a batch of `size` images."""
         return Part(slice(0, images), 1.0)
 
     def backward(self, loss: torch.Tensor) -> None:

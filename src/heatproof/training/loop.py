@@ -1,4 +1,4 @@
-"""One loop for pretraining and for finetuning: SGD or AdamW, step or cosine schedule, best checkpoint on validation."""
+"""Training loop: SGD or AdamW, step or cosine schedule, best epoch by validation loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How to train.
+    """Optimizer, learning rate schedule and augmentation of a training.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Examples:
 
 
 class Trained(NamedTuple):
-    """What a training leaves.
+    """Result of a training.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """What changes nothing of how a training learns.
+    """Settings of a training that do not affect the weights: kept epochs, journal, devices.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the states of the generators that a network draws from by itself, as dropout does."""
+    """Return the states of PyTorch's global generators, which dropout draws from."""
     states = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         states[device.type] = torch.get_device_module(device).get_rng_state()
@@ -277,7 +277,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int) -> tuple[flo
 
 
 def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
-    """Move every image of (N, C, H, W) by up to `pixels` either way; edges are repeated."""
+    """Shift each image of (N, C, H, W) by up to `pixels` in each direction; edges are repeated."""
     height, width = images.shape[-2:]
     padded = functional.pad(images, (pixels,) * 4, mode="replicate")
     tops, lefts = torch.randint(0, 2 * pixels + 1, (2, len(images)), generator=generator).tolist()

@@ -1,4 +1,4 @@
-"""One training on several devices of one machine: a process for each, through Lightning Fabric."""
+"""Training on several devices of one machine, one process per device, by Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
 
 
 def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
-    """Yield rank and exit code of each process; PyTorch's context has them, and Fabric lets go of it."""
+    """Yield rank and exit code of each process, which Fabric does not pass on from PyTorch's context."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         context = frame.f_locals.get("self")
         if isinstance(context, ProcessContext):
@@ -173,7 +173,7 @@ def _end(processes: set[Any]) -> None:
 def _member(
     fabric: Any, train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], level: int, reports: str
 ) -> None:
-    """Be one of the processes."""
+    """Run the training in one of the processes."""
     signal.signal(signal.SIGTERM, _end_quietly)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
@@ -212,7 +212,7 @@ def _end_quietly(number: int, frame: object) -> NoReturn:
 
 
 class Together(Devices):
-    """One of several devices: each takes its rows of every batch, and steps with the mean of all gradients."""
+    """One of several devices: takes its rows of each batch and steps with averaged gradients."""
 
     def __init__(self, fabric: Any) -> None:
         super().__init__(fabric.device)
@@ -261,7 +261,7 @@ class Together(Devices):
 
 
 def synchronise_batch_norm(model: nn.Module) -> None:
-    """Replace PyTorch's and timm's layers of batch norm by such with statistics over all devices.
+    """Replace batch norm layers of PyTorch and timm by synchronised ones.
 
     Subclasses of other libraries, as B-cos networks have them, compute something else and stay as they are.
     """

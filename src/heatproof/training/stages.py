@@ -1,4 +1,4 @@
-"""The two training stages: from scratch, and in-domain finetuning with patch deletion."""
+"""Stages `pretrain` and `finetune`: training from scratch, and in-domain finetuning with patch deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def _saying_what_helps(train: Train) -> Train:
-    """Give a training that runs out of memory a sentence of its own, in whichever process it runs."""
+    """Translate out-of-memory errors of a training into a message with the remedy."""
 
     @wraps(train)
     def trained(spec: Mapping[str, Any], team: Devices) -> None:
@@ -127,7 +127,7 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
 
 
 def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
-    """Return what the history of a training begins with, by running its first epoch on one device."""
+    """Return the history of the first epoch, by running it on one device."""
     train = _finetune if "pretrained" in spec else _pretrain
     try:
         train({**spec, "first_epoch": True}, Devices(use_machine(runtime)))
@@ -145,7 +145,7 @@ def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> N
 
 
 def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
-    """Tell whether these weights, and those of all kept epochs, were made by the same spec from the same bytes."""
+    """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
     key, _ = whole_key(spec["key"], inputs)
     recorded = whole(spec["manifest"], key)
     if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
