@@ -1,4 +1,4 @@
-"""heatproof: which attribution method can be trusted, on your model and data, and how sure that is."""
+"""heatproof: benchmark attribution methods on your model and data, with confidence intervals."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Metrics asked about the same images again and again: what the comparisons of `heatproof.quality` stand on."""
+"""Evaluate metrics repeatedly on the same images with cached network passes, for `heatproof.quality`."""
 
 from __future__ import annotations
 

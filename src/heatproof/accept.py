@@ -1,4 +1,4 @@
-"""`heatproof accept`: after an upgrade or a harmless edit, keep results whose values today's code makes just the same.
+"""`heatproof accept`: keep results that the current code reproduces exactly, after an upgrade or edit.
 
 What other code made counts as stale, and an edit of a helper can so cost a week of work. Here a sample of each store
 is computed again: the first batch of its first shard, in the composition in which it was computed then. Of a training

@@ -1,4 +1,4 @@
-"""What the results folder holds already, before a run starts: current, stale, or damaged.
+"""Compare the results folder with the config at the start of a run: current, stale or damaged.
 
 Snakemake goes by file times, and times say nothing of the config and code that a file is of. The manifests do. At each
 start every manifest is compared with the job graph: what is current gets times in the order of the jobs, what is stale

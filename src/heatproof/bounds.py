@@ -1,4 +1,4 @@
-"""What an annotation can say of an option beyond its type, so that a bad value is refused before work starts."""
+"""Annotations that bound the values of options, checked before work starts."""
 
 from __future__ import annotations
 

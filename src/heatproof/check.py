@@ -1,4 +1,4 @@
-"""`heatproof check`: everything that can be found wrong before work starts."""
+"""`heatproof check`: find errors in a config before work starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line interface, `heatproof`."""
 
 from __future__ import annotations
 

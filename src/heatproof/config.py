@@ -1,4 +1,4 @@
-"""The config: every key with its type, bounds, default and description, and one sentence for what is wrong in one.
+"""The config: types, bounds, defaults and descriptions of all keys, and its validation.
 
 The JSON schema in ``workflow/schemas`` and the tables of ``config/README.md`` are written from these classes by
 ``python docs/config.py``.

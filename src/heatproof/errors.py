@@ -1,4 +1,4 @@
-"""The two ways in which heatproof says no, and what it says of faults of the machine."""
+"""Exceptions of heatproof, and messages for faults of the machine."""
 
 from __future__ import annotations
 

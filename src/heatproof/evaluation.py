@@ -1,4 +1,4 @@
-"""Any metric on any torch classifier, without the workflow and its stores."""
+"""`heatproof.evaluate`: score attribution maps of any torch classifier without the workflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure of a table is, and the registry of them.
+"""Registry of figures of result tables.
 
 Importable without matplotlib, as the workflow reads the table while it builds its plan.
 """

@@ -1,4 +1,4 @@
-"""The patches of a grid and where they lie: one geometry for training, patch drops and scores."""
+"""Geometry of grid patches, shared by training, patch drops and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job of the workflow in a process of its own, and how every process of heatproof ends."""
+"""Run one job of the workflow in its own process, and report its errors."""
 
 from __future__ import annotations
 

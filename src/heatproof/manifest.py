@@ -1,4 +1,4 @@
-"""Manifests: what a stage made, from what, and whether it still stands.
+"""Manifests: record the inputs and outputs of a stage, and check whether they are current.
 
 Beside the files of every stage stands a JSON manifest with the key of the spec, the digests of what was read and
 written, and where the numbers came from. By it a stage finds what it need not make again, and a results folder that

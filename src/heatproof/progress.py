@@ -1,4 +1,4 @@
-"""Progress of long steps: a bar with rate and time left on a terminal, plain lines in a job's log."""
+"""Progress of long steps: a bar on a terminal, plain lines in a job's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of config, files and code, by which a stage knows whether what it made still stands."""
+"""Digests of config, files and code, which decide whether results are current."""
 
 from __future__ import annotations
 

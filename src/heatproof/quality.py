@@ -1,4 +1,4 @@
-"""How good is a metric? What it notices of a map that is changed, and what its ranking owes to conventions.
+"""Quality of metrics: sensitivity to corrupted maps, and dependence on conventions.
 
 Everything here asks `heatproof.evaluate` about maps of several methods on one model. Tables are tidy, a row a
 comparison; undefined scores are left out of means and counted.

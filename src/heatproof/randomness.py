@@ -1,4 +1,4 @@
-"""Seeds that depend on what is drawn and for which image, never on batch, shard, worker or order."""
+"""Seeds that depend on purpose and image id only, not on batch, shard, worker or order."""
 
 from __future__ import annotations
 

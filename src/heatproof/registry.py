@@ -1,4 +1,4 @@
-"""Look-up of named things, and of a user's own ``package.module:callable``."""
+"""Registries, and import of ``package.module:callable``."""
 
 from __future__ import annotations
 

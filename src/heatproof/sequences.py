@@ -1,4 +1,4 @@
-"""Perturbation sequences: which pixels change, in which order, and how many at each step.
+"""Perturbation sequences: which pixels change at each step, and in which order.
 
 One geometry for the networks' passes and for the scores. A sequence is nested: a pixel that changes at some step stays
 changed at all later ones, so the first step at which each pixel changes says everything.

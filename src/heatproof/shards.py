@@ -1,4 +1,4 @@
-"""One job's piece of a store: what it holds already, what is missing, and how it is published.
+"""Shards: the part of a store that one job computes, resumes and publishes.
 
 A piece is a shard of every array of one store, with a manifest beside it. Finished batches are kept in a journal until
 the piece is published, so that a job that dies goes on where it was; a piece that was published for fewer images is

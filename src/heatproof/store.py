@@ -1,4 +1,4 @@
-"""The only place that opens Zarr.
+"""Read and write Zarr stores; no other module opens Zarr.
 
 A store is one Zarr v3 group for the whole evaluation split: arrays over (``image``, …) cut in shards along the images,
 with image ids and labels as coordinates. A shard is one file, written aside and moved into place, so that jobs can make

@@ -1,4 +1,4 @@
-"""Random subsets of pixels, drawn again from the seed and the images' ids wherever they are needed, never stored."""
+"""Random subsets of pixels, redrawn from the seed and image ids instead of stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run prints: one line a job, progress with rate, and at the end where the tables are, or why it failed.
+"""Terminal output of a run: one line per job, progress, and the final tables or the error.
 
 Snakemake's own log file keeps everything that it says.
 """

@@ -1,4 +1,4 @@
-"""Try on one image what jobs would fall over: what is the user's own, checkpoints that are files, and the device.
+"""Test user code, checkpoint files and the device on one image before any job starts.
 
 Nothing of this is imported unless a config has something to try, because torch takes seconds.
 """

@@ -1,4 +1,4 @@
-"""What the Snakefile needs of Python beside the plan."""
+"""Functions that the Snakefile calls, besides the plan."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @explainer("expected_gradients", family="expected")
 def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
-    """Expected gradients: integrated gradients averaged over training images as baselines.
+    """Average integrated gradients over training images as baselines (expected gradients).
 
     Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and expected
     gradients", 2021, equation 3. In expectation a map sums to the output at the image minus the mean output at the

@@ -1,1 +1,1 @@
-"""Which published claims held on this data: a registry of claims, and the stage that tests them."""
+"""Claims of published papers, tested on the scores of a run."""

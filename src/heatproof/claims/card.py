@@ -1,4 +1,4 @@
-"""The claims card: every claim of the registry, tested on the scores of a run."""
+"""Stage `claims`: test every registered claim on the scores of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
 
 def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Write claims.csv: what each published claim comes to on this run's scores."""
+    """Write claims.csv, the verdict on each claim for the scores of a run."""
     cells, files, scores = read_scores(spec)
     facts = spec["metrics"]
     cases = [Case(*cell, **facts[cell[3]], kept_by=spec["kept"].get(cell[2], "")) for cell in cells]

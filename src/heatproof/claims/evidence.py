@@ -1,4 +1,4 @@
-"""What claims are tested on: mean scores of all test cases and methods, on all images and on resamples of them."""
+"""Evidence for claims: mean scores of all test cases and methods, on all images and on resamples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DESIGN = ("family", "depth", "width", "batch_norm", "bias")
 
 @dataclass(frozen=True)
 class Case:
-    """One test case: where it is, and what its metric is.
+    """One test case: dataset, model, weights and metric, with properties of the metric.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Model:
-    """What a model's architecture says of its design."""
+    """A model with the design of its architecture."""
 
     name: str
     family: str
@@ -76,14 +76,14 @@ class Untestable(Exception):
 
 
 def required(cases: list[Found], reason: str) -> list[Found]:
-    """Return what was found; where that is nothing, the claim is untestable for this reason."""
+    """Return the cases; raise `Untestable` with this reason if there are none."""
     if not cases:
         raise Untestable(reason)
     return cases
 
 
 class Measured(NamedTuple):
-    """What was measured for a claim.
+    """Measured quantity of a claim.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Evidence:
         options: Mapping[str, Any] | None = None,
         kept: bool = False,
     ) -> list[int]:
-        """Return the places of test cases of a metric's kind, on whole trainings or on the epochs that they kept.
+        """Return the indices of test cases of a kind of metric, on final weights or on kept epochs.
 
         Raises
         ------
@@ -185,14 +185,14 @@ class Evidence:
         return required(matches, f"no {metric or kind}{with_options} was scored on such a model")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
-        """Return test cases of a metric on weights as published, where they are scored; else on any."""
+        """Return test cases of a metric on pretrained weights; on all weights if none are scored."""
         try:
             return self.find(kind, weights="pretrained", **more)
         except Untestable:
             return self.find(kind, **more)
 
     def named(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
-        """Return the place of the method that an explainer's kind makes.
+        """Return the index of the method of an explainer kind.
 
         Raises
         ------
@@ -205,27 +205,27 @@ class Evidence:
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
     def any_of(self, kinds: Sequence[str]) -> list[int]:
-        """Return the places of those of some kinds that the config has, as they are."""
+        """Return the indices of the raw methods of some explainer kinds."""
         indices = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
         return required(indices, f"the config has none of {', '.join(kinds)}")
 
     def explaining(self) -> list[int]:
-        """Return the places of the methods that look at the model."""
+        """Return the indices of methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
     def references(self) -> list[int]:
-        """Return the places of the methods that know no model."""
+        """Return the indices of reference methods, which do not use the model."""
         indices = [index for index, method in enumerate(self.methods) if not method.uses_model]
         return required(indices, "the config has no reference map")
 
     def best(self, cases: Sequence[int], methods: Sequence[int]) -> np.ndarray:
-        """Return the score of the best of some methods in each case, (1 + R, cases); NaN where none has one."""
+        """Return the best score of some methods in each case, (1 + R, cases); NaN if none has a score."""
         chosen = self.means[:, cases][:, :, methods]
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=2)
         return np.where(np.isfinite(top), top, np.nan)
 
     def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
-        """Return the mean, over test cases and pairs of methods, of how far the first is above the second.
+        """Return the mean difference of the first method's score from the second's, over test cases and pairs.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class Evidence:
         return _mean(parts, "no test case has scores of both", f"test cases: {len(cases)}")
 
     def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> Measured:
-        """Return the mean, over pairs of cases and methods scored in both, of the first case's score less the second's.
+        """Return the mean difference of scores between two cases, over pairs of cases and shared methods.
 
         Raises
         ------
@@ -265,12 +265,12 @@ class Evidence:
         return Measured(mean_known(np.stack(correlations)), f"pairs of test cases: {len(correlations)}")
 
     def resample(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean (1 + R,) of one value an image, on all images and on the resamples of the means."""
+        """Return the mean (1 + R,) of one value per image, on all images and on the resamples."""
         drawn = bootstrap_means(values[None], self.seed, self.repetitions)[0]
         return np.concatenate([mean_known(values[:, None]), drawn])
 
     def consistency(self, case: int) -> np.ndarray:
-        """Return the mean Spearman correlation (1 + R,) between two images' rankings of the methods, in a test case.
+        """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.
 
         It is what Krippendorff's α measures of ranks; pairs of an image with itself, which resampling makes, are left
         out.
@@ -301,13 +301,13 @@ class Evidence:
         return self.models[self.cases[case].model]
 
     def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases that differ in one of dataset, model, weights, metric and in nothing else."""
+        """Return the pairs of cases that differ in exactly one of dataset, model, weights and metric."""
         same = [name for name in CASE if name != field]
         pairs = combinations(cases, 2)
         return [(a, b) for a, b in pairs if self._share(a, b, same) and not self._share(a, b, [field])]
 
     def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
-        """Return the pairs of a case of each that agree in some fields; left out, in the whole network."""
+        """Return the pairs of cases, one of each list, that agree in some fields, by default the network."""
         return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
 
     def pairs_of_metrics(self, kind: str, other: str) -> list[tuple[int, int]]:
@@ -318,13 +318,13 @@ class Evidence:
         return all(getattr(self.cases[a], name) == getattr(self.cases[b], name) for name in fields)
 
     def pairs_of_families(self, cases: Sequence[int], better: str, worse: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases that differ in the model alone, one of a family first and one of another second."""
+        """Return the pairs of cases that differ in the model only, from one family and another."""
         family = {c: self.model_of(c).family for c in cases}
         pairs = [pair for pair in self.pairs_differing(cases, "model") if {family[c] for c in pair} == {better, worse}]
         return [(a, b) if family[a] == better else (b, a) for a, b in pairs]
 
     def designs(self, cases: Sequence[int], changed: str) -> list[tuple[int, int]]:
-        """Return pairs of cases on two models that differ in one property of `DESIGN` alone: the larger of it first."""
+        """Return pairs of cases whose models differ in one property of `DESIGN` only, the larger first."""
         pairs = []
         for a, b in self.pairs_differing(cases, "model"):
             one, other = ({name: getattr(self.model_of(c), name) for name in DESIGN} for c in (a, b))
@@ -340,7 +340,7 @@ def _mean(parts: Sequence[np.ndarray], none: str, basis: str) -> Measured:
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of each row (R, M) of two arrays; NaN where a row is constant."""
+    """Return the Spearman correlation of each row (R, M) of two arrays; NaN for constant rows."""
     ranks = [rankdata(values, axis=1) for values in (a, b)]
     one, other = (values - values.mean(1, keepdims=True) for values in ranks)
     scale = np.sqrt((one**2).sum(1) * (other**2).sum(1))
@@ -349,7 +349,7 @@ def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def mean_known(values: np.ndarray) -> np.ndarray:
-    """Return the mean over the first axis of what is not NaN; NaN where nothing is known."""
+    """Return the mean over the first axis without NaN; NaN where all values are."""
     defined = ~np.isnan(values)
     total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

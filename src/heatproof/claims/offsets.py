@@ -1,4 +1,4 @@
-"""What a constant offset of the maps does to metrics along curves, without another network pass.
+"""Effect of a constant offset of the maps on curve metrics, from cached responses.
 
 An offset leaves the order of the pixels as it is, so that the cached responses are those of the changed map as well;
 only the sums of the map's values that stand beside them change.
@@ -24,7 +24,7 @@ SHARE = 0.1
 def offset_changes(
     request: Mapping[str, Any], methods: Sequence[Mapping[str, Any]], share: float = SHARE
 ) -> dict[str, np.ndarray]:
-    """Return how far scores move when every value of a map gets a share of the map's maximum added.
+    """Return the change of scores when a share of each map's maximum is added to the map.
 
     Walker et al., Attribution quality metrics with magnitude alignment, 2024, section 3.1.
 

@@ -1,4 +1,4 @@
-"""What a claim is, and the table of them."""
+"""Registry of claims."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of a paper, and how it is tested.
+    """A claim of a paper, and its test.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
 
 
 def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:
-    """Krippendorff's α with images as raters and methods as units, in (−∞, 1]; higher is more consistent.
+    """Krippendorff's α with images as raters and methods as units: at most 1, higher is more consistent.
 
     Walker et al. (MAS) 2024, section 5.2. On rankings without ties, ordinal and interval α are equal. The published
     code divides the observed disagreement by the number n of images where α divides by n - 1, and so gives

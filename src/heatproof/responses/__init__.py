@@ -1,1 +1,1 @@
-"""What a network is asked about images: one type for each kind of response, and the stage that caches them."""
+"""Responses: outputs of networks for perturbed images, and the stage that caches them."""

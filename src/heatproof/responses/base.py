@@ -1,4 +1,4 @@
-"""Responses: what a network is asked about images, whatever the number of metrics that read the answer.
+"""Base classes of responses: outputs of a network for perturbed images, cached and shared by metrics.
 
 A kind of response is a class that declares all of it: its settings, the arrays of its store, what is run on a batch of
 images, and what metrics get of the answer. The same declaration serves the workflow and `heatproof.evaluate`. This
@@ -45,7 +45,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Contents:
-    """How large a store is: lengths of its dimensions, names along some of them, and a reason if it cannot be made."""
+    """Dimensions of a store, coordinates of some of them, and the reason if the response does not apply."""
 
     sizes: Mapping[str, int]
     coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images.
+    """A batch of images.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Along:
-    """What a response goes along: maps (N, maps, H, W) of one explainer, its methods, and the explainer's name."""
+    """Input of a map response: maps (N, maps, H, W) of one explainer, its methods and its name."""
 
     maps: np.ndarray
     methods: Sequence[Method]
@@ -115,7 +115,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Session:
-    """A network that is asked, and how.
+    """A network and the settings of its passes.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Session:
         return self.open_network()
 
     def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Any:
-        """Return what functions in `perturbation` take: the network, a batch with its labels or other targets, and how.
+        """Return the query that functions in `perturbation` take, with labels as targets by default.
 
         Found by name, so that a declaration imports nothing that runs networks.
         """
@@ -164,7 +164,7 @@ class Session:
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """The images behind arrays that a metric gets: ids, labels (N,), height and width in pixels, and the seed."""
+    """Images that a metric scores: ids, labels (N,), height and width in pixels, and the seed."""
 
     ids: Sequence[str]
     labels: np.ndarray
@@ -174,7 +174,7 @@ class ScoredImages:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric reads a response.
+    """Reading of a response by a metric: argument, points and output.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class Reading:
     output: str = "logit"
 
     def inputs(self, arrays: Arrays, images: ScoredImages, index: int = 0) -> dict[str, Any]:
-        """Return what the metric's function gets, by argument.
+        """Return the inputs of the metric's function, by argument.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Response(ABC):
-    """What a network is asked once. A subclass with a `kind` is entered in `KINDS`.
+    """A response that is computed once and shared. Subclasses with a `kind` are registered in `KINDS`.
 
     Attributes
     ----------
@@ -274,29 +274,29 @@ class Response(ABC):
 
     @property
     def name(self) -> str:
-        """The name in paths: readable, and made of the settings."""
+        """Name in paths, derived from the settings."""
         return "_".join(self.words) + "-" + digest([self.kind, dict(self.settings)])[:8]
 
     @property
     def words(self) -> list[str]:
-        """What the name begins with."""
+        """Readable prefix of the name."""
         return [self.kind]
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes it: its declaration, and what it runs."""
+        """Modules whose code affects the response; they are part of its key."""
         return [type(self).__module__, *self.executors]
 
     @property
     def looks_inside(self) -> bool:
-        """Whether hooks look into the network, which a compiled one does not let them."""
+        """Whether the response uses hooks, which a compiled network does not support."""
         return self.explains
 
     @classmethod
     def from_options(
         cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
-        """Return what a metric with these options reads, by the name of the argument that takes it.
+        """Return the responses that a metric with these options reads, by argument name.
 
         Parameters
         ----------
@@ -318,79 +318,79 @@ class Response(ABC):
 
     @classmethod  # noqa: B027
     def check(cls, options: Options) -> None:
-        """Refuse options that do not fit together, which their annotations cannot say."""
+        """Check combinations of options that annotations cannot express."""
 
     @classmethod
     def complete(cls, options: Options, reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
-        """Return options with what they leave to the finetuning filled in: `reference` is its grid and baseline."""
+        """Complete the options with the grid and baseline of the finetuning, `reference`."""
         return dict(options)
 
     def environment(self) -> dict[str, str]:
-        """Return what else the answer depends on, such as the version of an encoder."""
+        """Return further dependencies of the response, such as the version of an encoder."""
         return {}
 
     @abstractmethod
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return how large its store is, for images of this height and width, and methods of these names."""
+        """Return the dimensions of the store for images of this size and methods of these names."""
 
     @abstractmethod
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Yield calls of functions of the modules in `executors`, and return the arrays of a store, each (N, …).
+        """Yield calls that run the network, and return the arrays of the store, each (N, …).
 
         Whoever runs the network makes the calls and sends back what they return, so that an error in the network is
         traced through few modules. Arrays of other names are kept by no store.
         """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return arrays as a store gives them back."""
+        """Return the arrays in the dtypes of the store."""
         return {
             name: np.asarray(values, self.holds[name].dtype) if name in self.holds else np.asarray(values)
             for name, values in arrays.items()
         }
 
     def points_of(self, other: Response) -> list[int] | None:
-        """Return where this response, if it is a finer one, has the points of another; None where it has not."""
+        """Return the indices of another response's points in this one; None if this one lacks some."""
         return None
 
     @property
     def fineness(self) -> int:
-        """Of two responses that serve a third, the one with more is taken."""
+        """Number of points; the finest response that serves another is used."""
         return 0
 
     def needed(self, output: str) -> Sequence[str]:
-        """Return the arrays that a metric over an output reads."""
+        """Return the names of the arrays that a metric over an output reads."""
         return list(self.holds)
 
     def at_once(self, shard_size: int) -> int | None:
-        """Return how many images a metric is given at once, in a job whose stores are cut like that; None for all."""
+        """Return the number of images that a metric scores at a time; None for all."""
         return shard_size
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return what a metric's function gets: see `Reading.inputs`. Left out, the arrays as they are."""
+        """Return the inputs of a metric's function; see `Reading.inputs`. By default the arrays."""
         return {reading.argument: arrays}
 
     def made_up(self, size: tuple[int, int]) -> Arrays | None:
-        """Return a made-up answer for two images, on which a metric's options are tried; None for none."""
+        """Return synthetic arrays for two images, on which the options of a metric are checked; None for none."""
         return None
 
     def lacks(self, session: Session) -> str | None:
-        """Return what a caller of `heatproof.evaluate` has left out, in words; None for nothing."""
+        """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
     def with_baseline(self, fill: Callable[[str, Options | None], dict[str, Any]]) -> Response:
-        """Return the same with the options of its baseline completed by `fill`."""
+        """Return a copy whose baseline options are completed by `fill`."""
         if "baseline" not in self.settings:
             return self
         options = fill(self.settings["baseline"], self.settings.get("baseline_options"))
         return replace(self, settings={**self.settings, "baseline_options": options})
 
     def told(self) -> dict[str, Any]:
-        """Return plain values that stand for it in a spec."""
+        """Return the response as plain values for a spec."""
         return {"kind": self.kind, "module": type(self).__module__, "settings": dict(self.settings)}
 
 
 class NetworkResponse(Response):
-    """A response that belongs to a network: logits and probabilities of variants of each image."""
+    """Response that needs no maps: logits and probabilities of variants of each image."""
 
     rule = "subsets"
     along_maps = False
@@ -399,28 +399,28 @@ class NetworkResponse(Response):
 
     @property
     def variants(self) -> int:
-        """How many variants of an image there are, the intact one among them."""
+        """Number of variants of an image, including the intact one."""
         raise NotImplementedError
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
-        """Return what a metric's function gets beside the drops."""
+        """Return the inputs of a metric's function besides the drops."""
         return {}
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return how large its store is."""
+        """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the drops (N, variants - 1), and what is `beside`."""
+        """Return the drops (N, variants - 1), and the inputs of `beside`."""
         return {reading.argument: drops_of(arrays, reading.output), **self.beside(arrays, images)}
 
     def needed(self, output: str) -> Sequence[str]:
-        """Return the one array that has the output."""
+        """Return the name of the array of the output."""
         return [output_array(output)]
 
 
 class MapResponse(Response):
-    """A response along maps: quantities at the points of a sequence, for every method of an explainer.
+    """Response that needs maps: quantities at the points of a sequence, for every method of an explainer.
 
     Attributes
     ----------
@@ -439,19 +439,19 @@ class MapResponse(Response):
 
     @abstractmethod
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Yield calls along the maps (N, H, W) of one method, as `ask` does; return quantities, each (N, points)."""
+        """Yield calls for the maps (N, H, W) of one method, as `ask` does; return quantities, each (N, points)."""
 
     @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
-        """Return what a metric's function gets, from quantities (N, points)."""
+        """Return the input of a metric's function from quantities (N, points)."""
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return how large its store is."""
+        """Return the dimensions of the store."""
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
         return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Return the one array of the store: the quantities of every method."""
+        """Return the array of the store: the quantities of every method."""
         assert along is not None
         every = []
         for method in along.methods:
@@ -461,7 +461,7 @@ class MapResponse(Response):
         return {"response": np.stack(every, axis=1)}
 
     def at_once(self, shard_size: int) -> int | None:
-        """Return None: some scores are of a whole dataset."""
+        """Return None, because some scores depend on all images."""
         return None
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
@@ -473,13 +473,13 @@ class MapResponse(Response):
 
 
 def response_of(described: Mapping[str, Any]) -> Response:
-    """Return the response that `Response.told` stands for; its module enters it, and no other kind is imported."""
+    """Return the response described by `Response.told`; imports only the module of its kind."""
     import_module(described["module"])
     return KINDS[described["kind"]](described["settings"])
 
 
 def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
-    """Choose what serves each response: itself, or the finest one that has all of its points and more.
+    """Choose the response that serves each response: itself, or the finest one that contains its points.
 
     Returns
     -------
@@ -495,7 +495,7 @@ def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, lis
 
 
 def output_array(output: str) -> str:
-    """Return the array that an output of the network is read from.
+    """Return the name of the array from which an output of the network is read.
 
     Raises
     ------
@@ -508,7 +508,7 @@ def output_array(output: str) -> str:
 
 
 def drops_of(arrays: Arrays, output: str) -> np.ndarray:
-    """Return what the network loses with each variant: (N, V - 1) float64, from the arrays of a `NetworkResponse`."""
+    """Return the drop of each variant from the intact image, (N, V - 1) float64."""
     if "drops" in arrays:
         # The caller gave them.
         return arrays["drops"]
@@ -524,10 +524,10 @@ def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def own_options(function: Callable[..., Any], options: Options) -> dict[str, Any]:
-    """Return those of some options that are keyword-only arguments of a function."""
+    """Return the options that are keyword-only arguments of a function."""
     return {name: options[name] for name in keyword_defaults(function) if name in options}
 
 
 def plain(value: Any) -> Any:
-    """Return an option as JSON brings it to a job."""
+    """Return an option as a JSON-compatible value."""
     return list(value) if isinstance(value, tuple) else value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,4 +1,4 @@
-"""Activations of channels: how strongly every channel of the CAM layer answers to every image. No metric reads them."""
+"""Channel activations of the CAM layer, for the similarity page. No metric reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heatproof.responses.base import Along, Array, Asking, Batch, Contents, Resp
 
 
 class Channels(Response):
-    """The strongest activation of each channel anywhere in an image."""
+    """Maximal activation of each channel over the positions of an image."""
 
     kind = "channels"
     rule = "channels"
@@ -28,7 +28,7 @@ class Channels(Response):
         return True
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return how large its store is, from the first image; a gap where no layer has channels on a grid."""
+        """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
         if not session.facts["cam_layer"]:
             return Contents({"channel": 1}, gap=session.facts["cam_reason"])
         images = import_module("heatproof.models.network").normalise(

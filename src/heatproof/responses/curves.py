@@ -1,4 +1,4 @@
-"""Response curves: what a network says along a perturbation sequence, filled with a baseline or imputed by ROAD."""
+"""Response curves along perturbation sequences, with a baseline or ROAD's imputation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAID = ("logit_label", "logit_predicted", "log_probability_label", "log_probabil
 
 @dataclass(frozen=True)
 class ResponseCurve:
-    """What a network said along one perturbation sequence of N images with S points.
+    """Outputs of a network along one perturbation sequence, for N images and S points.
 
     Attributes
     ----------
@@ -76,12 +76,12 @@ class ResponseCurve:
 
 
 class TwoTargets(MapResponse):
-    """A response along maps that reads two classes: the label, and the one predicted for the intact image."""
+    """Map response for two target classes: the label, and the class predicted for the intact image."""
 
     needs_intact = True
 
     def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Take the two targets apart, and lay the intact prediction beside every point."""
+        """Return the outputs of both targets as separate arrays, and the intact prediction."""
         assert batch.intact is not None
         apart = {
             f"{output}_{target}": arrays[output][:, :, index]
@@ -92,7 +92,7 @@ class TwoTargets(MapResponse):
         return {**apart, "predicted": arrays["predicted"], "intact": intact}
 
     def both(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Put the two targets together again: arrays (N, S, 2), and the classes (N, 2) that they are of."""
+        """Return arrays (N, S, 2) of both targets, and their classes (N, 2)."""
         arrays = {
             output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
             for output in ("logit", "log_probability")
@@ -101,7 +101,7 @@ class TwoTargets(MapResponse):
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
     def made_up_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
-        """Return logits (points,) of both targets, and other quantities, as the store of two images holds them."""
+        """Return logits (points,) of both targets and other quantities in the store's layout, for two images."""
         outputs = {"logit": logits, "log_probability": logits - 2}
         values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
         one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
@@ -109,7 +109,7 @@ class TwoTargets(MapResponse):
 
 
 class Curves(TwoTargets):
-    """Responses along one perturbation sequence, whose description are the settings."""
+    """Responses along one perturbation sequence; the settings describe the sequence."""
 
     kind = "curves"
     # The totals and pixels are those of the whole map: the same at every point.
@@ -117,13 +117,13 @@ class Curves(TwoTargets):
 
     @property
     def executors(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What runs it; the code of ROAD is no part of what other sequences depend on."""
+        """Modules that run the sequence; ROAD's code is only a dependency of ROAD's sequences."""
         road = self.settings["imputation"] == "road"
         return ("heatproof.perturbation.curves", *(("heatproof.perturbation.road",) if road else ()))
 
     @property
     def words(self) -> list[str]:
-        """Mode, order, and what fills."""
+        """Mode, order and fill of the sequence."""
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
         fill = "road" if settings["imputation"] == "road" else settings["baseline"]
@@ -131,7 +131,7 @@ class Curves(TwoTargets):
 
     @property
     def explains(self) -> bool:  # type: ignore[override]
-        """Whether the map is made anew before every step."""
+        """Whether the map is recomputed before every step."""
         return bool(self.settings["update"])
 
     @cached_property
@@ -143,7 +143,7 @@ class Curves(TwoTargets):
     def from_options(
         cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
-        """Return a response for each of the metric's sequences, held against the sizes of the images."""
+        """Return a response for each of the metric's sequences, checked against the image sizes."""
         sequences: Mapping[str, Perturbation] = asks(**own_options(asks, options))
         for sequence in sequences.values():
             for size in sizes:
@@ -157,7 +157,7 @@ class Curves(TwoTargets):
         return self.sequence.points(*size)
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Ask along the sequence: what is said at every point, and how much of the map has changed."""
+        """Run the network along the sequence: outputs at each point, and the changed share of the map."""
         arrays = yield partial(
             import_module("heatproof.perturbation.curves").response_curves,
             session.query(batch, batch.targets),
@@ -175,7 +175,7 @@ class Curves(TwoTargets):
         return {**self.outputs(batch, arrays), **of_maps}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
-        """Return the curve that metrics read."""
+        """Return the response curve."""
         arrays, classes = self.both(quantities, images)
         arrays["changed"] = quantities["changed"].astype(np.int64)
         arrays |= {name: quantities[name] for name in ("magnitude", "positive")}
@@ -183,7 +183,7 @@ class Curves(TwoTargets):
         return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]))
 
     def points_of(self, other: Response) -> list[int] | None:
-        """Return where this curve has the fractions of another; a map that is updated at other points is another."""
+        """Return the indices of another curve's fractions; None for updated maps with other points."""
         requested, known = other.settings.get("fractions"), self.settings.get("fractions")
         if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
             return None
@@ -192,11 +192,11 @@ class Curves(TwoTargets):
 
     @property
     def fineness(self) -> int:
-        """How many fractions there are."""
+        """Number of fractions."""
         return len(self.settings.get("fractions") or ())
 
     def made_up(self, size: tuple[int, int]) -> Arrays:
-        """Return a straight line between the image and what fills it."""
+        """Return a straight line between the outputs of the image and of its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
             units = pixels if sequence.grid is None else sequence.grid**2

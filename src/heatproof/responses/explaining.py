@@ -1,4 +1,4 @@
-"""Maps of changed images: for responses that explain again what they have perturbed."""
+"""Recompute maps of perturbed images, for responses that need them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def method_maps(
     batch: Batch,
     session: Session,
 ) -> Explain:
-    """Return a function from images and targets to the maps of one method.
+    """Return a function from images and targets to maps of one method.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Maps of slightly changed images: how far an explanation moves."""
+"""Response of max-sensitivity: relative changes of maps under small image noise."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def change_options(
     samples: Count = 10,
     norm: Annotated[float, Bounds(least=1)] = 2.0,
 ) -> None:
-    """Take the options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
+    """Options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
 
 
 class Explanations(MapResponse):
-    """The largest relative change of a map among random changes of its image."""
+    """Largest relative change of a map under random changes of its image."""
 
     kind = "explanations"
     argument = "changes"
@@ -36,7 +36,7 @@ class Explanations(MapResponse):
         return 1
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Explain the changed images, and return how far maps move."""
+        """Explain the changed images, and return the relative changes of the maps."""
         changes, _ = yield partial(
             import_module("heatproof.perturbation.sensitivity").max_sensitivity,
             explain,
@@ -57,5 +57,5 @@ class Explanations(MapResponse):
         return np.where(change < 0, np.nan, change)
 
     def lacks(self, session: Session) -> str | None:
-        """Return that an explainer is missing, where it is."""
+        """Return that the argument `explain` is missing, if it is."""
         return "`explain`, which makes maps of changed images" if session.explain is None else None

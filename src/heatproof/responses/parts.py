@@ -1,4 +1,4 @@
-"""Importance of parts: what a network says of every image, intact and without one part of its object.
+"""Part responses: outputs of a network for each image, intact and without each part of its object.
 
 What the network loses without a part is the part's true importance for it, as long as such images lie in the data's
 domain. The masks are stored beside it, because a metric opens no dataset.
@@ -35,7 +35,7 @@ def part_options(
     drops: np.ndarray | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Take what `heatproof.evaluate` has to be told of the parts, and which output of the model is read.
+    """Options of part responses: masks and images without parts, for `heatproof.evaluate`, and the output.
 
     In the workflow, masks and images without a part come from the dataset.
     """
@@ -61,7 +61,7 @@ class Parts(NetworkResponse):
     executors = ("heatproof.perturbation.parts",)
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return how large its store is, after a look at the first image.
+        """Return the dimensions of the store, from the first image.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Parts(NetworkResponse):
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Return the responses, the importance of each part, and the masks; or the drops that the caller gives."""
+        """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
         if session.dataset is None:
             given = {name: _array(session.given[name]) for name in ("masks", "drops")}
             masks, removed = given["masks"], session.given["removed"]
@@ -108,7 +108,7 @@ class Parts(NetworkResponse):
         return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:
-        """Return the array that has the output, and the masks."""
+        """Return the names of the output's array and of the masks."""
         return [*super().needed(output), "mask"]
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Parts(NetworkResponse):
         return {"masks": arrays["mask"].astype(bool)}
 
     def lacks(self, session: Session) -> str | None:
-        """Return what is missing of masks, and either images without parts or drops."""
+        """Return which of masks and images without parts (or drops) are missing."""
         given = session.given
         if given["masks"] is not None and (given["drops"] is None) != (given["removed"] is None):
             return None

@@ -1,4 +1,4 @@
-"""Patch drops: what a network says of every image, intact and with each patch of a grid deleted."""
+"""Patch drops: outputs of a network for each image, intact and with each patch of a grid deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def patch_options(
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Take the patches, what fills them, and which output of the network is read; left out, as in finetuning."""
+    """Options of patch drops: grid, baseline and output; grid and baseline default to the finetuning's."""
 
 
 class Patches(NetworkResponse):
@@ -61,7 +61,7 @@ class Patches(NetworkResponse):
     def from_options(
         cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
-        """Return the patch drops; whether the grid may cut off borders is an option of the metric."""
+        """Return the patch drops; the metric's option `truncate` allows grids that cut off borders."""
         settings = {key: options[key] for key in ("grid", "baseline")}
         settings |= {key: options[key] for key in ("baseline_options", "truncate") if options.get(key)}
         return {cls.argument: cls(settings)}
@@ -72,7 +72,7 @@ class Patches(NetworkResponse):
         return self.settings["grid"] ** 2 + 1
 
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Ask of the images without each of their patches."""
+        """Run the network on each image without each patch."""
         run = import_module("heatproof.perturbation.patches").patch_responses
         return (yield partial(run, session.query(batch), **self.settings))
 

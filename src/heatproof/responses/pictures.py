@@ -1,4 +1,4 @@
-"""Pictures of growing information: what a network says of an image of which the most salient pixels alone are known."""
+"""Response of SIC and AIC: outputs for pictures that keep only the most salient pixels."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def picture_options(
     masks: Literal["rank", "quantile"] = "rank",
     random_mask: np.ndarray | None = None,
 ) -> None:
-    """Take the options of `heatproof.perturbation.pic.pic_responses`."""
+    """Options of `heatproof.perturbation.pic.pic_responses`."""
 
 
 class Pictures(TwoTargets):
-    """Responses to pictures, and how large those are as files."""
+    """Outputs and entropies of pictures with increasing information."""
 
     kind = "pictures"
     argument = "pictures"
@@ -41,7 +41,7 @@ class Pictures(TwoTargets):
 
     @classmethod
     def check(cls, options: Options) -> None:
-        """Refuse thresholds that do not rise."""
+        """Check that thresholds increase."""
         shares = options["thresholds"]
         if shares is not None and not (
             len(shares) and all(0 < share <= 1 for share in shares) and list(shares) == sorted(set(shares))
@@ -49,7 +49,7 @@ class Pictures(TwoTargets):
             raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(shares)} is not.")
 
     def environment(self) -> dict[str, str]:
-        """Return the encoder: entropies are sizes of files, and another one makes other numbers."""
+        """Return the encoder, because entropies are file sizes that depend on it."""
         return {"encoder": import_module("heatproof.perturbation.pic").encoder()}
 
     def points(self, size: tuple[int, int]) -> int:
@@ -57,7 +57,7 @@ class Pictures(TwoTargets):
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Ask of the pictures: what is said of each, and its entropy in bytes."""
+        """Run the network on the pictures: outputs, and entropies in bytes."""
         pic = import_module("heatproof.perturbation.pic")
         channels = batch.images.shape[1]
         scale = {"mean": [0.0] * channels, "std": [1.0] * channels}

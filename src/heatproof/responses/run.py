@@ -1,4 +1,4 @@
-"""The stage that caches responses: what a network says of the evaluation images, however they are perturbed.
+"""Stage `respond`: compute and cache the responses of networks to perturbed evaluation images.
 
 One job makes a shard of one response. A response along maps has a store for each explainer of the job, with its methods
 as a dimension, so that a method that is added later computes its own share and no more; images are read, and run
@@ -37,7 +37,7 @@ TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision")
 
 @dataclass
 class Work:
-    """A shard in the making: of a network, or along the maps of one explainer, which lie in a store."""
+    """A shard to compute: of a network response, or of a map response of one explainer."""
 
     piece: Shard
     explainer: str
@@ -47,19 +47,19 @@ class Work:
 
     @property
     def todo(self) -> bool:
-        """Whether an image is missing that there can be."""
+        """Whether images of the shard are missing."""
         start, stop = self.piece.missing()
         return self.gap is None and start < stop
 
     def along(self, low: int, high: int) -> Along | None:
-        """Return the maps of images [low, high), where it goes along maps."""
+        """Return the maps of images [low, high) for a map response, else None."""
         if self.maps is None:
             return None
         return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
 
 
 def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
-    """Make one shard of a response, adding to what the shard holds already.
+    """Compute one shard of a response; images already in the shard are kept.
 
     What does not apply, to the network or to the images, is published as a gap with its reason.
 

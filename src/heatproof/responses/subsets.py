@@ -1,4 +1,4 @@
-"""Random subsets: what a network says of every image, intact and without random subsets of its pixels."""
+"""Subset responses: outputs of a network for each image, intact and without random subsets of pixels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def subset_options(
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Take the options of `heatproof.subsets.subset_masks` and of the responses."""
+    """Options of `heatproof.subsets.subset_masks`, and of the responses."""
 
 
 class Subsets(NetworkResponse):
@@ -35,11 +35,11 @@ class Subsets(NetworkResponse):
 
     @classmethod
     def check(cls, options: Options) -> None:
-        """Try to draw the subsets."""
+        """Check the options by drawing subsets."""
         subset_masks(["image"], 32, 32, options["sizes"], options["samples"], 0)
 
     def masks(self, ids: Sequence[str], size: tuple[int, int], seed: int) -> SubsetMasks:
-        """Return the subsets of images of this height and width, not drawn yet."""
+        """Return the lazily drawn subsets for images of this height and width."""
         return subset_masks(ids, *size, self.settings["sizes"], self.settings["samples"], seed)
 
     @property
@@ -48,7 +48,7 @@ class Subsets(NetworkResponse):
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Ask of the images without each of their subsets."""
+        """Run the network on each image without each subset."""
         height, width = batch.images.shape[-2:]
         return (
             yield partial(
@@ -61,7 +61,7 @@ class Subsets(NetworkResponse):
         )
 
     def at_once(self, shard_size: int) -> int | None:
-        """Return a few: the masks of each image are drawn once for all methods."""
+        """Return a small number, because masks of each image are drawn once for all methods and need memory."""
         return IMAGES_AT_ONCE
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
