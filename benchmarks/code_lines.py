@@ -21,8 +21,8 @@ from pathlib import Path
 PACKAGE = "src/heatproof"
 # A path counts in the group that names it or the nearest folder above it; what is missing in a layout counts nothing.
 GROUPS = {
-    "plan": ["plan"],
-    "stages": ["stages", "responses", "perturbation/drops.py", "metrics/score.py", "metrics/stored.py"],
+    "plan": ["plan", "options.py"],
+    "stages": ["stages", "responses", "perturbation/patches.py", "metrics/score.py", "metrics/stored.py"],
     "report": ["report"],
     "estimate": ["estimate", "workflow/estimate", "workflow/estimate.py"],
     "store": [
@@ -66,6 +66,7 @@ LIBRARY = [
     "training",
     "__init__.py",
     "_study.py",
+    "batches.py",
     "bounds.py",
     "errors.py",
     "geometry.py",

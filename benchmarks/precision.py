@@ -16,7 +16,7 @@ from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
 from heatproof.metrics.arrays import patch_sums, spearman_rows
-from heatproof.models.precision import set_precision
+from heatproof.models.network import set_precision
 from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses
 

@@ -11,7 +11,7 @@ import torchcam.methods
 from applicable import LONG
 from torch.nn.functional import interpolate
 
-from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._batches import draw_uniform_images
 from heatproof.attribution.noise import _add_noise
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.randomness import derive_seed

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._batches import draw_uniform_images
 from heatproof.attribution.gradient import multiply_by_gradient
 from heatproof.attribution.noise import _add_noise
 from heatproof.attribution.registry import EXPLAINERS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._batches import draw_uniform_images
 from heatproof.attribution.perturbation import _masks
 from heatproof.attribution.registry import EXPLAINERS
 

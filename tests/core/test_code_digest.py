@@ -40,7 +40,8 @@ def copy_to(folder: Path) -> Path:
         "from typing import TYPE_CHECKING\n"
         "from userland import other\n"
         "if TYPE_CHECKING:\n    from heatproof.data import digits\n"
-        "def explain(explained):\n    from heatproof.attribution._draws import draw_per_image\n    return {'mine': 1}\n"
+        "def explain(explained):\n"
+        "    from heatproof.attribution._batches import draw_per_image\n    return {'mine': 1}\n"
     )
     return folder
 

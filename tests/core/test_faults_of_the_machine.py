@@ -14,8 +14,8 @@ from jobs import job_process
 from heatproof import cli, store, workflow
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
-from heatproof.metrics.scored import read_parquet
 from heatproof.models.network import load_weights, save_weights
+from heatproof.ranking.per_image import read_parquet
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, write_text, written_aside
 
 SAID = {

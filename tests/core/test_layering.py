@@ -14,13 +14,13 @@ ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
     "randomness",
-    "progress",
+    "batches",
     "registry",
     "provenance",
     "grids",
     "sequences",
     "subsets",
-    "bounds",
+    "options",
     "store",
     "manifest",
 }
@@ -28,14 +28,14 @@ BASE = {
 ALLOWED = {
     "errors": set(),
     "randomness": set(),
-    "progress": set(),
+    "batches": set(),
     "provenance": set(),
     "registry": {"errors"},
     "figures": {"registry"},
     "grids": {"errors"},
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
-    "bounds": set(),
+    "options": {"errors", "registry"},
     "store": {"errors"},
     "manifest": {"errors", "provenance", "store"},
     "config": {"errors", "registry"},
@@ -56,7 +56,7 @@ ALLOWED = {
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "figures", "metrics", "ranking", "config", "plan"},
     # Published claims, tested on scores alone.
-    "claims": BASE | {"metrics", "responses"},
+    "claims": BASE | {"metrics", "ranking", "responses"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"manifest", "provenance", "plan"},
     "accept": {"adopt", "manifest", "shards", "plan", "provenance"},

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from heatproof import progress
+from heatproof import batches
 
 
 class Clock:
@@ -19,15 +19,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(batches, "time", clock)
     return clock
 
 
 @pytest.mark.parametrize("kind", [list, iter])
 def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.progress")
+    caplog.set_level(logging.INFO, "heatproof.batches")
     seen = []
-    for item in progress.track(kind(range(8)), "maps", unit="batch", total=8):
+    for item in batches.track(kind(range(8)), "maps", unit="batch", total=8):
         seen.append(item)
         clock.now += 4
     assert seen == list(range(8))
@@ -39,16 +39,16 @@ def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, capl
 
 
 def test_without_a_length_there_is_no_time_left(clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.progress")
-    for _ in progress.track(iter(range(3)), "maps"):
+    caplog.set_level(logging.INFO, "heatproof.batches")
+    for _ in batches.track(iter(range(3)), "maps"):
         clock.now += 11
     assert caplog.messages[0] == "maps: 1 it, 0.09 it/s"
 
 
 def test_an_error_passes_and_nothing_is_said_to_be_done(clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.progress")
+    caplog.set_level(logging.INFO, "heatproof.batches")
     with pytest.raises(ZeroDivisionError):
-        list(progress.track((1 / number for number in (1, 0)), "maps"))
+        list(batches.track((1 / number for number in (1, 0)), "maps"))
     assert caplog.messages == []
 
 
@@ -56,5 +56,5 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
-    assert list(progress.track([5, 6], "maps", unit="batch")) == [5, 6]
+    assert list(batches.track([5, 6], "maps", unit="batch")) == [5, 6]
     assert "maps" in terminal.getvalue()

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from heatproof.data.prefetch import prefetch
+from heatproof.batches import prefetch
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.models.precision import PRECISIONS, set_precision
+from heatproof.models.network import PRECISIONS, set_precision
 from heatproof.models.registry import ARCHITECTURES
 
 CPU = torch.device("cpu")

@@ -95,7 +95,11 @@ def test_the_head_is_what_follows_from_the_number_of_classes():
     assert find_head(VGG) == HEAD
     timm = {"architecture": "timm_model", "module": "heatproof.models.published", "options": {"name": "resnet18"}}
     assert find_head(timm) == {"fc.weight", "fc.bias"}
-    bcos = {"architecture": "cifar_bcos_resnet20", "module": "heatproof.models.bcos", "options": {"width": 4}}
+    bcos = {
+        "architecture": "cifar_bcos_resnet20",
+        "module": "heatproof.models.self_explaining",
+        "options": {"width": 4},
+    }
     assert find_head(bcos) == {"classifier.weight"}
 
 

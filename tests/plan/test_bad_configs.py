@@ -295,7 +295,7 @@ def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
     from heatproof.models.network import build_network
 
     monkeypatch.chdir(tmp_path)
-    spec = {"architecture": "small_vit", "module": "heatproof.models.vit", "options": {}}
+    spec = {"architecture": "small_vit", "module": "heatproof.models.published", "options": {}}
     torch.save(build_network(spec, 10).state_dict(), tmp_path / "m.pt")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"models": [{"m": {**VIT, "checkpoint": "m.pt"}}]}))
     assert "is sound" in check_config("c.yaml")

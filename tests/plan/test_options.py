@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional, Sequence
 
 import torch
-from heatproof.bounds import Bounds
+from heatproof.options import Bounds
 from heatproof.data.digits import digits
 
 if TYPE_CHECKING:

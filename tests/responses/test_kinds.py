@@ -19,8 +19,8 @@ from heatproof.responses.base import (
     response_of,
     serving,
 )
-from heatproof.responses.channels import Channels
 from heatproof.responses.curves import Curves, ResponseCurve
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.sequences import Perturbation
 

@@ -178,7 +178,7 @@ def test_explainer_code(project):
 
 def test_helper_code(project):
     """An edit of what one explainer imports makes passes for that one, also where another's job is the same."""
-    helper = "src/heatproof/attribution/_quadrature.py"
+    helper = "src/heatproof/attribution/gradient.py"
     before = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
     project.edit(helper, "Any\n", "Any\n\nEDITED = True\n")
     assert project.ran() == {"attribute": 2, **RESCORED}

@@ -1,13 +1,14 @@
-"""What the families share: cutting a batch into network passes, in which no image is alone."""
+"""What the families share: cutting a batch into network passes, random draws per image, and captum's quadrature."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import Explained
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:
     import torch
@@ -75,3 +76,70 @@ def require(condition: bool, sentence: str) -> None:
     """Raise a `HeatproofError` with this sentence unless the condition holds."""
     if not condition:
         raise HeatproofError(sentence)
+
+
+def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
+    """Return one draw for each image, stacked along a new first axis, as the images in device and dtype."""
+    import torch
+
+    drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
+    return torch.stack(drawn).to(explained.images)
+
+
+def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
+    """Return one image (C, H, W) for each image, every value uniform in [low, high).
+
+    Raises
+    ------
+    HeatproofError
+        If `low` is not below `high`.
+    """
+    import torch
+
+    require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
+
+    def draw(generator: torch.Generator) -> torch.Tensor:
+        return torch.rand(explained.images.shape[1:], generator=generator) * (high - low) + low
+
+    return draw_per_image(explained, purpose, draw)
+
+
+def take_background(explained: Explained, count: int) -> torch.Tensor:
+    """Return `count` training images (count, C, H, W), the same for every batch, as the images in device and dtype.
+
+    Raises
+    ------
+    NotApplicable
+        If there are no training images.
+    HeatproofError
+        If there are fewer than `count`.
+    """
+    if explained.background is None:
+        raise NotApplicable("its baselines are training images, and there are none here")
+    return explained.background(count).to(explained.images)
+
+
+# Largest share of an output's change that a map may miss: with few steps on a kinked path it is some percent, and where
+# it is more than the whole, a map of zeros would be nearer to the sum that is asked for.
+LARGEST_ERROR = 1.0
+
+
+def quadrature(part: Explained, steps: int) -> dict[str, Any]:
+    """Return the arguments of captum's `IntegratedGradients.attribute` after the images and the baselines.
+
+    Raises
+    ------
+    HeatproofError
+        If `steps` is below 1.
+    """
+    require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
+    return {"target": part.targets, "n_steps": steps, "internal_batch_size": part.batch_size}
+
+
+def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
+    """Note by how much the sums of maps (N, C, H, W) miss the outputs' change (N, K), as a share of its largest."""
+    import torch
+
+    missed = (maps.sum((1, 2, 3)) - change.gather(1, part.targets[:, None])[:, 0]).abs()
+    share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
+    part.note("completeness_error", share, LARGEST_ERROR, mean=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._batches import leaf, never_alone, parts, require
-from heatproof.attribution._draws import draw_per_image
+from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
+from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

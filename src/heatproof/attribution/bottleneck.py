@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from heatproof.attribution._batches import never_alone, parts, require
-from heatproof.attribution._draws import draw_per_image, take_background
+from heatproof.attribution._batches import draw_per_image, never_alone, parts, require, take_background
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
+from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import accompany, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
+from heatproof.options import Bounds, Count
 from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import leaf, parts, require
-from heatproof.attribution._draws import take_background
+from heatproof.attribution._batches import leaf, parts, require, take_background
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Count
 from heatproof.errors import NotApplicable
+from heatproof.options import Count
 
 if TYPE_CHECKING:
     import torch

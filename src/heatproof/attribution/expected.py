@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._batches import leaf, never_alone, parts, require
-from heatproof.attribution._draws import draw_per_image, take_background
+from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

@@ -14,14 +14,13 @@ import torch
 
 from heatproof.attribution.applicability import IMAGES, for_manifest, hold, read_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
-from heatproof.data.prefetch import READING, prefetch
+from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
-from heatproof.progress import track
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
 from heatproof.shards import Origin, Shard, open_shard

@@ -12,11 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._batches import leaf, never_alone, parts, require
-from heatproof.attribution._draws import draw_per_image
-from heatproof.attribution._quadrature import note_completeness, quadrature
+from heatproof.attribution._batches import (
+    draw_per_image,
+    leaf,
+    never_alone,
+    note_completeness,
+    parts,
+    quadrature,
+    require,
+)
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

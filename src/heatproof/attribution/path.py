@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._batches import never_alone, parts, require
-from heatproof.attribution._draws import draw_uniform_images
-from heatproof.attribution._quadrature import note_completeness, quadrature
+from heatproof.attribution._batches import (
+    draw_uniform_images,
+    never_alone,
+    note_completeness,
+    parts,
+    quadrature,
+    require,
+)
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._batches import never_alone, require
-from heatproof.attribution._draws import draw_uniform_images
+from heatproof.attribution._batches import draw_uniform_images, never_alone, require
 from heatproof.attribution._superpixels import cut_grid
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 from heatproof.randomness import torch_generator
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._draws import draw_per_image
+from heatproof.attribution._batches import draw_per_image
 from heatproof.attribution.registry import Explained, explainer
 
 if TYPE_CHECKING:

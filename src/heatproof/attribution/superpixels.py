@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 from heatproof.randomness import derive_seed
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.manifest import publish_tables, verified
 from heatproof.metrics.bootstrap import interval
-from heatproof.metrics.scored import read_scores
+from heatproof.ranking.per_image import read_scores
 from heatproof.store import write_table
 
 log = logging.getLogger(__name__)

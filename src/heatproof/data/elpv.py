@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from heatproof.bounds import Bounds, Count
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.options import Bounds, Count
 
 NAMES = {
     "defective": ("functional", "defective"),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.bounds import Count
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.options import Count
 
 
 @dataset("food101", size=None)

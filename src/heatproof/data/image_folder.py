@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from heatproof.bounds import Count
 from heatproof.data.lazy import LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
@@ -17,6 +16,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.options import Count
 
 HELD_OUT = ("test", "val", "valid", "validation")
 

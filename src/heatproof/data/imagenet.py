@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.bounds import Count
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
@@ -22,6 +21,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.options import Count
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"

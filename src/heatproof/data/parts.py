@@ -8,9 +8,9 @@ from typing import Annotated
 
 import numpy as np
 
-from heatproof.bounds import Bounds, Count
 from heatproof.data._creatures import NAMES, VARIANTS, VARIANTS_EACH, Creature
 from heatproof.data.registry import Split, dataset
+from heatproof.options import Bounds, Count
 from heatproof.randomness import numpy_generator
 
 MOST_CLASSES = 50

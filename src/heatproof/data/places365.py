@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.bounds import Count
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.options import Count
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 

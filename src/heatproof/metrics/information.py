@@ -13,8 +13,8 @@ from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.responses.curves import TARGETS
 from heatproof.responses.explanations import Explanations
+from heatproof.responses.network import Subsets
 from heatproof.responses.pictures import Pictures
-from heatproof.responses.subsets import Subsets
 from heatproof.subsets import SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.metrics.registry import Result, metric
+from heatproof.options import Count
 from heatproof.responses.base import (
     Along,
     Arrays,

@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.models.precision import set_precision
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
 from heatproof.store import written_aside
@@ -171,3 +170,46 @@ def normalise(images: np.ndarray, facts: Mapping[str, Any]) -> torch.Tensor:
         )
     mean, std = (torch.tensor(facts[key], dtype=torch.float32)[:, None, None] for key in ("mean", "std"))
     return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+def set_precision(network: torch.nn.Module, precision: str, device: torch.device) -> torch.nn.Module:
+    """Make a network compute with fewer bits, its weights, inputs, outputs and gradients of inputs staying float32.
+
+    The network is changed in place, so that its layers keep their names for CAMs and hooks.
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits.
+    precision
+        ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which changes nothing on
+        other devices; or ``bfloat16``, PyTorch's autocast with 7 bits of mantissa.
+    device
+        Where the network is.
+
+    Returns
+    -------
+    torch.nn.Module
+        The network.
+    """
+    if precision == "tf32":
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = True
+    elif precision == "bfloat16":
+        kind = type(network)
+        # A class, and not a function in the instance, which a copy of the network would share with it.
+        network.__class__ = type(kind.__name__, (_Lower, kind), {"__module__": kind.__module__})
+    return network
+
+
+class _Lower(torch.nn.Module):
+    """Runs the class after it under autocast."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        device = next(self.parameters()).device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            said = super().forward(*inputs, **named)
+        return said.float() if isinstance(said, torch.Tensor) else said

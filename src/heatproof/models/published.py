@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.options import Count
 from heatproof.registry import nearest
 
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -144,3 +144,13 @@ def timm_model(num_classes: int, *, name: str, size: Count | None = None) -> Any
     from heatproof.models._published import build_timm
 
     return build_timm(name, num_classes, size)
+
+
+@architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"), Design("vit", batch_norm=False))
+def small_vit(
+    num_classes: int, *, size: Count = 32, patch: Count = 4, dim: Count = 48, depth: Count = 4, heads: Count = 3
+) -> Any:
+    """Vision transformer (timm) with a class token; the tokens that its last block reads are tapped as a grid."""
+    from heatproof.models._published import build_vit
+
+    return build_vit(num_classes, size=size, patch=patch, dim=dim, depth=depth, heads=heads)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatproof.bounds import Count
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.options import Count
 
 FACTS = InputFacts(cam_layer="features")
 

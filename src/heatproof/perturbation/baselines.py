@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from heatproof.bounds import Bounds, Count
 from heatproof.errors import HeatproofError
+from heatproof.options import Bounds, Count
 from heatproof.randomness import torch_generator
 from heatproof.registry import look_up
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.batches import track
 from heatproof.data.registry import Dataset
-from heatproof.progress import track
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heatproof.plan import paths
 from heatproof.plan.case import Network
 from heatproof.plan.graph import Made, Product, Wildcards, stage
-from heatproof.responses.channels import Channels
+from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.plan.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.responses.base import Reading, Response, ScoredImages, keyword_defaults
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from heatproof.responses.base import MapResponse, NetworkResponse, Response
-from heatproof.responses.channels import Channels
+from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
 

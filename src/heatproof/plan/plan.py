@@ -32,7 +32,7 @@ from heatproof.plan.paths import (
 from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
-from heatproof.responses.channels import Channels
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.

@@ -18,8 +18,8 @@ from heatproof.plan.comparisons import all_comparisons, compared_cases, factors,
 from heatproof.plan.graph import Made, Product, Wildcards, stage
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
-from heatproof.responses.channels import Channels
 from heatproof.responses.curves import Curves
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 MONTAGE_IMAGES = 4

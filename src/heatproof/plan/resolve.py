@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import TIMM_LAYERS, TORCHVISION_LAYERS
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
-from heatproof.plan.options import check_defaults, check_options, module_of
+from heatproof.options import check_defaults, check_options, module_of
 from heatproof.registry import import_callable, is_reference, look_up
 
 SCHEMES = ("https://", "http://", "file://")

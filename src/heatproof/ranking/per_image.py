@@ -1,14 +1,14 @@
-"""Scores of methods image by image, out of a tidy table."""
+"""Scores of methods image by image: the files of a run, and tidy tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
 
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from heatproof.manifest import verified
 
 CASE = ("dataset", "model", "weights", "metric")
 NEEDED = ("method", "image", "score", "higher_is_better")
@@ -56,3 +56,37 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
             )
         scores = rows.pivot(index="image", columns="method", values="score").astype(float)
         yield case, scores if directions[0] else -scores
+
+
+Place = tuple[str, str, str, str]
+
+
+def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read a file of scores.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, or has not the bytes that its manifest says.
+    """
+    return pd.read_parquet(verified(path), columns=columns)
+
+
+def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:
+    """Return the (dataset, model, weights, metric) of every case, their files, and the scores of all.
+
+    Parameters
+    ----------
+    spec
+        Has the pattern of paths ``scores``, and ``cases``: dataset to model to weights to the names of metrics.
+    """
+    places = [
+        (dataset, model, weights, metric)
+        for dataset, models in spec["cases"].items()
+        for model, of_weights in models.items()
+        for weights, metrics in of_weights.items()
+        for metric in metrics
+    ]
+    names = ("dataset", "model", "weights", "metric")
+    files = [spec["scores"].format(**dict(zip(names, place, strict=True))) for place in places]
+    return places, files, pd.concat([read_parquet(path) for path in files], ignore_index=True)

@@ -18,8 +18,8 @@ from PIL import Image
 
 from heatproof.data.registry import Dataset
 from heatproof.manifest import read_shard
-from heatproof.metrics.scored import read_parquet
 from heatproof.plan import paths
+from heatproof.ranking.per_image import read_parquet
 from heatproof.store import read
 
 COLOURS = "RdBu_r"

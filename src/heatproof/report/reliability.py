@@ -13,9 +13,8 @@ from matplotlib.lines import Line2D
 from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.scored import read_scores
 from heatproof.plan import paths
-from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.per_image import cases_of, read_scores
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table

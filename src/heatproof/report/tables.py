@@ -12,10 +12,10 @@ import pandas as pd
 from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.scored import read_parquet, read_scores
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.ranking.meta_rank import meta_rank_table
+from heatproof.ranking.per_image import read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
 from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.store import read

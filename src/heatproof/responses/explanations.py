@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from heatproof.bounds import Bounds, Count
+from heatproof.options import Bounds, Count
 from heatproof.responses.base import Arrays, Asking, Batch, Explain, MapResponse, ScoredImages, Session
 
 

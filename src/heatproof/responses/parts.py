@@ -58,7 +58,7 @@ class Parts(NetworkResponse):
     }
     in_memory = ("masks", "removed", "drops")
     options = staticmethod(part_options)
-    executors = ("heatproof.perturbation.parts",)
+    executors = ("heatproof.perturbation.patches",)
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return how large its store is, after a look at the first image.
@@ -98,12 +98,12 @@ class Parts(NetworkResponse):
             removed = import_module("torch").as_tensor(removed)
         else:
             place = ("evaluation", batch.first, batch.first + len(batch.ids))
-            with import_module("heatproof.data.prefetch").READING:
+            with import_module("heatproof.batches").READING:
                 removed, masks = session.dataset.without_part(*place), session.dataset.part_masks(*place)
             flat = removed.reshape(-1, *removed.shape[2:])
             normalise = import_module("heatproof.models.network").normalise
             removed = normalise(flat, session.facts).reshape(removed.shape)
-        run = import_module("heatproof.perturbation.parts").part_responses
+        run = import_module("heatproof.perturbation.patches").part_responses
         said = yield partial(run, session.query(batch), removed)
         return {**said, "importance": said["logit"][:, :1] - said["logit"][:, 1:], "mask": masks}
 

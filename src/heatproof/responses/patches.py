@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
-from heatproof.bounds import Count
+from heatproof.options import Count
 from heatproof.responses.base import (
     Along,
     Array,

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from heatproof.bounds import Bounds
 from heatproof.errors import HeatproofError
+from heatproof.options import Bounds
 from heatproof.responses.base import Arrays, Asking, Batch, Explain, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from heatproof.data.prefetch import prefetch
+from heatproof.batches import prefetch, track
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
 from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.batching import carry_out, intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.progress import track
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
 from heatproof.shards import Origin, Shard, open_shard
 from heatproof.store import ArraySpec, read

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from heatproof.batches import track
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
-from heatproof.progress import track
 from heatproof.randomness import torch_generator
 from heatproof.training.checkpoint import Journal
 from heatproof.training.devices import Devices

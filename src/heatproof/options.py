@@ -1,8 +1,7 @@
-"""Options that a config gives to explainers, datasets and architectures, held against the functions that take them.
+"""Options of explainers, datasets, metrics and architectures: bounds of their values, and checks before work starts.
 
-What an option takes is said by its annotation, or else by the type of its default. An annotation that cannot be
-evaluated, as one of a name that is imported for type checking alone, or that is of a class of the user's own, leaves
-the value to the function.
+The annotation of an argument says what an option takes, or else the type of its default. Where an annotation cannot be
+evaluated (a name that is imported for type checking alone) or is a class of the user's own, the function itself checks.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import types
 from collections import abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from heatproof.bounds import Bounds
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
 
@@ -222,3 +221,37 @@ def _said(expected: Any) -> str:
     if origin in MAPPINGS:
         return "a mapping"
     return PLAIN.get(type(None) if origin is None else origin, getattr(origin, "__name__", str(origin)))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number has to lie, inside ``typing.Annotated``; None leaves a side open.
+
+    Attributes
+    ----------
+    least, most
+        Smallest and largest value, themselves allowed.
+    above, below
+        The same, themselves not allowed.
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Tell whether a number lies within."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = {"of at least": self.least, "above": self.above, "of at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
+
+
+Count = Annotated[int, Bounds(least=1)]

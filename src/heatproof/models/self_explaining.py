@@ -1,13 +1,13 @@
-"""B-cos networks: our own for 32-pixel images, and those of the package bcos."""
+"""Networks that explain themselves: BagNets and B-cos networks, ours and those of the package bcos."""
 
 from __future__ import annotations
 
 import importlib.util
 from typing import Any
 
-from heatproof.bounds import Count
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import Design, InputFacts, architecture
+from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.options import Count
 from heatproof.registry import look_up
 
 # B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
@@ -49,3 +49,19 @@ def bcos_model(num_classes: int, *, name: str) -> Any:
     from heatproof.models._bcos import build_packaged
 
     return build_packaged(name, num_classes)
+
+
+@architecture("cifar_bagnet", InputFacts(cam_layer="patches.7"), Design("bagnet"))
+def cifar_bagnet(num_classes: int, *, width: Count = 32) -> Any:
+    """BagNet whose logits are the mean over patches of 10 × 10 pixels (Brendel & Bethge 2019, section 2)."""
+    from heatproof.models._bagnet import CifarBagNet
+
+    return CifarBagNet(num_classes, width=width)
+
+
+@architecture("bagnet33", InputFacts(*IMAGENET, cam_layer="patches.19"), Design("bagnet"))
+def bagnet33(num_classes: int, *, width: Count = 64) -> Any:
+    """BagNet-33: the logits are the mean over patches of 33 × 33 pixels, 8 apart (Brendel & Bethge 2019, section 2)."""
+    from heatproof.models._bagnet import BagNet33
+
+    return BagNet33(num_classes, width=width)

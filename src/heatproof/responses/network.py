@@ -1,14 +1,29 @@
-"""Random subsets: what a network says of every image, intact and without random subsets of its pixels."""
+"""What a network answers without any map: images without random subsets of pixels, and activations of channels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from heatproof.bounds import Bounds
-from heatproof.responses.base import Along, Arrays, Asking, Batch, NetworkResponse, Options, ScoredImages, Session
+import numpy as np
+
+from heatproof.errors import NotApplicable
+from heatproof.options import Bounds
+from heatproof.responses.base import (
+    Along,
+    Array,
+    Arrays,
+    Asking,
+    Batch,
+    Contents,
+    NetworkResponse,
+    Options,
+    Response,
+    ScoredImages,
+    Session,
+)
 from heatproof.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
@@ -67,3 +82,39 @@ class Subsets(NetworkResponse):
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks, drawn again."""
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
+
+
+class Channels(Response):
+    """The strongest activation of each channel anywhere in an image."""
+
+    kind = "channels"
+    rule = "channels"
+    along_maps = False
+    holds: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
+    executors = ("heatproof.perturbation.channels",)
+
+    @property
+    def looks_inside(self) -> bool:
+        """Return True: a hook reads the layer."""
+        return True
+
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+        """Return how large its store is, from the first image; a gap where no layer has channels on a grid."""
+        if not session.facts["cam_layer"]:
+            return Contents({"channel": 1}, gap=session.facts["cam_reason"])
+        images = import_module("heatproof.models.network").normalise(
+            session.dataset.images("evaluation", 0, 1), session.facts
+        )
+        try:
+            return Contents({"channel": self._activations(session, images).shape[1]})
+        except NotApplicable as reason:
+            return Contents({"channel": 1}, gap=str(reason))
+
+    def _activations(self, session: Session, images: Any) -> np.ndarray:
+        read = import_module("heatproof.perturbation.channels").channel_activations
+        layer = f"network.{session.facts['cam_layer']}"
+        return read(session.network, images, layer, session.batch_size, device=session.device)
+
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Return the activations."""
+        return {"activation": (yield partial(self._activations, session, batch.images))}
