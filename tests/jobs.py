@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heatproof.files import write_json
+from heatproof.manifest import write_manifest
 from heatproof.provenance import digest
-from heatproof.store import write_json
+from heatproof.store import describe, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
@@ -58,3 +60,12 @@ def job_process(
         "cwd": folder,
         "env": {**os.environ, "HEATPROOF_MACHINE": json.dumps(runtime), "PYTHONPATH": path, **environment},
     }
+
+
+def write_listed(store, array, shard, start, values):
+    """Write a shard, with the manifest beside the store that lists every array's file of it."""
+    path = write_shard(store, array, shard, start, values)
+    listing = f"{str(store).removesuffix('.zarr')}.{shard}.json"
+    files = [file for file in Path(store).rglob(f"c/{shard}/**/*") if file.is_file()]
+    write_manifest(listing, sorted(files), spec_key="", key=describe(store)["attributes"]["key"])
+    return path

@@ -14,14 +14,18 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from heatproof.errors import HeatproofError
+from heatproof.files import refuse_links
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.provenance import file_digest
 
 LONG_AGO = 1_000_000_000
+# Files up to this many bytes are read as a whole at every start.
+SMALL = 2**20
 
 
-def adopt(graph: Graph, memory: str | Path = ".snakemake") -> None:
+def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
     """Set the times of results by what their manifests say.
 
     Parameters
@@ -32,21 +36,35 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> None:
         Snakemake's folder. Where it remembers no job, results that are not whole count as stale; else jobs that read
         them say so.
 
+    Returns
+    -------
+    list of str
+        A sentence for everything that is damaged. It counts as stale, so that a run that needs it makes it again.
+
     Raises
     ------
     HeatproofError
-        If results are of another version of heatproof; nothing is touched then.
+        If results are of another version of heatproof, or a folder of theirs is a symbolic link; nothing is touched
+        then.
     """
     metadata = Path(memory) / "metadata"
     remembers = metadata.is_dir() and any(metadata.iterdir())
     results = Results(graph, trust_times=remembers)
+    damaged: list[str] = []
     if not results.refuse_older():
-        return
+        return damaged
+    for folder in {os.path.dirname(file) for job in graph.jobs() for file in [*job.outputs, job.benchmark]}:
+        # Snakemake removes and writes below them.
+        refuse_links(folder)
     for job, rank in graph.ranks():
         # No earlier than all that is stale: an archive may have brought the times of 1970.
         newest = max([LONG_AGO * 10**9, *_times(job.inputs)])
         for product in job.products:
-            if results.is_current(job, product):
+            damage = results.damage(product)
+            if damage:
+                damaged.append(damage)
+                mark_stale(job, product, rank)
+            elif results.is_current(job, product):
                 if min(_times(product.files)) < newest:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product) or not remembers:
@@ -54,6 +72,7 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> None:
         # Snakemake counts it among the outputs, and it says nothing of them.
         if any(time < newest for time in _times([job.benchmark])):
             _set_times([job.benchmark], newest)
+    return damaged
 
 
 class Results:
@@ -105,6 +124,37 @@ class Results:
         stats = [(_stat(folder / facts["file"]), facts["bytes"]) for facts in recorded.get("files", ())]
         sizes_fit = all(stat and stat.st_size == size for stat, size in stats)
         return sizes_fit and all(map(_stat, product.files))
+
+    def damage(self, product: Product) -> str | None:
+        """Return a sentence on what is damaged of a product that is there; None where nothing is.
+
+        Small files are read as a whole, such as metadata and tables; of large ones, which whoever reads them checks, it
+        is the size.
+        """
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
+            return f"{product.manifest} is damaged." if os.path.lexists(product.manifest) else None
+        folder = Path(product.manifest).parent
+        for facts in recorded.get("files", ()):
+            file = folder / facts["file"]
+            stat = _stat(file)
+            if stat is None:
+                continue
+            if stat.st_size != facts["bytes"] or (stat.st_size <= SMALL and file_digest(file) != facts["sha256"]):
+                return f"{file} is damaged (its bytes are not those that were written)."
+        return self._store_damage(product, recorded) if product.images is not None else None
+
+    def _store_damage(self, product: Product, recorded: dict[str, Any]) -> str | None:
+        # Here, because zarr takes long to import, and without results nothing of it is needed.
+        from heatproof.store import open_store
+
+        store = product.manifest.rsplit(".", 2)[0] + ".zarr"
+        try:
+            key = open_store(store).attributes["key"]
+        except HeatproofError as error:
+            return str(error)
+        other = f"{store} and {product.manifest} are of different configs or code."
+        return None if key == recorded["key"] else other
 
     def read_the_same(self, job: Job, manifest: str) -> bool:
         """Tell whether what a job read has the bytes still that it had then."""

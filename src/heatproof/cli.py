@@ -121,14 +121,15 @@ def accept(configs: Sequence[str]) -> None:
     """Keep results of other code whose values are the same, and print what differs."""
     from heatproof.accept import report
     from heatproof.config import read_config
+    from heatproof.lock import hold_folder, let_go
     from heatproof.plan.graph import Graph
+    from heatproof.plan.paths import RESULTS
     from heatproof.plan.validate import make_plan
-    from heatproof.workflow import hold_folder
 
-    held = hold_folder(".snakemake")
+    held = hold_folder(RESULTS)
     plan = make_plan(read_config(*configs))
     print(report(Graph(plan), plan.runtime()))
-    held.close()
+    let_go(held)
 
 
 def estimate(configs: Sequence[str], **options: Any) -> None:

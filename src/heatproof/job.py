@@ -17,8 +17,9 @@ from typing import NoReturn
 import psutil
 
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
+from heatproof.files import read_json
+from heatproof.manifest import require_manifest
 from heatproof.registry import load_plugins
-from heatproof.store import read_json
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = read_json(path)
         if request is None:
             raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
+        for manifest, key in request.get("reads", {}).items():
+            if require_manifest(manifest).get("spec_key") != key:
+                raise HeatproofError(
+                    f"{manifest} is of another config or of other code than this run: run your snakemake command again."
+                )
         load_plugins(runtime.get("plugins", ()))
         stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()

@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json, refuse_links, write_json
 from heatproof.provenance import digest, file_digest, library_versions
-from heatproof.store import read_json, write_json
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
-FORMAT = 2
+FORMAT = 3
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
@@ -42,12 +42,22 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     value = read_json(path)
     if value is None or value.pop(SEAL, None) != digest(value):
         return None
+    if not all(map(_is_listed_inside, value.get("files", ()))):
+        return None
     if value.pop("format", 1) != FORMAT:
         raise HeatproofError(
             f"{path} was made by another version of heatproof, whose results this one does not read: move the results "
             "folder away, or go on with the version that made it."
         )
     return value
+
+
+def _is_listed_inside(facts: Any) -> bool:
+    """Tell whether a manifest's entry names a file of its own folder, or below it."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("file"), str):
+        return False
+    file = PurePosixPath(facts["file"])
+    return not file.is_absolute() and ".." not in file.parts
 
 
 def require_manifest(path: str | Path) -> dict[str, Any]:
@@ -87,20 +97,8 @@ def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
     return Path(path)
 
 
-def damages(paths: Iterable[str | Path]) -> list[str]:
-    """Return a sentence for each of these files that is there and damaged, for files that no stage reads."""
-    damaged = []
-    for path in paths:
-        try:
-            if os.path.exists(path):
-                verified(path)
-        except HeatproofError as error:
-            damaged.append(str(error))
-    return damaged
-
-
 def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str:
-    path = Path(path)
+    path = refuse_links(path)
     if not path.is_file():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     actual = file_digest(path)
@@ -169,7 +167,7 @@ def whole(path: str | Path, key: str) -> dict[str, Any] | None:
         return None
     for facts in recorded["files"]:
         file = Path(path).parent / facts["file"]
-        if not file.is_file() or file_digest(file) != facts["sha256"]:
+        if file.is_symlink() or not file.is_file() or file_digest(file) != facts["sha256"]:
             return None
     return recorded
 
@@ -193,7 +191,7 @@ def touch(path: str | Path) -> None:
     recorded = read_sealed(path) or {"files": []}
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in recorded["files"])]:
         if file.exists():
-            os.utime(file)
+            os.utime(refuse_links(file))
 
 
 def publish_tables(

@@ -21,8 +21,9 @@ import numpy as np
 from heatproof import manifest
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import written_aside
 from heatproof.provenance import library_versions
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, written_aside
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
 log = logging.getLogger(__name__)
 

@@ -3,21 +3,27 @@
 A store is one Zarr v3 group for the whole evaluation split: arrays over (``image``, …) cut in shards along the images,
 with image ids and labels as coordinates. A shard is one file, written aside and moved into place, so that jobs can make
 shards of one array at once and nobody ever reads half of one. Images that were not computed are NaN.
+
+Whatever is read is checked first, because a store can come from anywhere. The group's ``zarr.json`` has the digests of
+all metadata and coordinates, and one of itself; the manifests beside the store have those of the shards. Metadata must
+be what `ensure_metadata` writes: no other codec, type or version of Zarr is opened.
 """
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -25,15 +31,23 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.errors import HeatproofError, fault_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from heatproof.files import locked, read_bytes, refuse_links
+from heatproof.manifest import SEAL, require_manifest
+from heatproof.provenance import digest, file_digest
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
 # What equals the fill value must still be a file, or its loss could not be told from it. A setting, because
 # zarr.open_array does not heed its argument `config` for an array that is there.
 WRITE_ALL = {"array.write_empty_chunks": True}
+METADATA = "zarr.json"
+# What is opened: the types that heatproof writes, and what no store of it comes near.
+DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "string")
+GROUP = {"zarr_format": 3, "node_type": "group"}
+LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
+MOST_METADATA_BYTES, MOST_NAME_BYTES, MOST_LENGTH = 2**24, 2**12, 2**40
+# Stands in the index of a shard for a chunk that is not there.
+ABSENT = 2**64 - 1
 # As a target, because Snakemake does not make again what is missing behind tables that stand.
 TARGET = "run your snakemake command with this path as its target."
 
@@ -90,27 +104,28 @@ def shard_file(store: str | Path, array: str, shard: int, trailing: int) -> str:
 
 
 def ensure_metadata(store: str | Path, layout: Layout) -> None:
-    """Write the group's metadata and coordinates unless the same stand there already.
+    """Write the group's metadata and coordinates unless the same are there already, undamaged.
 
     Whichever job comes first writes them; all write the same bytes, file by file, each moved into place. When an array
     has another shape or cut than before, its old shards are removed, because they could be read as if they fitted.
     """
-    store = Path(store)
+    store = refuse_links(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    with _folder_beside(store, "") as aside, _lock(store.parent / f".{store.name}.lock"):
-        if _key(store) == layout.attributes["key"]:
-            return
-        new_folder = aside / "new"
+    with _folder_beside(store, "") as aside, locked(store.parent / f".{store.name}.lock"):
+        with suppress(HeatproofError):
+            if open_store(store).attributes["key"] == layout.attributes["key"]:
+                return
+        fresh_store = aside / "new"
         with zarr.config.set(WRITE_ALL):
-            _create(new_folder, layout)
+            _create(fresh_store, layout)
         for name in layout.arrays:
-            stands, fresh = store / name / "zarr.json", new_folder / name / "zarr.json"
-            if not stands.is_file() or stands.read_bytes() != fresh.read_bytes():
+            present, fresh = store / name / METADATA, fresh_store / name / METADATA
+            if not present.is_file() or present.read_bytes() != fresh.read_bytes():
                 shutil.rmtree(store / name, ignore_errors=True)
-        files = [path for path in new_folder.rglob("*") if path.is_file()]
+        files = [path for path in fresh_store.rglob("*") if path.is_file()]
         # The group's own metadata carry the key and come last: with them, the store stands.
-        for fresh in sorted(files, key=lambda path: (path.parent == new_folder, path)):
-            target = store / fresh.relative_to(new_folder)
+        for fresh in sorted(files, key=lambda path: (path.parent == fresh_store, path)):
+            target = refuse_links(store / fresh.relative_to(fresh_store))
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh, target)
 
@@ -126,23 +141,9 @@ def _folder_beside(store: Path, what: str) -> Iterator[Path]:
         yield Path(aside)
 
 
-def _key(store: Path) -> str | None:
-    attributes = (read_json(store / "zarr.json") or {}).get("attributes")
-    return attributes.get("key") if isinstance(attributes, dict) else None
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
-    with open(path, "w", encoding="utf-8") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _create(path: Path, layout: Layout) -> None:
     count = len(layout.image_ids)
-    group = zarr.create_group(path, zarr_format=3, attributes={**layout.attributes, "coordinates": "image_id label"})
+    group = zarr.create_group(path, zarr_format=3)
     _create_coordinate(group, "image", "image", np.arange(count))
     _create_coordinate(group, "image_id", "image", layout.image_ids)
     _create_coordinate(group, "label", "image", np.asarray(layout.labels, dtype=np.int64))
@@ -150,6 +151,11 @@ def _create(path: Path, layout: Layout) -> None:
         _create_coordinate(group, name, name, labels_along)
     for name, spec in layout.arrays.items():
         _create_array(group, name, spec, count, layout.shard_size)
+    files = {file.relative_to(path).as_posix(): file_digest(file) for file in path.rglob("*/*") if file.is_file()}
+    attributes = {**layout.attributes, "coordinates": "image_id label", "files": files}
+    # Plain, as it will be read.
+    attributes = json.loads(json.dumps(attributes, sort_keys=True))
+    group.attrs.update({**attributes, SEAL: digest(attributes)})
 
 
 def _create_coordinate(group: zarr.Group, name: str, dimension: str, values: Sequence[str] | np.ndarray) -> None:
@@ -199,44 +205,58 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     for left in store.parent.glob(f".{glob.escape(store.name)}.{array}.{shard}.*"):
         shutil.rmtree(left, ignore_errors=True)
     with _folder_beside(store, f"{array}.{shard}.") as aside:
-        shutil.copy(store / array / "zarr.json", aside / "zarr.json")
+        shutil.copy(store / array / METADATA, aside / METADATA)
         with zarr.config.set(WRITE_ALL):
             target = zarr.open_array(aside, mode="r+", zarr_format=3)
         target[start : start + len(values)] = values
         written = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
         with open(written, "rb+") as file:
             os.fsync(file.fileno())
-        final.parent.mkdir(parents=True, exist_ok=True)
+        refuse_links(final).parent.mkdir(parents=True, exist_ok=True)
         os.replace(written, final)
     return str(final)
 
 
-def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
-    """Return images [start, stop) of an array, every chunk checked.
+def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str] | None = None) -> np.ndarray:
+    """Return images [start, stop) of an array, every byte checked.
+
+    Parameters
+    ----------
+    store
+        A store, with the manifests of its shards beside it.
+    array
+        Name of the array.
+    start, stop
+        Positions of the images in the store's evaluation split, or of `ids` where they are given.
+    ids
+        Image ids of another store or dataset: its images [start, stop) are looked up here by their ids.
 
     Raises
     ------
     HeatproofError
-        If the store or one of its shards is missing or damaged, or an image in the range was not computed; the
-        message names the file and says how to heal it.
+        If the store or one of its shards is missing or damaged, or of other config or code than its manifest, or an
+        image in the range was not computed; the message names the file and says how to heal it.
     """
-    store = Path(store)
-    with _saying(f"{store} has no readable array {array!r} (%s): {_heal_store(store)}"):
-        handle = zarr.open_array(store / array, mode="r", zarr_format=3)
-    size = (handle.shards or handle.chunks)[0]
-    if stop > handle.shape[0]:
-        raise HeatproofError(f"{store} holds {handle.shape[0]} images, and images up to {stop} were asked for.")
+    opened = open_store(store)
+    if array not in opened.arrays:
+        raise HeatproofError(f"{store} has no array {array!r}: {_heal_store(Path(store))}")
+    if ids is not None and list(ids[start:stop]) != list(opened.image_ids[start:stop]):
+        return _read_by_id(opened, array, ids[start:stop])
+    facts = opened.arrays[array]
+    if stop > facts.shape[0]:
+        raise HeatproofError(f"{store} holds {facts.shape[0]} images, and images up to {stop} were asked for.")
+    _refuse_too_much(opened, facts, stop - start)
     parts = []
-    for shard in range(start // size, -(-stop // size)):
-        low, high = max(start, shard * size), min(stop, (shard + 1) * size)
-        path = shard_file(store, array, shard, handle.ndim - 1)
-        # Ids, labels and names come with the metadata, and are no target of their own.
-        remedy = f"remove it with `rm {path}` and {TARGET}" if handle.ndim > 1 else _heal_store(store)
+    for shard in range(start // facts.shard_size, -(-stop // facts.shard_size)):
+        low, high = max(start, shard * facts.shard_size), min(stop, (shard + 1) * facts.shard_size)
+        path = shard_file(store, array, shard, len(facts.shape) - 1)
+        remedy = f"remove it with `rm {path}` and {TARGET}"
         if not os.path.isfile(path):
-            raise HeatproofError(f"{path} is missing: {TARGET if handle.ndim > 1 else remedy}")
-        with _saying(f"{path} is damaged (%s): {remedy}"):
-            part = np.asarray(handle[low:high])
-        holes = _unmade(part)
+            raise HeatproofError(f"{path} is missing: {TARGET}")
+        _check_shard(opened, facts, path, shard, remedy)
+        with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
+            part = np.asarray(zarr.open_array(Path(store) / array, mode="r", zarr_format=3)[low:high])
+        holes = _not_computed(part)
         if holes.any():
             image = low + int(np.flatnonzero(holes)[0])
             raise HeatproofError(f"{path} has no values for image {image}: {remedy}")
@@ -244,22 +264,100 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _unmade(values: np.ndarray) -> np.ndarray:
+def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
+    places = {image: place for place, image in enumerate(opened.image_ids)}
+    missing = next((image for image in ids if image not in places), None)
+    if missing is not None:
+        raise HeatproofError(f"{opened.path} has no image {missing!r}: it was made from another dataset.")
+    return np.concatenate([read(opened.path, array, places[image], places[image] + 1) for image in ids])
+
+
+def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
+    needed, there = images * facts.image_bytes, psutil.virtual_memory().available
+    if needed > there:
+        raise HeatproofError(
+            f"{opened.path} says that {images} images take {needed / 2**30:,.0f} GiB, and {there / 2**30:,.0f} GiB of "
+            "memory are free: ask for fewer images, or do not trust this store."
+        )
+
+
+def _check_shard(opened: Store, facts: ArrayFacts, path: str, shard: int, remedy: str) -> None:
+    """Refuse a shard that its manifest does not know byte for byte, or that unpacks to more than its shape says."""
+    base = str(opened.path).removesuffix(".zarr")
+    listing = f"{base}.{shard}.json"
+    recorded = _manifest(listing, _signature(listing))
+    if recorded.get("key") != opened.attributes["key"]:
+        raise HeatproofError(
+            f"{opened.path} and {listing} are of different configs or code: remove {listing} and {TARGET}"
+        )
+    relative = os.path.relpath(path, Path(listing).parent)
+    told = next((one["sha256"] for one in recorded["files"] if one["file"] == relative), None)
+    if told is None or told != _digest(path, _signature(path)):
+        raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {remedy}")
+    with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
+        _check_frames(path, facts)
+
+
+def _signature(path: str | Path) -> tuple[int, ...]:
+    """Return what changes when a file does, for caches of what it holds."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@lru_cache(maxsize=4096)
+def _manifest(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
+    return require_manifest(path)
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: str | Path, signature: tuple[int, ...]) -> str:
+    return file_digest(refuse_links(path))
+
+
+def _check_frames(path: str, facts: ArrayFacts) -> None:
+    """Refuse a shard whose compressed chunks are larger, unpacked, than the array's shape says."""
+    data = read_bytes(path)
+    chunks = [(0, len(data))]
+    if facts.sharded:
+        # At the end of a shard: offset and length of every chunk, little-endian, and a CRC32C.
+        count = facts.shard_size
+        index = np.frombuffer(data[-(16 * count + 4) : -4], dtype="<u8").reshape(count, 2)
+        chunks = [(int(offset), int(length)) for offset, length in index if offset != ABSENT]
+    for offset, length in chunks:
+        if unpacked_bytes(data[offset : offset + length]) != facts.chunk_bytes:
+            raise ValueError("a chunk has another size than the array's shape says")
+
+
+def unpacked_bytes(frame: bytes) -> int | None:
+    """Return how many bytes a Zstandard frame says that it unpacks to; None where it does not say (RFC 8878, 3.1.1)."""
+    if frame[:4] != b"\x28\xb5\x2f\xfd" or len(frame) < 6:
+        return None
+    descriptor = frame[4]
+    single, size_flag, dictionary_flag = descriptor >> 5 & 1, descriptor >> 6, descriptor & 3
+    length = (single, 2, 4, 8)[size_flag]
+    first = 5 + (1 - single) + (0, 1, 2, 4)[dictionary_flag]
+    size = int.from_bytes(frame[first : first + length], "little") + (256 if length == 2 else 0)
+    return size if length else None
+
+
+def _not_computed(values: np.ndarray) -> np.ndarray:
     rows = values.reshape(len(values), -1)
     return np.isnan(rows).all(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
 
 
-def _heal_store(store: Path) -> str:
+def _heal_store(store: str | Path) -> str:
     base = str(store).removesuffix(".zarr")
-    lost = f"rm -r {store} {base}.[0-9]*.json"
-    return f"remove the store with `{lost}` and run your snakemake command with {base}.0.json as its target."
+    return f"run your snakemake command with {base}.0.json as its target, which writes them anew and computes nothing."
 
 
 @contextmanager
-def _saying(sentence: str) -> Iterator[None]:
-    """Turn whatever zarr says of damaged bytes, with exceptions of many kinds, into a sentence, with that for ``(%s)``.
+def _damage_as_sentence(sentence: str) -> Iterator[None]:
+    """Turn any exception about damaged bytes into a sentence, with the exception's text for ``(%s)``.
 
-    Where memory ran out or a disk failed, it says so: nothing must be removed for that.
+    Where memory ran out or a disk failed, the sentence says that instead: nothing must be removed for it.
     """
     try:
         yield
@@ -268,100 +366,203 @@ def _saying(sentence: str) -> Iterator[None]:
         raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason})", 1)) from None
 
 
+# ---- metadata, which decide what is opened ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """What the metadata of an array say."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    shard_size: int
+    sharded: bool
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image's values."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, unpacked."""
+        return self.image_bytes * (1 if self.sharded else self.shard_size)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store whose metadata and coordinates are checked.
+
+    Attributes
+    ----------
+    path
+        Of the group.
+    attributes
+        Provenance, with the ``key``.
+    arrays
+        Arrays over images and other dimensions, by name.
+    image_ids, labels
+        Of the whole evaluation split.
+    coordinates
+        Names along other dimensions.
+    """
+
+    path: str
+    attributes: Mapping[str, Any]
+    arrays: Mapping[str, ArrayFacts]
+    image_ids: tuple[str, ...]
+    labels: np.ndarray
+    coordinates: Mapping[str, tuple[str, ...]]
+
+
+def open_store(store: str | Path) -> Store:
+    """Check a store's metadata and coordinates, and return what they say.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no store, if its metadata or coordinates are damaged, or if they are not of the kind that heatproof
+        writes.
+    """
+    path = os.fspath(store)
+    group = _group(path, _signature(f"{path}/{METADATA}"))
+    return _open(path, tuple(_signature(f"{path}/{file}") for file in group["files"]), group[SEAL])
+
+
+@lru_cache(maxsize=4096)
+def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
+    """Return the attributes of a group, which agree with the digest of themselves."""
+    if not signature:
+        raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
+    with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
+        metadata = json.loads(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
+        if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
+            raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
+        attributes: dict[str, Any] = metadata["attributes"]
+        sealed = {key: value for key, value in attributes.items() if key != SEAL}
+        if attributes[SEAL] != digest(sealed):
+            raise ValueError(f"the bytes of {METADATA} are not those that were written")
+        wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
+        if wrong is not None:
+            raise ValueError(f"it lists {wrong!r} among its metadata")
+        return attributes
+
+
+@lru_cache(maxsize=4096)
+def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Store:
+    attributes = _group(path, _signature(f"{path}/{METADATA}"))
+    arrays: dict[str, ArrayFacts] = {}
+    coordinates: dict[str, Any] = {}
+    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_heal_store(path)}"):
+        for file, recorded in attributes["files"].items():
+            if not os.path.isfile(_inside(path, file)):
+                raise ValueError(f"{file} is missing")
+            if file_digest(_inside(path, file)) != recorded:
+                raise ValueError(f"the bytes of {file} are not those that were written")
+        for file in attributes["files"]:
+            name, _, rest = file.partition("/")
+            if rest == METADATA:
+                facts = _checked_facts(json.loads(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
+                if len(facts.shape) > 1:
+                    arrays[name] = facts
+                else:
+                    coordinates[name] = _coordinate(path, name, facts, attributes["files"][f"{name}/c/0"])
+        labels = coordinates.pop("label")
+        lengths = {len(labels), len(coordinates.pop("image")), len(coordinates["image_id"])}
+        if len(lengths | {facts.shape[0] for facts in arrays.values()}) > 1:
+            raise ValueError("its coordinates and arrays have different lengths")
+    return Store(path, attributes, arrays, coordinates.pop("image_id"), labels, coordinates)
+
+
+def _inside(store: str, file: str) -> str:
+    """Return the path of a file of a store, on the way to which there is no symbolic link."""
+    path = refuse_links(f"{store}/{file}")
+    parts = file.split("/")
+    for end in range(1, len(parts) + 1):
+        part = "/".join([store, *parts[:end]])
+        if os.path.islink(part):
+            raise HeatproofError(
+                f"{part} is a symbolic link, which no store of heatproof has: do not trust this store."
+            )
+    return str(path)
+
+
+def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
+    """Return what an array's metadata say, if they are just what heatproof writes: else a codec could run anything."""
+    shape, dtype = metadata["shape"], metadata["data_type"]
+    cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    if dtype not in DTYPES or not all(isinstance(n, int) and 0 <= n < MOST_LENGTH for n in [*shape, *cut]):
+        raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
+    sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
+    if cut[1:] != shape[1:] or metadata != _expected_metadata(metadata, dtype, shape, cut, sharded):
+        raise ValueError("the metadata of an array are not of the kind that heatproof writes")
+    return ArrayFacts(tuple(shape), dtype, cut[0], sharded)
+
+
+def _expected_metadata(
+    metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], sharded: bool
+) -> dict[str, Any]:
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    serializer = {"string": {"name": "vlen-utf8", "configuration": {}}, "int8": {"name": "bytes"}}.get(dtype, little)
+    checksum: dict[str, Any] = {"name": "crc32c"}
+    zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+    codecs: list[Any] = [serializer, zstd, checksum]
+    if sharded:
+        inner = {"chunk_shape": [1, *shape[1:]], "codecs": codecs, "index_codecs": [little, checksum]}
+        codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
+    fill: Any = {"string": "", "float32": "NaN", "float64": "NaN"}.get(dtype, 0 if len(shape) == 1 else -1)
+    return {
+        "shape": shape,
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": cut}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": {},
+        "dimension_names": [name for name in metadata["dimension_names"] if isinstance(name, str)],
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+@lru_cache(maxsize=512)
+def _decoded(path: str, name: str, sha256: str) -> Any:
+    # By digest: the stores of a dataset have the same ids, and one copy of them is enough.
+    values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
+    return values if values.dtype.kind == "i" else tuple(map(str, values))
+
+
+def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
+    unpacked = unpacked_bytes(read_bytes(_inside(path, f"{name}/c/0")))
+    most = facts.shape[0] * MOST_NAME_BYTES + 4 if facts.dtype == "string" else facts.chunk_bytes
+    if unpacked is None or unpacked > most or facts.shape[0] != facts.shard_size:
+        raise ValueError(f"{name} has another size than its shape says")
+    return _decoded(path, name, sha256)
+
+
 def describe(store: str | Path) -> dict[str, Any]:
     """Return a store's attributes, ids, labels, names along other dimensions, and each array's shape and dtype.
 
     Raises
     ------
     HeatproofError
-        If there is no store, or its metadata or coordinates are damaged.
+        As `open_store`.
     """
-    if not (Path(store) / "zarr.json").is_file():
-        raise HeatproofError(f"{store} is not a store of heatproof: there is no zarr.json in it.")
-    store = Path(store)
-    wrong = f"{store} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(store)}"
-    arrays: dict[str, Any] = {}
-    coordinates: dict[str, list[str]] = {}
-    with _saying(wrong):
-        group = zarr.open_group(store, mode="r", zarr_format=3)
-        for name, item in group.members():
-            if isinstance(item, zarr.Array) and item.ndim == 1 and name not in ("image", "image_id", "label"):
-                coordinates[name] = [str(value) for value in _coordinate(store, group, name)]
-            if isinstance(item, zarr.Array) and item.ndim > 1:
-                size = (item.shards or item.chunks)[0]
-                shards = sorted(int(p.name) for p in (store / name / "c").glob("*") if p.name.isdigit())
-                arrays[name] = {"shape": item.shape, "dtype": str(item.dtype), "shard_size": size, "shards": shards}
-        return {
-            "attributes": dict(group.attrs),
-            "image_ids": [str(image) for image in _coordinate(store, group, "image_id")],
-            "labels": _coordinate(store, group, "label"),
-            "coordinates": coordinates,
-            "arrays": arrays,
+    opened = open_store(store)
+    arrays = {
+        name: {
+            "shape": facts.shape,
+            "dtype": facts.dtype,
+            "shard_size": facts.shard_size,
+            "shards": sorted(int(p.name) for p in (Path(store) / name / "c").glob("*") if p.name.isdigit()),
         }
-
-
-def _coordinate(store: Path, group: zarr.Group, name: str) -> np.ndarray:
-    if not (store / name / "c" / "0").is_file():
-        raise FileNotFoundError(f"{name}/c/0 is missing")
-    array = group[name]
-    assert isinstance(array, zarr.Array)
-    return np.asarray(array[:])
-
-
-@contextmanager
-def written_aside(path: str | Path) -> Iterator[Path]:
-    """Give a path to write to, and move what was written there into place; what fails leaves nothing.
-
-    Parameters
-    ----------
-    path
-        Where the file is to stand, with the ending that writers go by.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    host = os.uname().nodename
-    for left in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
-        # What a process of this machine was writing when it was killed.
-        process = left.name.removeprefix(f".{host}.").partition(".")[0]
-        if process.isdecimal() and not psutil.pid_exists(int(process)):
-            left.unlink(missing_ok=True)
-    aside = path.with_name(f".{host}.{os.getpid()}.{path.name}")
-    try:
-        yield aside
-        # Else a machine that loses its power may keep the new name and none of the bytes.
-        with open(aside, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        # On a full disk a half-written file would stay in the way of the next attempt.
-        with suppress(OSError):
-            aside.unlink()
-
-
-def write_json(path: str | Path, value: Any) -> None:
-    """Write a JSON file aside and move it into place."""
-    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file aside and move it into place."""
-    with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def read_json(path: str | Path) -> dict[str, Any] | None:
-    """Return a JSON file's mapping; None where it is missing or no whole JSON."""
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def write_table(table: pd.DataFrame, path: str | Path) -> None:
-    """Write a table as CSV or Parquet, by the path's ending, aside and then moved into place."""
-    with written_aside(path) as aside:
-        if aside.suffix == ".parquet":
-            table.to_parquet(aside, index=False)
-        else:
-            table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+        for name, facts in opened.arrays.items()
+    }
+    return {
+        "attributes": dict(opened.attributes),
+        "image_ids": list(opened.image_ids),
+        "labels": opened.labels,
+        "coordinates": {name: list(names) for name, names in opened.coordinates.items()},
+        "arrays": arrays,
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import os
 import shutil
@@ -11,15 +10,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from heatproof.adopt import adopt
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
+from heatproof.files import write_json, write_text
+from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
-from heatproof.store import write_json, write_text
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -36,9 +36,6 @@ KILLED = (
 )
 # Megabytes with which no job can do anything.
 LITTLE = 16
-
-# Held for as long as the process lives; the system lets go of it even if the process is killed.
-_held: list[IO[str]] = []
 
 
 # What jobs are told, by key; written when they start and removed when the run ends.
@@ -70,29 +67,31 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         If another run is going on, the folder cannot be written, or its results are of another version.
     """
     try:
-        held = hold_folder(".snakemake")
+        held = hold_folder(folder)
     except HeatproofError:
         if dry_run:
             return
         raise
-    adopt(graph)
+    atexit.register(let_go, held)
+    # Snakemake takes a table that is there for whole, and no job may read it.
+    for sentence in adopt(graph):
+        print(f"heatproof: {sentence} A run that needs it makes it again.", file=sys.stderr)
     if dry_run:
-        held.close()
+        let_go(held)
         return
-    _held.append(held)
     check_writable(folder)
     forget_specs = partial(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
     forget_specs()
     atexit.register(forget_specs)
 
 
-def spec_file(job: Job, folder: str, write: bool = True) -> str:
+def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
     """Return the path of the small file that tells a job what to do, named by its content.
 
     Parameters
     ----------
-    job
-        The job.
+    graph, job
+        The job, and what the others of the graph make.
     folder
         The results folder, which compute nodes share.
     write
@@ -101,7 +100,7 @@ def spec_file(job: Job, folder: str, write: bool = True) -> str:
     content = {"run": job.run, "spec": job.spec}
     path = Path(folder) / SPECS / f"{job.stage}-{digest(content)}.json"
     if write and not path.exists():
-        write_json(path, content)
+        write_json(path, {**content, "reads": graph.read_by(job)})
     return str(path)
 
 
@@ -154,31 +153,6 @@ def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:
         return threads
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(threads, -(-cores * threads // here)) if cores > here else threads
-
-
-def hold_folder(folder: str) -> IO[str]:
-    """Refuse to run beside another run on the same folder; hold the file that is returned for as long as this one runs.
-
-    Raises
-    ------
-    HeatproofError
-        If another run is going on.
-    """
-    path = Path(folder) / "heatproof.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        raise HeatproofError(fault_of(error) or f"{path} cannot be opened ({error.strerror}).") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise HeatproofError(
-            "Another Snakemake is running in this folder: wait for it, or work in another folder."
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    return file
 
 
 def check_writable(folder: str) -> None:

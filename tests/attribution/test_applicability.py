@@ -5,8 +5,8 @@ import pytest
 from toy_project import WHERE
 
 from heatproof.attribution.make import attribute
+from heatproof.files import read_json
 from heatproof.manifest import read_sealed, write_sealed
-from heatproof.store import read_json
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

@@ -10,10 +10,10 @@ from toy_project import WHERE, Project
 from heatproof.attribution import make
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.randomness import torch_generator
-from heatproof.store import read_json
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}

@@ -9,10 +9,10 @@ import pytest
 
 from heatproof.adopt import LONG_AGO, Results, adopt
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json, write_json
 from heatproof.manifest import read_sealed, write_manifest, write_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.provenance import digest, file_digest
-from heatproof.store import read_json, write_json
 
 NAMES = ("weights", "maps", "scores")
 
@@ -188,8 +188,8 @@ def test_what_is_not_whole_is_not_current(folder, how):
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_where_snakemake_remembers_the_reader_names_what_is_damaged(folder, how):
-    """Nothing is made again behind the back of whoever has to hear that a file was damaged or lost."""
+def test_where_snakemake_remembers_what_is_damaged_is_named(folder, how):
+    """What is lost is left to whoever reads it; what is damaged is named at the start, and made again."""
     dataset, weights, maps, _ = chain()
     remember()
     for place, job in enumerate((dataset, weights, maps)):
@@ -197,8 +197,11 @@ def test_where_snakemake_remembers_the_reader_names_what_is_damaged(folder, how)
     BROKEN[how](maps)
     left = [path for path in maps.outputs if os.path.exists(path)]
     before = [os.stat(path).st_mtime for path in left]
-    adopt(Jobs(dataset, weights, maps))
-    assert [os.stat(path).st_mtime for path in left] == before
+    sentences = adopt(Jobs(dataset, weights, maps))
+    is_damage = how in ("damaged manifest", "file of another size")
+    assert len(sentences) == is_damage
+    assert all("results/maps." in sentence and "damaged" in sentence for sentence in sentences)
+    assert [os.stat(path).st_mtime for path in left] == ([LONG_AGO - 2] * len(left) if is_damage else before)
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [(10, 10, True), (16, 10, True), (10, 16, False)])
@@ -362,6 +365,7 @@ def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch
     remember()
     later = time.time() + 60
     date(later, *weights.outputs)
+    monkeypatch.setattr("heatproof.adopt.SMALL", 0)
     monkeypatch.setattr("heatproof.adopt.file_digest", lambda path: pytest.fail(f"{path} was read"))
     adopt(Jobs(weights))
     assert times(weights) == pytest.approx([later] * 2)

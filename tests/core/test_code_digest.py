@@ -69,7 +69,7 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
         assert text.startswith('"""')
         file.write_text('"""Edited. ' + text[3:].replace("\n\n", "\n\n\n") + "\n# A comment at the end.\n")
     edit(project, "src/heatproof/metrics/score.py", '"""Write the scores', '"""Write all the scores')
-    edit(project, "src/heatproof/store.py", "if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    import heatproof.grids\n")
+    edit(project, "src/heatproof/files.py", "if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    import heatproof.grids\n")
     assert digests(project) == untouched
 
 

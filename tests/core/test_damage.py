@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from jobs import write_listed as write_shard
 
 from heatproof.errors import HeatproofError
-from heatproof.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file, write_shard
+from heatproof.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 ARRAYS = {
     "attribution": ArraySpec(("map", "y", "x"), (1, 4, 4)),
@@ -40,12 +41,11 @@ def damaged(store):
         file.write_bytes(content)
 
 
-def assert_whole_store_is_to_go(caught, store):
+def assert_the_metadata_are_to_be_written(caught, store):
     """Metadata are no target of Snakemake; the manifest of a first shard is."""
     base = str(store).removesuffix(".zarr")
     said = str(caught.value)
-    assert f"rm -r {store} {base}.[0-9]*.json`" in said
-    assert said.endswith(f"run your snakemake command with {base}.0.json as its target.")
+    assert f"run your snakemake command with {base}.0.json as its target" in said
     assert "\n" not in said
 
 
@@ -88,7 +88,7 @@ def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
         damaged(file, flipped(whole, place))
         with pytest.raises(HeatproofError, match="damaged") as caught:
             describe(store)
-        assert_whole_store_is_to_go(caught, store)
+        assert_the_metadata_are_to_be_written(caught, store)
 
 
 @pytest.mark.parametrize("name", ["image_id", "label"])
@@ -99,10 +99,10 @@ def test_lost_ids_or_labels(store, damaged, name):
     file.unlink()
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
         describe(store)
-    assert_whole_store_is_to_go(caught, store)
+    assert_the_metadata_are_to_be_written(caught, store)
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
-        read(store, name, 0, 1)
-    assert_whole_store_is_to_go(caught, store)
+        read(store, "logit", 0, 1)
+    assert_the_metadata_are_to_be_written(caught, store)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"zarr_format": 3}'])
@@ -111,7 +111,7 @@ def test_damaged_metadata(store, damaged, content):
     for look in (lambda: read(store, "logit", 0, 3), lambda: describe(store)):
         with pytest.raises(HeatproofError, match=r"s\.zarr") as caught:
             look()
-        assert_whole_store_is_to_go(caught, store)
+        assert_the_metadata_are_to_be_written(caught, store)
 
 
 def test_a_lost_shard_is_made_as_a_target(store, damaged):

@@ -11,12 +11,13 @@ import pytest
 import torch
 from jobs import job_process
 
-from heatproof import cli, store, workflow
+from heatproof import cli, files, store, workflow
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import write_text, written_aside
 from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
 from heatproof.models.network import load_weights, save_weights
 from heatproof.ranking.per_image import read_parquet
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard, write_text, written_aside
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
 SAID = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
@@ -127,14 +128,14 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
 def test_a_manifest_without_its_digest_is_damaged(weights):
     manifest = weights.with_suffix(".json")
     made = read_sealed(manifest)
-    store.write_json(manifest, made)
+    files.write_json(manifest, made)
     assert SEAL not in made
     assert read_sealed(manifest) is None
 
 
 def test_damaged_scores_are_not_read(tmp_path):
     path = tmp_path / "idsds.parquet"
-    store.write_table(pd.DataFrame({"score": np.arange(50.0)}), path)
+    files.write_table(pd.DataFrame({"score": np.arange(50.0)}), path)
     write_manifest(tmp_path / "idsds.json", [path], spec_key="k", key="k")
     assert len(read_parquet(path)) == 50
     flip(path, 60)

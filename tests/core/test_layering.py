@@ -21,6 +21,7 @@ BASE = {
     "sequences",
     "subsets",
     "options",
+    "files",
     "store",
     "manifest",
 }
@@ -36,8 +37,10 @@ ALLOWED = {
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
-    "store": {"errors"},
-    "manifest": {"errors", "provenance", "store"},
+    "files": {"errors"},
+    "manifest": {"errors", "files", "provenance"},
+    "store": {"errors", "files", "manifest", "provenance"},
+    "lock": {"errors", "files"},
     "config": {"errors", "registry"},
     "data": BASE,
     "shards": BASE | {"data"},
@@ -58,18 +61,18 @@ ALLOWED = {
     # Published claims, tested on scores alone.
     "claims": BASE | {"metrics", "ranking", "responses"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
-    "adopt": {"manifest", "provenance", "plan"},
+    "adopt": {"errors", "files", "manifest", "store", "provenance", "plan"},
     "accept": {"adopt", "manifest", "shards", "plan", "provenance"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "store", "plan", "adopt", "check"},
+    "workflow": {"errors", "files", "lock", "provenance", "plan", "adopt", "check"},
     "terminal": {"plan", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "job": {"errors", "registry", "store"},
+    "job": {"errors", "files", "manifest", "registry"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE | {"config", "data", "models", "training", "responses", "plan"},
-    "cli": {"errors", "job", "check", "accept", "config", "plan", "workflow", "report", "estimate"},
+    "cli": {"errors", "job", "lock", "check", "accept", "config", "plan", "workflow", "report", "estimate"},
     "__main__": {"cli"},
 }
 TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}

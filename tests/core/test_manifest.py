@@ -5,8 +5,8 @@ import os
 import pytest
 
 from heatproof import manifest
+from heatproof.files import read_json
 from heatproof.provenance import file_digest
-from heatproof.store import read_json
 
 
 @pytest.fixture

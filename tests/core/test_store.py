@@ -11,21 +11,12 @@ import pandas as pd
 import pytest
 import xarray
 import zarr
+from jobs import write_listed as write_shard
 
 from heatproof import store as store_module
 from heatproof.errors import HeatproofError
-from heatproof.store import (
-    ArraySpec,
-    Layout,
-    describe,
-    ensure_metadata,
-    read,
-    read_json,
-    shard_file,
-    write_json,
-    write_shard,
-    write_table,
-)
+from heatproof.files import read_json, write_json, write_table
+from heatproof.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 MAPS = ("saliency", "rise")
 IDS = [f"img-{number:02d}" for number in range(10)]
@@ -152,7 +143,7 @@ def test_what_is_no_store(tmp_path, make):
     make(path)
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
         describe(path)
-    with pytest.raises(HeatproofError, match="has no readable array 'logit'"):
+    with pytest.raises(HeatproofError, match="not a store of heatproof"):
         read(path, "logit", 0, 1)
 
 
@@ -189,6 +180,9 @@ def test_another_key_with_the_same_cut_keeps_the_shards(path):
     write_shard(path, "attribution", 0, 0, values(0))
     ensure_metadata(path, layout(key="other"))
     assert describe(path)["attributes"]["key"] == "other"
+    with pytest.raises(HeatproofError, match=r"s\.0\.json are of different configs or code"):
+        read(path, "attribution", 0, 4)
+    write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
     np.testing.assert_array_equal(read(path, "attribution", 0, 4), values(0))
 
 

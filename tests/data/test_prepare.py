@@ -9,7 +9,7 @@ from heatproof.data import prepare as module
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.store import read_json
+from heatproof.files import read_json
 
 NAMES = ("train", "validation", "evaluation")
 

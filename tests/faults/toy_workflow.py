@@ -16,12 +16,12 @@ from jobs import spec_file
 from ledger import watch
 from toy_project import BASE
 
+from heatproof.adopt import adopt
 from heatproof.config import merge
-from heatproof.manifest import damages
+from heatproof.files import read_json
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.store import read_json
 
 CHANGE = {
     "evaluation": {"images": 10},
@@ -69,6 +69,17 @@ class Ended:
         """The last thing that heatproof said."""
         lines = [line for line in self.said.splitlines() if line.startswith("heatproof: ")]
         return lines[-1].removeprefix("heatproof: ") if lines else ""
+
+
+class Listed(Graph):
+    """A graph of jobs that are there already."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.listed = jobs
+
+    def jobs(self) -> Iterator[Job]:
+        return iter(self.listed)
 
 
 class Run:
@@ -139,7 +150,7 @@ class Run:
     def _work(self) -> int:
         from heatproof.job import main
 
-        for sentence in damages(self.tables):
+        for sentence in adopt(Listed(self.jobs)):
             print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):

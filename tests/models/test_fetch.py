@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
-from heatproof.store import read_json
 
 MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
 DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}

@@ -5,10 +5,10 @@ import pytest
 import torch
 from toy_project import BASE, WHERE, Project
 
+from heatproof.files import read_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
-from heatproof.store import read_json
 
 CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
 

@@ -6,9 +6,10 @@ import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
+from heatproof.files import write_table
 from heatproof.plan.paths import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
 from heatproof.shards import Origin, open_shard
-from heatproof.store import ArraySpec, write_table
+from heatproof.store import ArraySpec
 
 
 @pytest.fixture

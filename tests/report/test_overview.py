@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.files import write_table
 from heatproof.manifest import publish_tables
 from heatproof.plan.paths import OVERVIEW, OVERVIEW_MANIFEST
 from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
-from heatproof.store import write_table
 
 METHODS = ["a", "b", "c", "d", "e", "f"]
 KINDS = {"soundness": "soundness", "completeness": "completeness"}

@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from jobs import write_listed
 
 from heatproof.manifest import write_sealed
 from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
-from heatproof.store import ArraySpec, Layout, ensure_metadata, write_shard
+from heatproof.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
 CASES = [
@@ -139,7 +140,7 @@ def drops_with(folder, target_rank):
     store = folder / "g2_zeros.zarr"
     ensure_metadata(store, Layout([f"i{n}" for n in range(images)], np.zeros(images), 2, arrays, {"key": "k"}))
     for shard in range(-(-images // 2)):
-        write_shard(store, "target_rank", shard, 2 * shard, ranks[2 * shard : 2 * shard + 2])
+        write_listed(store, "target_rank", shard, 2 * shard, ranks[2 * shard : 2 * shard + 2])
     return str(folder / "g2_zeros")
 
 

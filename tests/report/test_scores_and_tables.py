@@ -9,9 +9,9 @@ from toy_project import WHERE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.report.tables import tables
-from heatproof.store import read_json
 
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}

@@ -8,12 +8,13 @@ from toy_project import Project
 
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.errors import NotApplicable
+from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.plan.paths import SIMILARITY
 from heatproof.report.similarity import COLUMNS, shared_images, similarity
 from heatproof.responses.run import respond
-from heatproof.store import read, read_json
+from heatproof.store import read
 from heatproof.training.stages import finetune, pretrain
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}

@@ -12,6 +12,7 @@ from toy_project import WHERE, Project
 import heatproof
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.dataset_mean import mean_value
@@ -20,7 +21,7 @@ from heatproof.responses.base import Batch, Method, Session
 from heatproof.responses.explaining import method_maps
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
-from heatproof.store import describe, read, read_json
+from heatproof.store import describe, read
 
 CURVES = "results/curves/toy/net/finetuned"
 FEW = {"steps": 6}

@@ -14,11 +14,12 @@ from heatproof.config import merge
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
-from heatproof.store import describe, read, read_json
+from heatproof.store import describe, read
 
 WHERE = ("toy", "net", "finetuned")
 STORE = "results/parts/toy/net/finetuned.zarr"

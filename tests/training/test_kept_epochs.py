@@ -15,10 +15,10 @@ from toy_project import WHERE, Project
 from heatproof.adopt import Results
 from heatproof.claims.card import claims
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.manifest import whole
 from heatproof.plan.graph import Graph
 from heatproof.responses.run import respond
-from heatproof.store import read_json
 from heatproof.training import stages
 from heatproof.training.checkpoint import Journal
 from heatproof.training.stages import keep_epoch

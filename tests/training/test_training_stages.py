@@ -9,9 +9,9 @@ from toy_project import WHERE, Project
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
-from heatproof.store import read_json
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from snakemake_project import MICRO, TABLE, Project, clone
 
+from heatproof.files import read_json
 from heatproof.manifest import whole
-from heatproof.store import read_json
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

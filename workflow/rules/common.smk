@@ -8,7 +8,6 @@ from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 
 from heatproof.errors import HeatproofError
-from heatproof.manifest import damages
 from heatproof.plan import paths, reports
 from heatproof.plan.graph import BENCHMARKS
 from heatproof.terminal import say_what_came_out, speak
@@ -35,9 +34,6 @@ try:
     if workflow.is_main_process:
         speak(logger, graph)
         begin(graph, paths.RESULTS, workflow.dryrun)
-        # Snakemake takes a table that is there for whole, and no job may read it.
-        for sentence in damages([*paths.TABLES.values(), paths.SCORES_TABLE]):
-            print(f"heatproof: {sentence}", file=sys.stderr)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
@@ -75,7 +71,7 @@ def measured(stage, *wildcards):
 
 def told(wildcards, output):
     # The job of these outputs, which `reads` has looked up before.
-    return spec_file(graph.makers[output[0]], paths.RESULTS, not workflow.dryrun)
+    return spec_file(graph, graph.makers[output[0]], paths.RESULTS, not workflow.dryrun)
 
 
 def grows(amount):

@@ -12,10 +12,10 @@ import pandas as pd
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.claims.offsets import offset_changes
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
+from heatproof.files import write_table
 from heatproof.manifest import publish_tables, verified
 from heatproof.metrics.bootstrap import interval
 from heatproof.ranking.per_image import read_scores
-from heatproof.store import write_table
 
 log = logging.getLogger(__name__)
 

@@ -52,6 +52,7 @@ def offset_changes(
             store = pattern.format(**columns, explainer=method["explainer"]) + ".zarr"
             if read_shard(store.removesuffix(".zarr"), 0)["gap"]:
                 continue
+            every = describe(store)["image_ids"]
             maps = read(store, "attribution", 0, request["images"])[:, method["index"]]
             maps = np.abs(maps) if method["transform"] == "abs" else maps
             if (maps < 0).any():
@@ -66,9 +67,11 @@ def offset_changes(
                     base = request["curves"].format(**columns, explainer=method["explainer"], response=response["name"])
                     stored = StoredReading.from_spec(argument, {**response, "store": base})
                     facts = describe(base + ".zarr")
-                    ids, labels = facts["image_ids"][: request["images"]], facts["labels"][: request["images"]]
+                    label_of = dict(zip(facts["image_ids"], facts["labels"], strict=True))
+                    ids = every[: request["images"]]
+                    labels = np.array([label_of[image] for image in ids])
                     images = ScoredImages(ids, labels, (maps.shape[1], maps.shape[2]), 0)
-                    arrays = stored.read(method["explainer"], 0, request["images"])
+                    arrays = stored.read(method["explainer"], 0, request["images"], every)
                     plain |= stored.inputs(arrays, images, method["place"])
                     moved[argument] = _moved(plain[argument], added)
                 before, after = (np.asarray(metric.score(c, entry["options"])[0]) for c in (plain, moved))

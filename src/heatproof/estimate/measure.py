@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError
+from heatproof.files import read_json
 from heatproof.plan.graph import Job
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.validate import Plan
-from heatproof.store import read_json
 
 Spec = Mapping[str, Any]
 SCORE = "heatproof.metrics.score:score"

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatproof.files import write_table
 from heatproof.manifest import read_shard, write_manifest
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.responses.base import Method, Reading, ScoredImages, response_of
-from heatproof.store import describe, read, write_table
+from heatproof.store import describe, read
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,10 @@ class StoredReading(Reading):
         """Return the path of the store for an explainer; the same for all if the response needs no maps."""
         return self.base.format(explainer=explainer)
 
-    def read(self, explainer: str, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return the needed arrays for the images [start, stop)."""
+    def read(self, explainer: str, start: int, stop: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the needed arrays for the images [start, stop) of `ids`."""
         store = self.of(explainer) + ".zarr"
-        return {name: read(store, name, start, stop) for name in self.response.needed(self.output)}
+        return {name: read(store, name, start, stop, ids) for name in self.response.needed(self.output)}
 
 
 def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
@@ -123,15 +124,16 @@ def _score(
     step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
     for start in range(0, spec["images"], step):
         stop = min(start + step, spec["images"])
-        ids = facts["image_ids"][start:stop]
+        every = facts["image_ids"]
+        ids = every[start:stop]
         images = ScoredImages(ids, facts["labels"][start:stop], size, spec["seed"])
         given: dict[str, Any] = {"image_ids": ids}
         for one in reads:
             if not one.response.along_maps:
-                given |= one.inputs(one.read("", start, stop), images)
+                given |= one.inputs(one.read("", start, stop, every), images)
         for explainer, methods in explainers.items():
-            maps = read(maps_of[explainer], "attribution", start, stop) if "maps" in metric.inputs else None
-            stored = {one.argument: one.read(explainer, start, stop) for one in ofs}
+            maps = read(maps_of[explainer], "attribution", start, stop, every) if "maps" in metric.inputs else None
+            stored = {one.argument: one.read(explainer, start, stop, every) for one in ofs}
             for entry in methods:
                 inputs = dict(given)
                 if maps is not None:

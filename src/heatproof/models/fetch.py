@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import write_text
 from heatproof.manifest import publish_tables
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
 from heatproof.provenance import file_digest
-from heatproof.store import write_text
 
 
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.store import read_json, write_json
+from heatproof.files import read_json, write_json
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import written_aside
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.registry import import_callable, is_reference, nearest
-from heatproof.store import written_aside
 
 
 def use_machine(runtime: Mapping[str, Any]) -> torch.device:

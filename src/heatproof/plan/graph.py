@@ -162,6 +162,13 @@ class Graph:
             for wildcards in kind.every(self.plan):
                 yield self.job(name, wildcards)
 
+    def read_by(self, job: Job) -> dict[str, str]:
+        """Return the manifests of what a job reads, each with the key that it must have."""
+        upstream = [
+            (file, product) for file in job.inputs if file in self.makers for product in self.makers[file].products
+        ]
+        return {product.manifest: product.key for file, product in upstream if file in product.files}
+
     def needed(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that lead to some files, upstream first."""
         jobs, wanted, found = list(self.jobs()), set(files), []

@@ -19,6 +19,7 @@ from matplotlib.patheffects import Normal, withStroke
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files import written_aside
 from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
@@ -26,7 +27,7 @@ from heatproof.report.drawing import broken, draw_map, lay_out, new_figure, plai
 from heatproof.report.numbers import formatted, rounded, score_told
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, transformed
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
-from heatproof.store import read, written_aside
+from heatproof.store import read
 
 DPI = 150
 # Inches; the frame is what stands above and below all panels.

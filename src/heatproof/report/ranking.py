@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
+from heatproof.files import write_table
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
@@ -22,7 +23,6 @@ from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.report.drawing import new_figure, plain
 from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
-from heatproof.store import write_table
 
 # Rows of a printed table.
 SHOWN = 15

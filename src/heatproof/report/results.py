@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from heatproof.figures import FIGURES
+from heatproof.files import write_table, write_text, written_aside
 from heatproof.manifest import publish_tables, verified
 from heatproof.plan import paths
-from heatproof.store import write_table, write_text, written_aside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

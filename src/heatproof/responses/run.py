@@ -54,7 +54,8 @@ class Work:
         """Return the maps of images [low, high) for a map response, else None."""
         if self.maps is None:
             return None
-        return Along(read(self.maps + ".zarr", "attribution", low, high), self.methods, self.explainer)
+        ids = self.piece.layout.image_ids
+        return Along(read(self.maps + ".zarr", "attribution", low, high, ids), self.methods, self.explainer)
 
 
 def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:

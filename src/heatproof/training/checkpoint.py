@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from heatproof.store import written_aside
+from heatproof.files import written_aside
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from safetensors import SafetensorError, safe_open
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.files import write_text
 from heatproof.manifest import publish_tables, touch, verified, whole, whole_key
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
-from heatproof.store import write_text
 from heatproof.training.checkpoint import EpochEnded, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import Examples, Schedule, Session, delete_random_patches, fit

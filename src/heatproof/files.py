@@ -1,0 +1,147 @@
+"""Files of the results folder: written aside and moved into place, and never outside the folder."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The folder below which no symbolic link is followed; it may be one itself.
+FOLDER = "results"
+# No JSON of ours comes near it, and nothing larger is parsed.
+MOST_JSON_BYTES = 2**28
+
+
+def refuse_links(path: str | Path) -> Path:
+    """Return a path below which nothing leaves the results folder.
+
+    Raises
+    ------
+    HeatproofError
+        If the path, or a folder on its way below ``results``, is a symbolic link: results can come from anywhere, and
+        a link would let them overwrite files elsewhere.
+    """
+    path = Path(path)
+    parts = path.parts
+    below = len(parts) - parts[::-1].index(FOLDER) if FOLDER in parts else len(parts)
+    for end in range(below + 1, len(parts) + 1):
+        part = Path(*parts[:end])
+        if part.is_symlink():
+            raise HeatproofError(
+                f"{part} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put the files "
+                f"in its place, or make {FOLDER} itself the link."
+            )
+    return path
+
+
+def open_exclusively(path: Path) -> None:
+    """Create an empty file that was not there, with the permissions that the umask leaves."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
+    refuse_links(path)
+    # Opened without following: the file could become a link after it was looked at.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def written_aside(path: str | Path) -> Iterator[Path]:
+    """Yield a path to write to, and move what was written there into place; a failure leaves nothing behind.
+
+    Parameters
+    ----------
+    path
+        Final path; the temporary one has the same ending, by which writers choose a format.
+
+    Raises
+    ------
+    HeatproofError
+        If the path leads through a symbolic link below the results folder.
+    """
+    path = refuse_links(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    host = os.uname().nodename
+    for leftover in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
+        # What a process of this machine was writing when it was killed.
+        process = leftover.name.removeprefix(f".{host}.").partition(".")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            leftover.unlink(missing_ok=True)
+    # A name that nobody can prepare a link under.
+    aside = path.with_name(f".{host}.{os.getpid()}.{secrets.token_hex(8)}.{path.name}")
+    open_exclusively(aside)
+    try:
+        yield aside
+        # Else a machine that loses its power may keep the new name and none of the bytes.
+        with open(aside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        # On a full disk a half-written file would stay in the way of the next attempt.
+        with suppress(OSError):
+            aside.unlink()
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write a JSON file aside and move it into place."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file aside and move it into place."""
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def read_json(path: str | Path) -> dict[str, Any] | None:
+    """Return a JSON file's mapping; None where it is missing, no regular file, or no whole JSON."""
+    try:
+        value = json.loads(read_bytes(path, MOST_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """Return the bytes of a regular file; a pipe or a device is never waited for.
+
+    Raises
+    ------
+    OSError
+        If it is missing, no regular file, or larger than `most`.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no regular file")
+        if most is not None and status.st_size > most:
+            raise OSError(f"{path} has {status.st_size:,} bytes, more than {most:,}")
+        return file.read()
+
+
+def write_table(table: pd.DataFrame, path: str | Path) -> None:
+    """Write a table as CSV or Parquet, chosen by the path's ending, aside and then moved into place."""
+    with written_aside(path) as aside:
+        if aside.suffix == ".parquet":
+            table.to_parquet(aside, index=False)
+        else:
+            table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
