@@ -71,7 +71,7 @@ class Entries:
                 )
             name = str(name)  # YAML reads 18 as a number
             if name in entries:
-                raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
+                raise HeatproofError(f"{key} names {name!r} twice: give the second entry another name.")
             plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
             if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
                 raise HeatproofError(

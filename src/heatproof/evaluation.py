@@ -108,7 +108,7 @@ def evaluate(
     images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
     batch_size = common.get("batch_size", 64)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise HeatproofError(f"batch_size is {batch_size!r}: it has to be a whole number, at least 1.")
+        raise HeatproofError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
     session = Session(
         open_network=lambda: model,
@@ -137,7 +137,7 @@ def _selected_metrics(
     """Return the metrics, by name, with the options that each of them has."""
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
-        raise HeatproofError("There is no metric to score with: give one or more.")
+        raise HeatproofError("No metric is given: name at least one.")
     entries = {name: look_up(METRICS, own.get("metric", name), "metric") for name, own in named.items()}
     known = {key for entry in entries.values() for key in entry.options}
     for key in common:
@@ -209,7 +209,7 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
     if not len(images):
-        raise HeatproofError("There are no images: give at least one.")
+        raise HeatproofError("The batch of images is empty: give at least one image.")
     labels = torch.as_tensor(targets)
     if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise HeatproofError(
@@ -219,10 +219,10 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
     values = maps.detach().cpu().numpy() if isinstance(maps, torch.Tensor) else np.asarray(maps)
     ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
     if len(ids) != len(images) or len(set(ids)) != len(ids):
-        raise HeatproofError(f"image_ids has to name each of the {len(images)} images once.")
+        raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
-        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave it out.")
+        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
     from heatproof.perturbation.curves import check_maps
 
     check_maps(values, images, ids)

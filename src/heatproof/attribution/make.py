@@ -76,8 +76,8 @@ class Background:
         """
         if count > len(self.order):
             raise HeatproofError(
-                f"{count} baselines are asked for, and there are {len(self.order)} training images: lower the "
-                "explainer's option baselines."
+                f"{count} baselines are requested, but there are only {len(self.order)} training images: lower "
+                "the explainer's option baselines."
             )
         if self.images is None or len(self.images) < count:
             with READING:
@@ -112,7 +112,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         pieces.append(piece)
         start, stop = piece.missing()
         if start >= stop:
-            log.info("%s: all %d images are there already", entry["name"], stop - spec["images"][0])
+            log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
             piece.publish(str(device))
             continue
         if network is None and model:
@@ -270,7 +270,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
     if len(values) != len(entry["maps"]):
         raise HeatproofError(
-            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, and returned "
+            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, but returned "
             f"{list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
         )
     for value in values:
@@ -285,7 +285,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
             )
         if tuple(value.shape) != expected:
             raise HeatproofError(
-                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, and {expected} was "
-                "expected: one value a pixel, channels summed."
+                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
+                "expected: one value per pixel, summed over channels."
             )
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()

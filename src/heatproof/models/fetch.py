@@ -68,7 +68,7 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
-                "or it arrived damaged; run again, and if it stays so, check the address and the sha256 in the config."
+                "or the download was damaged. Run again; if this persists, check the URL and the sha256 in the config."
             )
         state = read_state(path, spec["checkpoint"])
     if is_packaged(spec["checkpoint"]):
@@ -93,8 +93,8 @@ def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
         except HeatproofError:
             raise error from None
         raise HeatproofError(
-            f"The weights {spec['checkpoint']} do not fit the network in its head alone, which is for the {classes} "
-            f"classes of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
+            f"The weights {spec['checkpoint']} fit the network except for its head, which has the {classes} classes "
+            f"of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
         ) from None
 
 
@@ -103,7 +103,7 @@ def _local(checkpoint: str, folder: Path) -> Path:
         return find_packaged(checkpoint)
     if is_file(checkpoint):
         if not os.path.isfile(checkpoint):
-            raise HeatproofError(f"The checkpoint {checkpoint} is not there: check the path in the model's settings.")
+            raise HeatproofError(f"The checkpoint {checkpoint} does not exist: check the path in the model's settings.")
         return Path(checkpoint)
     path = folder / "checkpoint"
     try:

