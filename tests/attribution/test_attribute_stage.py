@@ -201,7 +201,7 @@ def test_a_gap_that_is_mended_is_filled(project):
 @pytest.mark.parametrize(
     ("explainer", "message"),
     [
-        ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), and \(4, 12, 12\) was expected"),
+        ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), but \(4, 12, 12\) was expected"),
         ("one_image_too_few", r"'odd' returned a map of shape \(3, 12, 12\)"),
         ("two_maps", r"'odd' must return a dict of 1 maps, but returned \['first', 'second'\]"),
         ("bare_tensor", "'odd' must return a dict of 1 maps, but returned Tensor"),

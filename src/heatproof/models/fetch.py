@@ -68,7 +68,7 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
-                "or the download was damaged. Run again; if this persists, check the URL and the sha256 in the config."
+                "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
         state = read_state(path, spec["checkpoint"])
     if is_packaged(spec["checkpoint"]):
