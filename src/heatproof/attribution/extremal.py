@@ -64,7 +64,7 @@ def extremal_perturbation(
     steps
         Steps of gradient descent.
     learning_rate
-        Of the gradient descent.
+        Learning rate of the gradient descent.
     sigma
         Width of the kernel, as a share of the shorter side: 21 pixels of 224.
     spacing

@@ -30,9 +30,9 @@ def picture_reader(
     size
         Side of the square that is cut from the centre.
     resize
-        Length of the shorter side before that; None takes 256 for 224, and as much in proportion for other sizes.
+        Length of the shorter side before cropping; None for `size` × 256 / 224.
     interpolation
-        Of the resizing, which is antialiased where it makes smaller.
+        Interpolation of the resizing; downscaling is antialiased.
 
     Raises
     ------

@@ -55,7 +55,7 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
     maps
         (N, H, W).
     side
-        Of the square in pixels.
+        Side of the square in pixels.
 
     Returns
     -------

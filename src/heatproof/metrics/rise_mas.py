@@ -68,8 +68,8 @@ def normalised_response(
     output, target
         As in `ResponseCurve.read`.
     inverted
-        What an image is worth whose response is not above its baseline's: ``undefined``, or ``scaled``, which divides
-        by the negative difference, as the published code does.
+        Treatment of images whose response is not above that of the baseline: ``undefined``, or ``scaled``, which
+        divides by the negative difference, as the published code does.
 
     Returns
     -------

@@ -94,7 +94,7 @@ def sensitivity_n_scores(
     image_ids
         N strings, for messages.
     sizes
-        Those of the masks: V is cut in so many equal parts.
+        Subset sizes of the masks; V must be a multiple of their number.
 
     Returns
     -------

@@ -28,12 +28,13 @@ from heatproof.store import write_text
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
-    Without a dataset in the spec it is to begin a training with, and fits if all but the classification head does.
+    Without a dataset in the spec the checkpoint is the start of a training, and all weights but the head must fit.
 
     Raises
     ------
     HeatproofError
-        If it cannot be had, has another SHA-256 than the config says, needs a pickle, or does not fit.
+        If the checkpoint cannot be read or downloaded, its SHA-256 differs from the config, it needs a pickle, or it
+        does not fit the network.
     """
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
@@ -126,14 +127,14 @@ def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
     Parameters
     ----------
     path
-        Where it is.
+        Path of the file.
     checkpoint
-        What the config calls it.
+        Name of the checkpoint in the config, for messages.
 
     Raises
     ------
     HeatproofError
-        If it needs a pickle, or holds no weights.
+        If the file needs a pickle, or holds no weights.
     """
     try:
         return load_file(path)

@@ -57,12 +57,12 @@ class WithinMemory:
     Parameters
     ----------
     name
-        What is run, for messages.
+        Name of the function, for messages.
     kept
-        A file that remembers what fitted on which GPU, for later jobs; left out, only this process does. The memory of
-        a CPU is shared with others, and what fits there now says nothing of the next job.
+        File that stores the batch size that fits each GPU model, for later jobs; by default only this process remembers
+        it. Not used on a CPU, whose memory is shared with other programs.
     device
-        Where it runs.
+        Device on which the function runs.
     """
 
     def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
@@ -94,7 +94,7 @@ class WithinMemory:
 
             for attempt in within_memory.attempts(64):
                 with attempt as size:
-                    made = run(size)
+                    result = run(size)
 
         Parameters
         ----------

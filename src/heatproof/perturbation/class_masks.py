@@ -17,11 +17,11 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     Parameters
     ----------
     labels
-        (N,) integers below 12, as many as there are places: three squares in each corner.
+        (N,) integers below 12, the number of positions: three squares in each corner.
     size
         Height and width of the images.
     share
-        Of the pixels that are removed, disc and square together.
+        Share of removed pixels, disc and square together.
     block
         Side of the square in pixels; 0 for no square, so that all masks are the same.
 

@@ -53,16 +53,16 @@ def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str
     train
         A function of a module, called in each process with the spec and its team.
     spec
-        Of the training.
-    machine
-        Its threads are shared out, at least one to each process.
+        Spec of the training.
+    runtime
+        Settings of the machine; the threads are divided over the processes, at least one each.
     devices
-        How many; GPUs of this machine, or processes on its CPU.
+        Number of GPUs of this machine, or of processes on its CPU.
 
     Raises
     ------
     HeatproofError
-        If the library is not installed, there are fewer GPUs, or what a process raised can be said in a sentence.
+        If the library is not installed, there are fewer GPUs, or a process raised a HeatproofError.
     RuntimeError
         If a process failed otherwise; the message has its traceback.
     """
