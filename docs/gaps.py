@@ -9,7 +9,7 @@ import re
 
 import torch
 
-from heatproof.attribution.applicability import IMAGES, hold
+from heatproof.attribution.applicability import IMAGES, check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import NotApplicable
@@ -80,7 +80,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     )
     try:
         maps = entry.function(explained, **{name: FEW[name] for name in entry.options if name in FEW})
-        hold(figures, torch.stack(list(maps.values()), 1).numpy())
+        check_limits(figures, torch.stack(list(maps.values()), 1).numpy())
     except NotApplicable as gap:
         return str(gap)
     return None

@@ -57,7 +57,7 @@ def write_gate(
     return record
 
 
-def hold(figures: dict[str, Figure], maps: np.ndarray) -> None:
+def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
     """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
 
     Raises

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.applicability import IMAGES, for_manifest, hold, read_gate, write_gate
+from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.data.prefetch import READING, prefetch
 from heatproof.data.prepare import open_dataset
@@ -207,7 +207,7 @@ class _Context:
                 maps = self.function(replace(explained, batch_size=size), **self.entry["options"])
         return stack_maps(maps, self.entry, explained)
 
-    def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
+    def maps_of_first(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first `few` images, if the network has what the explainer needs."""
         _require(self.entry, self.facts, self.network)
         return self.maps(0, self.read(0, few), figures)
@@ -222,9 +222,9 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
         try:
-            maps = context.tried(few, figures)
+            maps = context.maps_of_first(few, figures)
             count = len(maps)
-            hold(figures, maps)
+            check_limits(figures, maps)
         except NotApplicable as reason:
             gap = str(reason)
         record = write_gate(path, piece.key, count, figures, gap, context.counter.images - before)
