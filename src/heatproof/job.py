@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         request = read_json(path)
         if request is None:
-            raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
+            raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
         load_plugins(runtime.get("plugins", ()))
         stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()

@@ -225,7 +225,7 @@ def read(store: str | Path, array: str, start: int, stop: int) -> np.ndarray:
         handle = zarr.open_array(store / array, mode="r", zarr_format=3)
     size = (handle.shards or handle.chunks)[0]
     if stop > handle.shape[0]:
-        raise HeatproofError(f"{store} holds {handle.shape[0]} images, and images up to {stop} were asked for.")
+        raise HeatproofError(f"{store} holds {handle.shape[0]} images, but images up to {stop} were requested.")
     parts = []
     for shard in range(start // size, -(-stop // size)):
         low, high = max(start, shard * size), min(stop, (shard + 1) * size)

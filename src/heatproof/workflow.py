@@ -174,7 +174,7 @@ def hold_folder(folder: str) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise HeatproofError(
-            "Another Snakemake is running in this folder: wait for it, or work in another folder."
+            "Another Snakemake is running in this folder: wait for it, or use another folder."
         ) from None
     except OSError:
         pass  # a file system without locks
