@@ -24,7 +24,7 @@ import pandas as pd
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.plan import paths
 from heatproof.provenance import digest
-from heatproof.report import numbers, page_data
+from heatproof.report import page_data, results
 from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
@@ -41,7 +41,7 @@ Spec = Mapping[str, Any]
 def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Write the index page, and the page of maps where images are shown."""
     tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
-    look = {"scale": SCALE, "colours": colours(), "numbers": numbers}
+    look = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
         "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec),
         "provenance-data": provenance(spec),
