@@ -9,6 +9,7 @@ import json
 import resource
 import sys
 import time
+import timeit
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -120,20 +121,14 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     # A processor's own time, so that other programs do not count; of one thread it is the wall time.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
-    def wait() -> None:
+    def finished() -> None:
+        function()
         if device.type == "cuda":
             torch.cuda.synchronize()
 
     if repeats > 1:
-        function()
-    best = float("inf")
-    for _ in range(repeats):
-        wait()
-        began = clock()
-        function()
-        wait()
-        best = min(best, clock() - began)
-    return best
+        finished()
+    return min(timeit.repeat(finished, timer=clock, repeat=repeats, number=1))
 
 
 def device_of(runtime: Mapping[str, Any]) -> str:
