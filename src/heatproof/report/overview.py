@@ -10,11 +10,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.manifest import verified
 from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.drawing import broken, lay_out, new_figure, plain
-from heatproof.report.results import CASE, NETWORK, publish
+from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
@@ -23,9 +22,8 @@ CAPTIONS = ["figure", "shows", "conclusion"]
 
 def overview(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
-    # Names stay text whatever they look like.
-    names = dict.fromkeys([*CASE, "method"], str)
-    scores = pd.read_csv(verified(paths.SCORES_TABLE), dtype=names, keep_default_na=False, na_values={"score": [""]})
+    scores = read_table(paths.SCORES_TABLE)
+    scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
     pictures = [paths.OVERVIEW["places_png"], paths.OVERVIEW["dual_png"]]
     captions = [[path, *said] for path, said in zip(pictures, (told_places(places), told_dual(dual)), strict=True)]
