@@ -190,8 +190,7 @@ def _corners(part: pd.DataFrame) -> pd.DataFrame:
 
 
 def _wide(places: pd.DataFrame) -> pd.DataFrame:
-    order = list(dict.fromkeys(places["method"]))
-    return places.pivot(index="method", columns="metric", values="place").loc[order]
+    return places.pivot(index="method", columns="metric", values="place").loc[places["method"].unique()]
 
 
 def _agreement(wide: pd.DataFrame) -> pd.Series:
