@@ -188,7 +188,7 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
         ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which changes nothing on
         other devices; or ``bfloat16``, PyTorch's autocast with 7 bits of mantissa.
     device
-        Where the network is.
+        Device of the network.
 
     Returns
     -------
