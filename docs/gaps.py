@@ -2,14 +2,14 @@
 
     python docs/gaps.py > docs/gaps.md
 
-Every explainer that looks at the model is run on a few digits and a small network of every kind, trained for a moment.
+Every explainer that uses the model is run on a few digits and a small, briefly trained network of every kind.
 """
 
 import re
 
 import torch
 
-from heatproof.attribution.applicability import IMAGES, hold
+from heatproof.attribution.applicability import IMAGES, check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import NotApplicable
@@ -29,9 +29,10 @@ NETWORKS = [
 FEW = {"steps": 4, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 3}
 HEAD = """# Which explainer applies to which network
 
-Made by `python docs/gaps.py`, which runs every explainer on digits and on a small network of every kind, trained for a
-moment; a test holds the page. In the workflow a gap is a row of the tables without a score and with its reason. Figures
-in reasons differ from network to network. An explainer that knows no model applies everywhere and is not listed.
+This page lists which explainers apply to which embedded networks, and the reasons of gaps. `python docs/gaps.py` writes
+it by running every explainer on digits and on a small, briefly trained network of every kind; a test compares the page.
+In result tables, a gap is a row with a reason and without a score. Figures in reasons depend on the network. Reference
+maps, which do not use a model, always apply and are not listed.
 """
 
 
@@ -79,7 +80,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     )
     try:
         maps = entry.function(explained, **{name: FEW[name] for name in entry.options if name in FEW})
-        hold(figures, torch.stack(list(maps.values()), 1).numpy())
+        check_limits(figures, torch.stack(list(maps.values()), 1).numpy())
     except NotApplicable as gap:
         return str(gap)
     return None

@@ -17,12 +17,13 @@ MORE = {
     ],
     "finetuning": {"keep": [1], "epochs": 2},
 }
-HEAD = """# Stages
+HEAD = """# Stages of the workflow
 
-The job graph (`heatproof.plan.graph`), one line a rule, upstream first; `python docs/stages.py` writes this page, and a
-test compares. A job waits for files of the stages in the third column. What it leaves is shown for one job.
+This page lists the rules of the workflow in the order of the job graph (`heatproof.plan.graph`), upstream first.
+`python docs/stages.py` writes it; a test compares the page. The third column names the stages whose files a job reads,
+the last column an example of an output file.
 
-| rule | runs | waits for | leaves, for example |
+| rule | function | inputs from | output, for example |
 | --- | --- | --- | --- |
 """
 

@@ -72,7 +72,7 @@ class Study:
         )
         if not maps or not chosen:
             raise HeatproofError(
-                "There is nothing to compare: give the maps of a method or more, and a metric or more."
+                "There is nothing to compare: give the maps of at least one method, and at least one metric."
             )
         for name in chosen:
             look_up(METRICS, name, "metric")
@@ -85,7 +85,8 @@ class Study:
         for method, values in arrays.items():
             if values.ndim != 3 or len(values) != len(images):
                 raise HeatproofError(
-                    f"The maps of {method!r} are {values.shape}: give (images, height, width), {len(images)} images."
+                    f"The maps of {method!r} have shape {values.shape}, but must be "
+                    f"(images, height, width) for {len(images)} images."
                 )
         ids = [str(name) for name in common.get("image_ids") or range(len(images))]
         return cls(CachedNetwork(model), images, targets, arrays, chosen, ids, common)

@@ -30,20 +30,20 @@ Machine = Mapping[str, Any]
 
 
 def accept(graph: Graph, runtime: Machine) -> Iterator[Verdict]:
-    """Compare results of other code with what today's makes, and date forward what is the same.
+    """Recompute samples of results made by other code, and update the keys of unchanged results.
 
     Parameters
     ----------
     graph
-        The jobs of the config.
-    machine
-        How jobs run: batch size, threads, device.
+        Jobs of the config.
+    runtime
+        Batch size, threads and device of jobs.
 
     Yields
     ------
     tuple
-        Path of a manifest, and what differs in words; None where nothing does. Scores, tables, figures and pages are
-        not looked at: a run makes them again, without a network.
+        Path of a manifest, and a description of the difference or None. Scores, tables, figures and pages are not
+        compared, because a run recomputes them without network passes.
     """
     differing: set[str] = set()
     for job in graph.jobs():

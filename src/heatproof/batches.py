@@ -26,16 +26,16 @@ def prefetch(
     Parameters
     ----------
     read
-        Called in a thread of its own, for one item at a time, while nobody else holds `READING`.
+        Function that reads one item; called in a separate thread that holds `READING`.
     items
-        What to read for, such as the first images of batches.
+        Items to read, for example the first image of each batch.
     device
-        Where the images go next: those for an NVIDIA GPU are pinned, which makes their copying as fast as the bus.
+        Device to which the images are copied next; memory is pinned for an NVIDIA GPU.
 
     Raises
     ------
     Exception
-        Whatever `read` raises, when its item's turn comes.
+        Any exception of `read`, raised when its item is yielded.
     """
 
     def fetch(item: T) -> torch.Tensor:

@@ -72,7 +72,7 @@ def _check_checkpoints(plan: Plan) -> None:
         for path in plan.checkpoint_file(model):
             if not Path(path).is_file():
                 raise HeatproofError(
-                    f"The checkpoint {path} of model {model!r} is not there: give a path that holds from "
+                    f"The checkpoint {path} of model {model!r} does not exist: give a path relative to "
                     f"{Path.cwd()}, where the workflow runs."
                 )
 

@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"heatproof {version('heatproof')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     configs = argparse.ArgumentParser(add_help=False)
-    configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others laid over it")
+    configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others merged into it")
 
     def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
         parser = under.add_parser(name, help=summary, **settings)
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=float,
         default=300,
-        help="of timing, before networks are told by one pass",
+        help="of timing, after which each network is timed by one pass",
     )
     costs.add_argument(
         "--as-if",

@@ -71,7 +71,7 @@ class Entries:
                 )
             name = str(name)  # YAML reads 18 as a number
             if name in entries:
-                raise HeatproofError(f"{key} names {name!r} twice: give the second one a name of its own.")
+                raise HeatproofError(f"{key} names {name!r} twice: give the second entry another name.")
             plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
             if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
                 raise HeatproofError(
@@ -115,7 +115,7 @@ ThreeNumbers = Field(min_length=3, max_length=3)
 
 
 class Section(BaseModel):
-    """Keys that stand together. Types are taken as they are: a text is no number, and 64.0 no whole number."""
+    """A section of the config. Types are strict: a text is not a number, and 64.0 is not a whole number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 class Training(Section):
-    """How a network is trained."""
+    """Settings of a training."""
 
     epochs: Count
     """Passes over the training images."""
@@ -154,16 +154,15 @@ class Training(Section):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
     shift: Annotated[int, Field(ge=0)] = 0
-    """Random shift of training images, in pixels either way."""
+    """Largest random shift of training images, in pixels per direction."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """`float32`, or `bfloat16` for the passes of training in bfloat16, where float32 is too slow or too large. Weights,
-    steps and validation stay in float32; later stages have the `precision` at the top."""
+    """Precision of the training passes: `float32`, or `bfloat16` to save time and memory. Weights, optimizer steps and
+    validation stay in float32. Later stages use the top-level `precision`."""
     devices: Count = 1
-    """GPUs of one node that share every batch; on a CPU, processes. More than 1 needs `pip install
-    "heatproof[multi-gpu]"` and a `batch_size` of at least two images for each. What stays the same and what does not:
-    `docs/devices.md`."""
+    """Number of GPUs of one node that share each batch; on a CPU, processes. More than 1 needs `pip install
+    "heatproof[multi-gpu]"` and a `batch_size` of at least two images per device; see `docs/devices.md`."""
     seed: Seed = UNSET
-    """A seed of its own for this training, for example to finetune twice; left out, the `seed` at the top."""
+    """Seed of this training, for example to finetune twice. Default: the top-level `seed`."""
 
 
 class Pretraining(Training):
@@ -180,14 +179,14 @@ class Finetuning(Training):
     """In-domain finetuning with patch deletion (Hesse et al. 2024, section 3)."""
 
     grid: Grid = 4
-    """Patches along one side of the image, of which one is deleted."""
+    """Patches along one side of the image; one patch per image is deleted."""
     baseline: Baseline = "zeros"
     """What replaces the deleted patch."""
     share: Share = 0.5
-    """Share of the training images that lose a patch."""
+    """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[Count], Distinct] = []
-    """Epochs after which the weights are kept as well, counted from 1; `[]` for none. Each is weights of its own, such
-    as `finetuned_epoch4`, in all that follows."""
+    """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
+    `finetuned_epoch4`, and is scored."""
     epochs: Count = 30
     batch_size: Annotated[int, Field(ge=2)] = 256
     lr: Positive = 0.001
@@ -216,34 +215,32 @@ WeightsSettings = _overrides("WeightsSettings", Finetuning)
 
 
 class ModelSettings(Section):
-    """What one model may say."""
+    """Settings of one model."""
 
     architecture: Annotated[str, NameOf("architecture")] = UNSET
     """A known architecture (`heatproof list models`, `docs/models.md`), or `package.module:callable` that takes
-    `num_classes` and returns a `torch.nn.Module`. Left out, the entry's name."""
+    `num_classes` and returns a `torch.nn.Module`. Default: the entry's name."""
     options: dict[str, Any] = UNSET
     """Options of the architecture, for example `{width: 8}`."""
     datasets: list[str] = UNSET
-    """Names of the datasets that the model is for. Left out, all."""
+    """Names of the datasets on which the model is evaluated. Default: all."""
     checkpoint: Annotated[str, Field(min_length=1)] = UNSET
-    """Weights of your own, a file or a URL, instead of a training here. Safetensors, or what
-    `torch.load(weights_only=True)` reads. `package:` and a name takes them out of an installed package
-    (`docs/models.md`)."""
+    """File or URL of pretrained weights, instead of training from scratch: safetensors, or a format that
+    `torch.load(weights_only=True)` reads. `package:NAME` reads them from an installed package (`docs/models.md`)."""
     sha256: Digest = UNSET
-    """SHA-256 of the checkpoint, or at least its first 8 digits, as names of published files have them. Required for a
+    """SHA-256 of the checkpoint, or at least its first 8 digits, as in the names of published files. Required for a
     URL."""
     transfer: bool = UNSET
-    """`true` begins the training of `pretraining` with the checkpoint, all but its classification head: for weights
-    that were made for other classes than the dataset's. The head is what follows from the number of classes, and starts
-    at random."""
+    """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
+    other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
     mean: Annotated[list[float], ThreeNumbers] = UNSET
-    """Channel means of input in [0, 1], where not the architecture's. Must be those that the weights were trained with;
-    deleted patches are zero after it."""
+    """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
+    trained with; the baseline `zeros` is zero after normalisation."""
     std: Annotated[list[Positive], ThreeNumbers] = UNSET
-    """Channel standard deviations of input in [0, 1], as `mean`."""
+    """Channel standard deviations for normalising input in [0, 1], as `mean`."""
     cam_layer: str | None = None
-    """Submodule that class activation maps read, where not the architecture's. `null` for none: these methods become a
-    gap with its reason."""
+    """Submodule that class activation maps read. Default: the architecture's. `null` for none: these methods become
+    gaps."""
     pretraining: PretrainingOverrides = UNSET  # type: ignore[valid-type]
     """Overrides of `pretraining` for this model."""
     finetuning: FinetuningOverrides = UNSET  # type: ignore[valid-type]
@@ -251,53 +248,53 @@ class ModelSettings(Section):
 
 
 class Evaluation(Section):
-    """Which images are scored."""
+    """Number of images that are scored."""
 
     images: Annotated[int, Field(ge=2)] = 64
-    """The first so many images are explained and scored. Raise it for narrower intervals; only the new images are
-    computed."""
+    """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
+    are computed."""
     accuracy_images: Annotated[int, Field(ge=0)] = 0
-    """The first so many get patch drops, for `accuracy.csv`. Cheap, so higher than `images`; never fewer than those are
-    used."""
+    """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
+    cheap, because they need no maps."""
 
 
 class Drops(Section):
-    """Which patch drops are cached and scored; every grid with every baseline."""
+    """Patch drops that are cached and scored, for every combination of grid and baseline."""
 
     grids: Annotated[list[Grid], Distinct, Field(min_length=1)] = [4]
-    """Patches along one side of the image. 4 is the paper's P = 16. Each must divide the image."""
+    """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
     baselines: Annotated[list[Baseline], Distinct, Field(min_length=1)] = ["zeros"]
     """What replaces a deleted patch: `zeros` (after normalisation), `random`, `blur`, or `mean`, the mean colour of the
     training images."""
     outputs: Annotated[list[Literal["logit", "probability"]], Distinct, Field(min_length=1)] = ["logit"]
-    """Score drops of the target's `logit`, of its softmax `probability`, or both; scores of the latter end in
-    `_probability`. Costs no network pass."""
+    """Output whose drops are scored: the target's `logit`, its softmax `probability`, or both. Names of probability
+    scores end in `_probability`. Needs no further network passes."""
 
 
 class Attribution(Section):
-    """What is explained."""
+    """Output that is explained."""
 
     output: Literal["logit", "probability"] = "logit"
-    """What is explained: the label's `logit` or its `probability`. Maps of both are not on one scale."""
+    """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
 
 
 class Scores(Section):
-    """How scores are summarised."""
+    """Summary statistics of scores."""
 
     bootstrap: Annotated[int, Field(ge=10)] = 1000
-    """Repetitions of the bootstrap over images (scores) and over test cases (Meta-Rank)."""
+    """Number of bootstrap resamples of images (scores) and of test cases (Meta-Rank)."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    """Coverage of the intervals."""
+    """Confidence level of the intervals."""
 
 
 class Report(Section):
-    """What the figures and pages show; scores do not depend on it."""
+    """Content of figures and pages; scores do not depend on it."""
 
     images: Annotated[int, Field(ge=0)] = 4
-    """Images on the page of maps and on the index page. More make the pages larger, 0 makes none."""
+    """Number of images on the page of maps and on the index page; 0 for none. More images make the pages larger."""
     all_metrics: bool = False
-    """Whether `snakemake all` makes all of `metrics`, the claims card, `results/ranking` and `results/similarity`, and
-    the index page shows them with the response curves; `false` leaves both at the patch drops, which need far fewer
+    """Whether `snakemake all` computes all `metrics`, the claims card, `results/ranking` and `results/similarity`, and
+    the index page shows them with the response curves. `false` restricts both to the patch drops, which need far fewer
     network passes."""
 
 
@@ -305,14 +302,14 @@ class Settings(Section):
     """What to evaluate. Every key has a default; config/config.yaml is a whole example."""
 
     seed: Seed = 0
-    """Seed of everything random. Change it to see how far results depend on chance; everything is made again."""
+    """Seed of all random numbers. Change it to measure the effect of chance; everything is recomputed."""
     plugins: list[str] = []
     """Modules of your own, as `my_package.module`, that register explainers, metrics, models, datasets, claims or
     figures. They are imported by the plan and by every job; installed packages declare theirs as entry points of the
     group `heatproof` instead."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
-    """Datasets by name. Settings beside `dataset`, the kind, are options of its loader.
-    [docs/datasets.md](../docs/datasets.md) has all of them."""
+    """Datasets by name. Settings besides `dataset`, the kind, are options of its loader; see
+    [docs/datasets.md](../docs/datasets.md)."""
     evaluation: Evaluation = Evaluation()
     models: Annotated[dict[str, ModelSettings], Entries("architecture")] = {"cifar_resnet20": ModelSettings()}
     """Models by name; their settings are below."""
@@ -327,34 +324,33 @@ class Settings(Section):
     drops: Drops = Drops()
     attribution: Attribution = Attribution()
     explainers: Annotated[dict[str, dict[Any, Any]], Entries("explainer")] = {"saliency": {}, "input_x_gradient": {}}
-    """Explainers by name. Settings beside `explainer`, the kind, are its options. Keep `random` and `edges`: without
-    them a table does not show what a map that knows no model would get. `randoms`, `gaussians`, `entropies`,
-    `edge_detectors` and `frequencies` are 36 more such maps; add them where response curves are cheap, or for IDSDS
-    alone."""
+    """Explainers by name. Settings besides `explainer`, the kind, are its options. Keep the reference maps `random`
+    and `edges`, which do not use the model. `randoms`, `gaussians`, `entropies`, `edge_detectors` and `frequencies` are
+    36 more reference maps; add them if response curves are cheap, or for IDSDS alone."""
     metrics: Annotated[dict[str, dict[Any, Any]], Entries("metric", least=0)] = {}
-    """What `results/scores.csv` has beside the patch drops: see below."""
+    """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
     report: Report = Report()
     shard_size: Count = 256
-    """Images in one job. Lower it to spread a large evaluation over more jobs; the stores are made anew."""
+    """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""
     attribution_jobs: Literal["together", "apart"] = "together"
-    """`together` makes all maps of a model and shard in one job, and each response along all of them in another;
-    `apart` has jobs for one explainer each. Take `apart` on a cluster."""
+    """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
+    `apart` uses one job per explainer. Use `apart` on a cluster."""
     batch_size: Count = 64
-    """Images in one network pass. Lower it when memory runs out. Reruns nothing."""
+    """Images in one network pass. Halved automatically if memory runs out. Reruns nothing."""
     threads: Count = 1
-    """CPU threads of one job; fixed, because float sums depend on it. Reruns nothing."""
+    """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """`auto` takes a GPU where one is allotted, else the CPU. Reruns nothing."""
+    """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """Of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16` (autocast).
-    Faster, with scores that differ a little: `docs/devices.md`. Makes those stages anew."""
+    """Precision of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16`
+    (autocast). Lower precision is faster and changes scores slightly (`docs/devices.md`). Recomputes these stages."""
     compile: bool = False
-    """`torch.compile` where nothing looks into the network: drops and responses. Pays where a job takes minutes. Reruns
-    nothing."""
-    deterministic: bool = False
-    """Forbids algorithms that can differ from run to run on a GPU. On a CPU runs are the same in every bit anyway.
+    """Whether to use `torch.compile` in stages without hooks: drops and responses. Worthwhile for jobs of many minutes.
     Reruns nothing."""
+    deterministic: bool = False
+    """Whether to forbid nondeterministic algorithms on a GPU. On a CPU results are always bitwise reproducible. Reruns
+    nothing."""
 
 
 def default_config() -> Config:

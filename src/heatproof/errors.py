@@ -56,8 +56,8 @@ def fault_of(error: BaseException) -> str | None:
 def _sentence(error: BaseException) -> str | None:
     if runs_out(error):
         return (
-            "Memory ran out: lower batch_size at the top of the config, which remakes nothing, or let fewer jobs "
-            f"run at once, and run the same command again; {RESUME_HINT}."
+            "Memory ran out: lower batch_size at the top of the config, which recomputes nothing, or run fewer "
+            f"jobs at once, and run the same command again; {RESUME_HINT}."
         )
     code = error.errno if isinstance(error, OSError) else None
     if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
@@ -68,12 +68,12 @@ def _sentence(error: BaseException) -> str | None:
         return f"The disk is full{where} ({error.strerror}): make room and run the same command again; {RESUME_HINT}."
     if code in CLOSED:
         return (
-            f"There is no right to write or read{where} ({error.strerror}): make the folder writable, or work in "
+            f"Permission to write or read{where} is missing ({error.strerror}): make the folder writable, or use "
             f"another one, and run the same command again; {RESUME_HINT}."
         )
     remedy = {
         errno.EFBIG: "raise the limit of the size of files (`ulimit -f`)",
         errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
-        errno.EIO: "look after the disk, which may be about to fail",
+        errno.EIO: "check the disk, which may be failing",
     }[code]
-    return f"The system refused to write or read{where} ({error.strerror}): {remedy}, and run the same command again."
+    return f"Writing or reading failed{where} ({error.strerror}): {remedy}, and run the same command again."

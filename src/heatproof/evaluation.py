@@ -51,45 +51,45 @@ def evaluate(
     Parameters
     ----------
     metric
-        A name of `heatproof list metrics`, for example ``"mas_insertion"``; a list of names; or a mapping of names to
-        options of their own, in which a name can be any where ``metric`` among its options says which one it is.
+        A name listed by `heatproof list metrics`, for example ``"mas_insertion"``; a list of names; or a mapping from
+        names to options. In a mapping the names are free if the option ``metric`` names the metric.
     model
         A classifier in eval mode: images (B, C, H, W) to logits (B, K).
     images
-        (N, C, H, W), normalised as the model expects. What makes channels_last faster is kept.
+        (N, C, H, W), normalised as the model expects. The memory format (for example channels_last) is kept.
     targets
-        (N,) integers, the labels. Metrics with ``target="predicted"`` read the class predicted for the intact image.
+        (N,) integers, the labels. Metrics with ``target="predicted"`` use the class predicted for the intact image.
     maps
-        (N, H, W), tensor or array, higher is more relevant, channels summed.
+        (N, H, W), tensor or array, summed over channels; higher is more relevant.
     **options
-        Of the metric, in one vocabulary: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
-        ``imputation``, ``target``, ``output`` and the metric's own; and of every metric:
+        Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
+        ``imputation``, ``target``, ``output`` and others. Options of every metric:
 
         - ``seed`` (0), for ties, noise and random baselines;
         - ``batch_size`` (64), images in one network pass;
-        - ``device``, where the model is (left out: where its parameters are);
-        - ``image_ids``, N names that seed what is drawn per image (left out: "0", "1", …);
+        - ``device`` of the model (default: that of its parameters);
+        - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …);
         - ``ranking`` (N, H × W), pixels from most to least relevant, instead of the map's order;
-        - ``explain``, images and targets to maps, where a map is updated along the way.
+        - ``explain``, a function from images and targets to maps, for metrics that recompute maps.
 
-        ``part_deletion`` is told the parts: ``masks`` (N, K, H, W) bool, true where each is visible, and ``removed``
-        (N, K, C, H, W), the images without each part, normalised as the images are; or ``drops`` (N, K) instead of it.
+        ``part_deletion`` needs ``masks`` (N, K, H, W) bool, true where a part is visible, and either ``removed``
+        (N, K, C, H, W), the normalised images without each part, or ``drops`` (N, K).
 
-        Of several metrics, each gets the options that it has; an option that none of them has is refused.
+        With several metrics, each gets the options that it has; an option that none of them has is an error.
 
     Returns
     -------
     xarray.Dataset
         ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; the metric's curves over (image, step)
         under their names; the metric, its direction, range, source and all options as attributes. For several
-        metrics, a dict of such datasets by name. What several of them read is asked once: SIC and AIC, or insertion,
-        deletion and their difference, cost the passes of one.
+        metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
+        insertion, deletion and their difference, cost the passes of one.
 
     Raises
     ------
     HeatproofError
-        One sentence: no such metric or option, inputs that do not belong together, a value that is not finite, a
-        label the model has no class for, a model that returns anything but logits.
+        If a metric or option does not exist, inputs do not match, a value is not finite, a label is not a class of the
+        model, or the model does not return logits.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def evaluate(
     images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
     batch_size = common.get("batch_size", 64)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise HeatproofError(f"batch_size is {batch_size!r}: it has to be a whole number, at least 1.")
+        raise HeatproofError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
     session = Session(
         open_network=lambda: model,
@@ -137,7 +137,7 @@ def _selected_metrics(
     """Return the metrics, by name, with the options that each of them has."""
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
-        raise HeatproofError("There is no metric to score with: give one or more.")
+        raise HeatproofError("No metric is given: name at least one.")
     entries = {name: look_up(METRICS, own.get("metric", name), "metric") for name, own in named.items()}
     known = {key for entry in entries.values() for key in entry.options}
     for key in common:
@@ -156,7 +156,7 @@ def _selected_metrics(
 
 @dataclass(frozen=True, eq=False)
 class _Asking:
-    """A model, images and maps, and what was asked already."""
+    """A model, images and maps, and the responses computed so far."""
 
     session: Session
     batch: Batch
@@ -196,7 +196,7 @@ class _Asking:
 
     @cached_property
     def _intact(self) -> Mapping[str, np.ndarray]:
-        """What the model says of the images as they are."""
+        """Outputs of the model for the intact images."""
         from heatproof.perturbation.batching import intact_responses
 
         return intact_responses(self.session.query(self.batch))
@@ -209,7 +209,7 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
     if not len(images):
-        raise HeatproofError("There are no images: give at least one.")
+        raise HeatproofError("The batch of images is empty: give at least one image.")
     labels = torch.as_tensor(targets)
     if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise HeatproofError(
@@ -219,10 +219,10 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
     values = maps.detach().cpu().numpy() if isinstance(maps, torch.Tensor) else np.asarray(maps)
     ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
     if len(ids) != len(images) or len(set(ids)) != len(ids):
-        raise HeatproofError(f"image_ids has to name each of the {len(images)} images once.")
+        raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
-        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave it out.")
+        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
     from heatproof.perturbation.curves import check_maps
 
     check_maps(values, images, ids)

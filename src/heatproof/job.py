@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         request = read_json(path)
         if request is None:
-            raise HeatproofError(f"{path}, which says what the job does, is missing: run your snakemake command again.")
+            raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
             if require_manifest(manifest).get("spec_key") != key:
                 raise HeatproofError(

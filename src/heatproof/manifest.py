@@ -46,8 +46,8 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
         return None
     if value.pop("format", 1) != FORMAT:
         raise HeatproofError(
-            f"{path} was made by another version of heatproof, whose results this one does not read: move the results "
-            "folder away, or go on with the version that made it."
+            f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
+            "results folder away, or use the other version."
         )
     return value
 
@@ -104,7 +104,7 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
     actual = file_digest(path)
     recorded = _recorded_digest(path, manifest)
     if recorded is not None and recorded != actual:
-        raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
     return actual
 
 

@@ -303,9 +303,7 @@ def _choices(
     plain = {key: value for key, value in options.items() if key not in ("baseline", "baseline_options")}
     filled = {**entry.options, **plain}
     if "baseline" not in filled or filled.get("imputation") == "road":
-        raise HeatproofError(
-            f"The metric {name!r} fills with no baseline, so none can be changed: leave it out of the comparison."
-        )
+        raise HeatproofError(f"The metric {name!r} has no baseline to vary: leave it out of the comparison.")
     under = {
         baseline: {**plain, "baseline": baseline, **({"baseline_options": dict(given)} if given else {})}
         for baseline, given in baselines.items()

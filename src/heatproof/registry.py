@@ -148,5 +148,5 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
             "and make the package importable (installed, or on PYTHONPATH)."
         ) from None
     if not callable(target):
-        raise HeatproofError(f"The {kind} {reference!r} is not callable.")
+        raise HeatproofError(f"The {kind} {reference!r} is not callable: name a function or class.")
     return target

@@ -75,17 +75,17 @@ class Perturbation:
                 raise HeatproofError(f"{name} is {getattr(self, name)!r}: take one of {', '.join(allowed)}.")
         given = [n for n in ("steps", "step_size", "fractions", "thresholds") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise HeatproofError(f"A sequence takes one of steps, step_size and fractions, not {' and '.join(given)}.")
+            raise HeatproofError(f"Only one of steps, step_size and fractions can be set, not {' and '.join(given)}.")
         for name in ("steps", "step_size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise HeatproofError(f"{name} is {value!r}: it has to be a whole number, at least 1.")
+                raise HeatproofError(f"{name} must be a whole number of at least 1, not {value!r}.")
         for name in ("fractions", "thresholds"):
             values = getattr(self, name)
             if values is not None and not (
                 len(values) and all(0 <= v <= 1 for v in values) and list(values) == sorted(set(values))
             ):
-                raise HeatproofError(f"{name} has to be increasing, within 0 and 1: {list(values)} is not.")
+                raise HeatproofError(f"{name} must be increasing and lie within 0 and 1, not {list(values)}.")
         if self.mode == "insertion" and (self.imputation == "road" or self.thresholds is not None):
             raise HeatproofError("ROAD and value thresholds delete: insertion needs a baseline and an order.")
         if self.update and (self.mode == "insertion" or self.imputation == "road" or self.thresholds or self.grid):

@@ -116,7 +116,7 @@ class Shard:
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
                 if fault_of(error):
                     raise
-                log.info("%s is damaged and made again (%s)", batch, error)
+                log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
             self._take(arrays, seconds, passes)
 
@@ -289,7 +289,7 @@ def open_shard(
     """
     if spec["images"][1] > len(split):
         raise HeatproofError(
-            f"{spec['images'][1]} images were asked for, and the evaluation split has {len(split)}: "
+            f"{spec['images'][1]} images are requested, but the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
     more = (spec["shard_size"], list(split.ids), *origin.read_from.values(), *origin.upstream)

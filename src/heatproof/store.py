@@ -244,7 +244,7 @@ def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str
         return _read_by_id(opened, array, ids[start:stop])
     facts = opened.arrays[array]
     if stop > facts.shape[0]:
-        raise HeatproofError(f"{store} holds {facts.shape[0]} images, and images up to {stop} were asked for.")
+        raise HeatproofError(f"{store} holds {facts.shape[0]} images, but images up to {stop} were requested.")
     _refuse_too_much(opened, facts, stop - start)
     parts = []
     for shard in range(start // facts.shard_size, -(-stop // facts.shard_size)):

@@ -68,7 +68,7 @@ def _trying(what: str) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(
             f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(frame.filename).name}, line "
-            f"{frame.lineno}): mend it, or leave it out of the config."
+            f"{frame.lineno}): fix it, or leave it out of the config."
         ) from error
 
 

@@ -115,13 +115,13 @@ def test_out_of_memory_halves_the_batch(project, caplog):
     made = project(explainers=explainers).attribute(batch_size=8)
     np.testing.assert_array_equal(made.maps("hungry"), made.maps("noisy"))
     said = [record.message for record in caplog.records if "out of memory" in record.message]
-    halved = "hungry: out of memory with {} images in a batch, going on with {}"
+    halved = "hungry: out of memory with a batch size of {}, continuing with {}"
     assert said == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
 
 
 def test_out_of_memory_with_one_image_is_said(project):
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy", "fits": 0}}]
-    with pytest.raises(HeatproofError, match="Memory ran out in 'hungry' with one image in a batch"):
+    with pytest.raises(HeatproofError, match="Memory ran out in 'hungry' with a batch size of 1"):
         project(explainers=explainers).attribute()
 
 
@@ -201,10 +201,10 @@ def test_a_gap_that_is_mended_is_filled(project):
 @pytest.mark.parametrize(
     ("explainer", "message"),
     [
-        ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), and \(4, 12, 12\) was expected"),
+        ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), but \(4, 12, 12\) was expected"),
         ("one_image_too_few", r"'odd' returned a map of shape \(3, 12, 12\)"),
-        ("two_maps", r"'odd' must return a dict of 1 maps, and returned \['first', 'second'\]"),
-        ("bare_tensor", "'odd' must return a dict of 1 maps, and returned Tensor"),
+        ("two_maps", r"'odd' must return a dict of 1 maps, but returned \['first', 'second'\]"),
+        ("bare_tensor", "'odd' must return a dict of 1 maps, but returned Tensor"),
         ("of_numpy", "'odd' returned a ndarray for a map: return a torch.Tensor"),
     ],
 )

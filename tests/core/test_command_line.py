@@ -48,7 +48,7 @@ def test_a_stage_runs(tmp_path, capsys):
 def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
     assert job.main([str(tmp_path / "gone.json")]) == 1
     said = capsys.readouterr().err
-    assert "gone.json, which says what the job does, is missing: run your snakemake command again." in said
+    assert "gone.json, the specification of the job, is missing: run your snakemake command again." in said
     assert "Traceback" not in said
 
 

@@ -22,11 +22,11 @@ from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shar
 SAID = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
     "quota": (OSError(errno.EDQUOT, "Disk quota exceeded"), "The disk is full (Disk quota"),
-    "read-only": (OSError(errno.EROFS, "Read-only file system", "a"), "There is no right to write or read at a"),
+    "read-only": (OSError(errno.EROFS, "Read-only file system", "a"), "Permission to write or read at a is missing"),
     "rights": (PermissionError(errno.EACCES, "Permission denied", "a"), "make the folder writable"),
     "large": (OSError(errno.EFBIG, "File too large"), "`ulimit -f`"),
     "handles": (OSError(errno.EMFILE, "Too many open files"), "`ulimit -n`"),
-    "broken": (OSError(errno.EIO, "Input/output error", "a"), "look after the disk"),
+    "broken": (OSError(errno.EIO, "Input/output error", "a"), "check the disk"),
     "memory": (MemoryError(), "Memory ran out: lower batch_size"),
     "no threads": (RuntimeError("can't start new thread"), "Memory ran out"),
     "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
@@ -182,9 +182,9 @@ def test_a_folder_that_cannot_be_written_is_said_before_work_starts(tmp_path, mo
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     monkeypatch.setattr(workflow, "write_text", fails)
-    with pytest.raises(HeatproofError, match="There is no right to write"):
+    with pytest.raises(HeatproofError, match="Permission to write"):
         workflow.check_writable(tmp_path / "results")
-    assert "There is no right to write" in workflow.why_it_failed(tmp_path / "results")
+    assert "Permission to write" in workflow.why_it_failed(tmp_path / "results")
 
 
 def test_a_disk_that_is_nearly_full_explains_a_failed_run(tmp_path, monkeypatch):

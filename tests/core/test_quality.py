@@ -176,8 +176,8 @@ def test_an_image_goes_through_the_network_once():
         ({"maps": {}}, "nothing to compare"),
         ({"maps": {"one": np.ones((3, SIDE, SIDE))}}, "maps of 'one'"),
         ({"explain": None}, "option of a study"),
-        ({"metrics": ["road_morf"], "function": "baseline_invariance"}, "fills with no baseline"),
-        ({"metrics": ["sic"], "function": "baseline_invariance"}, "fills with no baseline"),
+        ({"metrics": ["road_morf"], "function": "baseline_invariance"}, "has no baseline to vary"),
+        ({"metrics": ["sic"], "function": "baseline_invariance"}, "has no baseline to vary"),
     ],
 )
 def test_what_is_refused(planted, change, words):

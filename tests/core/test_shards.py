@@ -308,7 +308,7 @@ def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
 
 
 def test_more_images_than_there_are(tmp_path):
-    with pytest.raises(HeatproofError, match=r"41 images were asked for, and the evaluation split has 40: lower"):
+    with pytest.raises(HeatproofError, match=r"41 images are requested, but the evaluation split has 40: lower"):
         Job(tmp_path, images=(32, 41), shard=2).open()
 
 

@@ -133,7 +133,7 @@ def saved(tmp_path, value):
 
 def test_a_checkpoint_of_other_classes(tmp_path):
     state = linear(7).state_dict()
-    with pytest.raises(HeatproofError, match="do not fit the network in its head alone, which is for the 3 classes"):
+    with pytest.raises(HeatproofError, match="fit the network except for its head, which has the 3 classes"):
         check_config(config(tmp_path, checkpoint=saved(tmp_path, state)))
 
 
@@ -156,14 +156,14 @@ def test_a_checkpoint_that_fits(tmp_path):
 def test_a_device_that_is_not_there(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("device: cuda\n")
-    with pytest.raises(HeatproofError, match="no GPU is visible here"):
+    with pytest.raises(HeatproofError, match="no GPU is visible"):
         check_config(path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_login_node_needs_no_device():
     plan = {**default_config(), "device": "cuda"}
-    with pytest.raises(HeatproofError, match="no GPU is visible here"):
+    with pytest.raises(HeatproofError, match="no GPU is visible"):
         check_before_start(plan, is_main=True)
     assert check_before_start(plan, is_main=True, local=False)
 

@@ -48,7 +48,7 @@ def test_from_a_config_to_a_manifest(tmp_path, fill):
         ({"size": 0}, 3, "The option 'size' of dataset 'photos' must be a whole number of at least 1, not 0"),
         ({"resize": 0.5}, 3, "The option 'resize' of dataset 'photos' must be"),
         ({"interpolation": "linear"}, 3, "The option 'interpolation' of dataset 'photos' must be 'bilinear' or"),
-        ({"evaluation": 0.95}, 3, "evaluation 0.95 leave nothing to train on"),
+        ({"evaluation": 0.95}, 3, "evaluation 0.95 leave no training images"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path, fill, options, images, message):

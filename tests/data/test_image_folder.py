@@ -128,9 +128,9 @@ def prepare_no_pictures(tmp_path, fill, save):
         (prepare_nothing, "has 0 class folders: a classifier needs two"),
         (prepare_one_class, "has 1 class folders"),
         (prepare_train_alone, "has train and neither val nor test with class folders: add one, or name .*train in"),
-        (prepare_empty_class, "class folder .*dog has no pictures: fill it or take it away"),
-        (prepare_unknown_class, "val/dog is of no known class"),
-        (prepare_no_pictures, "no pictures in the class folders of .*val: put some there"),
+        (prepare_empty_class, "class folder .*dog has no pictures: add some or remove it"),
+        (prepare_unknown_class, "val/dog belongs to no known class"),
+        (prepare_no_pictures, "no pictures in the class folders of .*val: add some"),
     ],
 )
 def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, message):

@@ -120,7 +120,7 @@ def test_pictures_without_labels(train, save):
 def test_pictures_that_the_devkit_does_not_know(devkit, save):
     fill_val(devkit, save, nested=False)
     save(devkit / "val" / "ILSVRC2012_val_00000007.JPEG")
-    with pytest.raises(HeatproofError, match=r"00000007\.JPEG is none of the 6 that the devkit has labels for"):
+    with pytest.raises(HeatproofError, match=r"00000007\.JPEG is not one of the 6 that the devkit has labels for"):
         DATASETS["imagenet"].count(root=str(devkit))
 
 

@@ -79,7 +79,7 @@ def test_limits_take_the_first_of_the_whole_split():
 
 
 def test_shares_are_checked_at_once():
-    with pytest.raises(HeatproofError, match="'validation' has to lie between 0 and 1"):
+    with pytest.raises(HeatproofError, match="'validation' must lie between 0 and 1"):
         divided({"train": Source("all")}, {"validation": 1.5})
 
 

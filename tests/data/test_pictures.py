@@ -58,9 +58,9 @@ def test_files_that_are_no_whole_picture(tmp_path):
     (tmp_path / "half.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     (tmp_path / "text.jpg").write_text("hello")
     for name in ("half.jpg", "text.jpg"):
-        with pytest.raises(HeatproofError, match=rf"{name} cannot be read \(.+\): mend it or take it away"):
+        with pytest.raises(HeatproofError, match=rf"{name} cannot be read \(.+\): repair or remove it"):
             read_picture(tmp_path / name, 8, 8)
-    with pytest.raises(HeatproofError, match=r"none\.jpg is not there: is the dataset unpacked as a whole"):
+    with pytest.raises(HeatproofError, match=r"none\.jpg does not exist: unpack the dataset completely"):
         read_picture(tmp_path / "none.jpg", 8, 8)
 
 

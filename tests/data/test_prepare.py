@@ -62,13 +62,13 @@ BAD = {
         "A label of evaluation in 'toy' lies outside 0 to 1",
     ),
     "a negative label": (replace_split("train", labels=[0, 1, -1, 1]), "A label of train"),
-    "grey levels": (pixels(np.full((1, 3, 4, 4), 255, np.uint8)), "came as uint8 of shape"),
-    "float64": (pixels(np.zeros((1, 3, 4, 4))), "came as float64"),
+    "grey levels": (pixels(np.full((1, 3, 4, 4), 255, np.uint8)), "is uint8 of shape"),
+    "float64": (pixels(np.zeros((1, 3, 4, 4))), "is float64"),
     "channels last": (pixels(np.zeros((1, 4, 4, 3), "f4")), r"shape \(1, 4, 4, 3\)"),
-    "one channel": (pixels(np.zeros((1, 1, 4, 4), "f4")), "images have to be float32"),
+    "one channel": (pixels(np.zeros((1, 1, 4, 4), "f4")), "images must be float32"),
     "0 to 255": (pixels(np.full((1, 3, 4, 4), 200, "f4")), "has values from 200 to 200"),
     "normalised": (pixels(np.full((1, 3, 4, 4), -1.5, "f4")), "before any normalisation"),
-    "NaN": (pixels(np.full((1, 3, 4, 4), np.nan, "f4")), "they have to lie in"),
+    "NaN": (pixels(np.full((1, 3, 4, 4), np.nan, "f4")), "they must lie in"),
 }
 
 

@@ -81,7 +81,7 @@ def test_cifar_that_is_not_whole(tmp_path):
         write_records(folder / f"{name}.bin", np.zeros((3, 2)), random_images(0, 3))
     (folder / "fine_label_names.txt").write_text("a\nb\n")
     (folder / "test.bin").write_bytes((folder / "test.bin").read_bytes()[:-1])
-    with pytest.raises(HeatproofError, match=r"test\.bin has 9221 bytes, and that is no number of whole images"):
+    with pytest.raises(HeatproofError, match=r"test\.bin has 9221 bytes, which is not a whole number of images"):
         DATASETS["cifar100"].count(root=str(tmp_path))
 
 
@@ -131,7 +131,7 @@ def test_fashion_mnist_that_is_not_whole(tmp_path):
     with pytest.raises(HeatproofError, match=r"images-idx3-ubyte\.gz cannot be read"):
         DATASETS["fashion_mnist"].count(root=str(tmp_path))
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
-    with pytest.raises(HeatproofError, match="is no whole IDX file of 3 dimensions"):
+    with pytest.raises(HeatproofError, match="is not a complete IDX file of 3 dimensions"):
         DATASETS["fashion_mnist"].count(root=str(tmp_path))
     images.unlink()
     write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((19, 28, 28)), pack=True)

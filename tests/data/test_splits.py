@@ -60,11 +60,11 @@ def test_a_class_keeps_its_split_when_another_class_changes(rows):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"validation": 0.0, "evaluation": 0.2}, "'validation' has to lie between 0 and 1, and is 0.0"),
-        ({"validation": 0.2, "evaluation": -0.1}, "'evaluation' has to lie between 0 and 1, and is -0.1"),
-        ({"validation": "0.2", "evaluation": 0.2}, "'validation' has to lie between 0 and 1, and is '0.2'"),
-        ({"validation": float("nan"), "evaluation": 0.2}, "'validation' has to lie"),
-        ({"validation": 0.6, "evaluation": 0.4}, "validation 0.6 and evaluation 0.4 leave nothing to train on"),
+        ({"validation": 0.0, "evaluation": 0.2}, "'validation' must lie between 0 and 1, not 0.0"),
+        ({"validation": 0.2, "evaluation": -0.1}, "'evaluation' must lie between 0 and 1, not -0.1"),
+        ({"validation": "0.2", "evaluation": 0.2}, "'validation' must lie between 0 and 1, not '0.2'"),
+        ({"validation": float("nan"), "evaluation": 0.2}, "'validation' must lie"),
+        ({"validation": 0.6, "evaluation": 0.4}, "validation 0.6 and evaluation 0.4 leave no training images"),
     ],
 )
 def test_shares_that_make_no_sense(shares, message):

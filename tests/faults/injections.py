@@ -263,7 +263,7 @@ def read_only(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     for path in folders:
         path.chmod(0o755)
     outcome = Outcome("results", injected=ended.status != 0)
-    return _told(run, whole, outcome, ended, "There is no right to write")
+    return _told(run, whole, outcome, ended, "Permission to write")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------

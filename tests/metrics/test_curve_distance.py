@@ -47,5 +47,5 @@ def test_pairs_and_undefined_points():
 def test_what_is_refused():
     with pytest.raises(HeatproofError, match="kind is 'mean'"):
         hausdorff(curve(0.0), curve(0.0), kind="mean")
-    with pytest.raises(HeatproofError, match="points"):
+    with pytest.raises(HeatproofError, match="Curves must have shape"):
         hausdorff(AXIS, AXIS)

@@ -27,7 +27,7 @@ def test_a_map_of_zeros_and_an_empty_region_are_undefined():
 
 
 def test_what_does_not_belong_together_is_an_error():
-    with pytest.raises(HeatproofError, match="have to be"):
+    with pytest.raises(HeatproofError, match="must have"):
         attribution_share(np.ones((2, 4, 4)), np.ones((2, 4, 5), dtype=bool))
     with pytest.raises(HeatproofError, match="not finite"):
         attribution_share(np.full((1, 4, 4), np.nan), np.ones((1, 4, 4), dtype=bool))

@@ -250,7 +250,7 @@ def test_one_channel_and_no_other_number(scene):
         ({"thresholds": (0.0, 0.1)}, "above 0"),
         ({"ranking": np.zeros((5, 3), dtype=np.int64)}, "ranking"),
         ({"random_mask": np.zeros((3, 3), dtype=bool)}, "random mask"),
-        ({"masks": "quantile", "ranking": np.zeros((5, 144), dtype=np.int64)}, "no ranking"),
+        ({"masks": "quantile", "ranking": np.zeros((5, 144), dtype=np.int64)}, "not a ranking"),
     ],
 )
 def test_responses_refuse_what_does_not_fit(scene, options, message):

@@ -124,7 +124,7 @@ REFUSED = [
     (text, "neither safetensors nor weights alone"),
     (nothing, "neither safetensors nor weights alone"),
     (other_width, "do not fit the network"),
-    (other_classes, "do not fit the network"),
+    (other_classes, "fit the network except for its head"),
 ]
 
 
@@ -157,7 +157,7 @@ def test_another_digest_is_refused_before_it_is_read(run, tmp_path, state):
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [
-        ("no/such/file", "The checkpoint no/such/file is not there"),
+        ("no/such/file", "The checkpoint no/such/file does not exist"),
         ("file:///no/such/file", "cannot be fetched"),
         ("nothing://example.org/x", "cannot be fetched"),
     ],

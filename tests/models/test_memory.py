@@ -33,7 +33,7 @@ def test_a_network_answers_in_halves(caplog):
     whole = FilledBatches(greedy, 8)
     torch.testing.assert_close(whole(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
     assert greedy.seen == [8, 4, 2, 2, 2, 2]
-    assert len([r for r in caplog.records if "going on with" in r.message]) == 2
+    assert len([r for r in caplog.records if "continuing with" in r.message]) == 2
     greedy.seen.clear()
     whole(images)
     assert greedy.seen == [2, 2, 2, 2], "what fitted is kept"
@@ -41,7 +41,7 @@ def test_a_network_answers_in_halves(caplog):
 
 
 def test_one_image_that_does_not_fit_is_said():
-    with pytest.raises(HeatproofError, match="one image in a batch"):
+    with pytest.raises(HeatproofError, match="a batch size of 1"):
         FilledBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 

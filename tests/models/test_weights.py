@@ -149,6 +149,6 @@ def test_an_image_of_the_mean_is_zero():
 
 def test_images_of_another_size():
     facts = asdict(InputFacts(size=(32, 32)))
-    with pytest.raises(HeatproofError, match="takes 32×32 pixels, and the images have 16×8"):
+    with pytest.raises(HeatproofError, match="expects 32×32 pixels, but the images have 16×8"):
         normalise(np.zeros((1, 3, 16, 8), np.float32), facts)
     assert normalise(np.zeros((1, 3, 32, 32), np.float32), facts).shape == (1, 3, 32, 32)

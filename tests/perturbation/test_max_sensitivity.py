@@ -205,9 +205,9 @@ def test_value_that_is_not_finite_names_the_image(call, images):
 
 
 def test_maps_of_another_shape_are_refused(images):
-    with pytest.raises(HeatproofError, match=r"maps \(3, 2, 5, 4\), and \(3, 5, 4\) was expected"):
+    with pytest.raises(HeatproofError, match=r"maps of shape \(3, 2, 5, 4\), but \(3, 5, 4\) was expected"):
         max_sensitivity(lambda x, t: x, images, TARGETS, IDS, 7)
-    with pytest.raises(HeatproofError, match=r"maps \(2, 5, 4\), and \(3, 5, 4\)"):
+    with pytest.raises(HeatproofError, match=r"maps of shape \(2, 5, 4\), but \(3, 5, 4\)"):
         max_sensitivity(itself, images, TARGETS, IDS, 7, intact=images[:2, 0])
 
 

@@ -92,7 +92,7 @@ BAD = {
     ),
     "two ways to cut": (
         {"metrics": [{"ids": {"steps": 3, "step_size": 2}}]},
-        "The metric 'ids' cannot be scored like that. A sequence takes one of",
+        "The metric 'ids' cannot be scored like that. Only one of",
     ),
     "more steps than pixels": (
         {"metrics": [{"rise_deletion": {"steps": 2000}}]},
@@ -108,7 +108,7 @@ BAD = {
     ),
     "curve without its ends": (
         {"metrics": [{"mas_deletion": {"fractions": [0.1, 0.5]}}]},
-        "RISE's and MAS's curves go from the image to the whole baseline",
+        "Curves of RISE and MAS must begin at fraction 0",
     ),
     "shares of pictures": ({"metrics": [{"sic": {"thresholds": [0.5, 0.1]}}]}, "thresholds has to be increasing"),
     "sizes of subsets": (
@@ -168,10 +168,10 @@ BAD = {
         "evaluation.images is 1000, and the evaluation split of 'digits' has 359 images",
     ),
     "too many images for accuracy": ({"evaluation": {"accuracy_images": 360}}, "evaluation.accuracy_images is 360"),
-    "shares": ({"datasets": [{"d": {"dataset": "digits", "evaluation": 1.5}}]}, "'evaluation' has to lie between 0"),
+    "shares": ({"datasets": [{"d": {"dataset": "digits", "evaluation": 1.5}}]}, "'evaluation' must lie between 0"),
     "shares that leave nothing": (
         {"datasets": [{"d": {"dataset": "digits", "validation": 0.5, "evaluation": 0.5}}]},
-        "leave nothing to train on",
+        "leave no training images",
     ),
     "digest without a checkpoint": (
         {"models": [{"m": {**VIT, "sha256": "0" * 64}}]},
@@ -247,7 +247,7 @@ LATER = {
     ),
     "checkpoint": (
         {"models": [{"m": {**VIT, "checkpoint": "weights/none.pt"}}]},
-        "The checkpoint weights/none.pt of model 'm' is not there",
+        "The checkpoint weights/none.pt of model 'm' does not exist",
     ),
 }
 

@@ -86,10 +86,10 @@ def test_inter_method():
     [
         (lambda: inter_rater_reliability(np.ones((2, 2)), variant="mine"), "variant is 'mine'"),
         (lambda: inter_rater_reliability(np.ones((2, 2)), level="ratio"), "level is 'ratio'"),
-        (lambda: inter_rater_reliability(np.ones((2, 2)), variant="published", level="ordinal"), "of interval α"),
+        (lambda: inter_rater_reliability(np.ones((2, 2)), variant="published", level="ordinal"), "for interval α"),
         (lambda: inter_rater_reliability(np.ones(4)), "images, methods"),
         (lambda: internal_consistency_reliability(np.ones((2, 2)), np.ones((2, 2)), variant="no"), "variant is 'no'"),
-        (lambda: internal_consistency_reliability(np.ones((2, 2)), np.ones((2, 3))), "one shape"),
+        (lambda: internal_consistency_reliability(np.ones((2, 2)), np.ones((2, 3))), "same shape"),
         (lambda: inter_method_reliability(np.ones(3), np.ones(4)), "same images"),
     ],
 )

@@ -22,9 +22,9 @@ from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.validate import make_plan
-from heatproof.report.numbers import told
 from heatproof.report.page import report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
+from heatproof.report.results import told
 from heatproof.sequences import Perturbation
 from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec

@@ -237,7 +237,7 @@ class Crooked(Plain):
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
-        (Plain, "The dataset 'toy' does not say of which parts its objects are made"),
+        (Plain, "The dataset 'toy' does not describe the parts of its objects"),
         (Crooked, r"gives masks \(1, 2, 8, 8\) and images without a part \(1, 2, 3, 16, 16\)"),
     ],
 )

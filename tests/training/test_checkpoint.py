@@ -100,7 +100,7 @@ def test_a_damaged_journal_is_said_and_training_starts_over(tmp_path, caplog, wh
     with caplog.at_level(logging.WARNING):
         again, batches = train(journal)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        f"the journal {journal.file} is damaged: training starts over"
+        f"the journal {journal.file} is damaged: the training starts from the first epoch"
     ]
     assert batches == 24
     assert_same(again, whole)

@@ -170,8 +170,8 @@ def test_killed_and_run_again(project, caplog, when, done):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):
         finetuned(killed)
-    said = [record.getMessage() for record in caplog.records if "going on" in record.getMessage()]
-    assert said == [f"going on after epoch {done} of 5, which an earlier job left"]
+    said = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
+    assert said == [f"resuming after epoch {done} of 5 of an earlier job"]
     for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
         assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
     assert not list(path.glob(".*")), "no journal is left"
@@ -185,5 +185,5 @@ def test_another_config_does_not_go_on_from_it(project, caplog):
     (left,) = (changed.folder / FOLDER).glob(".finetuned.journal/*.pt")
     with caplog.at_level(logging.INFO):
         finetuned(Project(changed.folder, finetuning={"epochs": 1}))
-    assert not any("going on" in record.getMessage() for record in caplog.records)
+    assert not any("resuming" in record.getMessage() for record in caplog.records)
     assert not left.exists()

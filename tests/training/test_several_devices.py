@@ -216,7 +216,7 @@ def cut_off(folder, end, before):
 def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
     """The bytes of an undisturbed training, and no process that goes on."""
     again, said = disturbed
-    assert "going on after epoch" in said
+    assert "resuming after epoch" in said
     for name in FILES:
         assert (again / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
     assert not list((again / FOLDER).glob(".*")), "no journal is left"
@@ -269,7 +269,7 @@ def test_batch_norm_over_all_devices():
 def test_fewer_gpus_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(HeatproofError, match=r"^A training has devices: 2, and this job sees 1 GPU\(s\): .*\.$"):
+    with pytest.raises(HeatproofError, match=r"^A training has devices: 2, but this job sees 1 GPU\(s\): .*\.$"):
         train_on_several(in_both, {}, {**MACHINE, "device": "auto"}, 2)
 
 

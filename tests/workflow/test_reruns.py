@@ -37,7 +37,7 @@ def test_method_added(project):
     before = (project.folder / SALIENCY).read_bytes()
     assert project.ran() == {"attribute": 2, **RESCORED}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "saliency: all 4 images are there already" in log
+    assert "saliency: all 4 images are in the store already" in log
     assert (project.folder / SALIENCY).read_bytes() == before
     assert project.ran() == {}
 
@@ -64,7 +64,7 @@ def test_option_of_a_method(project):
     assert project.ran() == {"attribute": 2, **RESCORED}
     assert passes(project, "integrated_gradients", 0) > 0
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "saliency: all 4 images are there already" in log
+    assert "saliency: all 4 images are in the store already" in log
     assert project.ran() == {}
 
 
@@ -90,7 +90,7 @@ def test_kept_epochs(project):
     assert project.ran() == {"finetune": 1, "keep_epoch": 1, "drops": 4, "attribute": 4, "score": 2, "tables": 1}
     assert (weights.read_bytes(), (project.folder / SALIENCY).read_bytes()) == before
     log = project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log"
-    assert "saliency: all 4 images are there already" in log.read_text()
+    assert "saliency: all 4 images are in the store already" in log.read_text()
     assert project.ran() == {}
     project.config["finetuning"] = {"epochs": 1}
     assert project.ran() == {"tables": 1}
@@ -111,7 +111,7 @@ def test_metrics(project):
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran(SCORES) == {"attribute": 1, "curves": 3, "score": 5, "all_scores": 1}
     logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
-    told = [log.read_text().count("all images are there already") for log in logs]
+    told = [log.read_text().count("all images are in the store already") for log in logs]
     assert told == [2, 2, 2], "two of three explainers are as they were"
     assert project.ran(SCORES) == {}
     project.config["attribution_jobs"] = "apart"
@@ -172,8 +172,8 @@ def test_explainer_code(project):
     project.edit("src/heatproof/attribution/reference.py", "from typing", "EDITED = True\nfrom typing")
     assert project.ran() == {"attribute": 2, "attribute_reference": 2, **RESCORED}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "saliency: all 4 images are there already" in log
-    assert "integrated_gradients: all 4 images are there already" not in log
+    assert "saliency: all 4 images are in the store already" in log
+    assert "integrated_gradients: all 4 images are in the store already" not in log
 
 
 def test_helper_code(project):
@@ -187,8 +187,8 @@ def test_helper_code(project):
     assert after[1]["spec_key"] != before[1]["spec_key"]
     assert after[1]["network_passes"] == before[1]["network_passes"] > 0
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "saliency: all 4 images are there already" in log
-    assert "integrated_gradients: all 4 images are there already" not in log
+    assert "saliency: all 4 images are in the store already" in log
+    assert "integrated_gradients: all 4 images are in the store already" not in log
     assert project.ran() == {}
 
 
@@ -215,7 +215,7 @@ def test_explainers_in_jobs_apart(project):
     # Asked for all the same, one explainer's job finds its maps there.
     assert project.ran(SALIENCY, "--forcerun", "attribute") == {"attribute": 1}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/saliency.0.log").read_text()
-    assert "saliency: all 4 images are there already" in log
+    assert "saliency: all 4 images are in the store already" in log
     assert (project.tables(), (project.folder / SALIENCY).read_bytes()) == before
 
 
@@ -254,7 +254,7 @@ def test_deleted_map_is_remade_alone(project):
     assert file.read_bytes() == before
     assert {path: path.read_bytes() for path in others} == others
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
-    assert "integrated_gradients: all 4 images are there already" in log
+    assert "integrated_gradients: all 4 images are in the store already" in log
 
 
 def test_damaged_chunk_is_named_and_healed(project):

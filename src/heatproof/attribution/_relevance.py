@@ -86,7 +86,7 @@ def relevance_of_attention(
     transformer
         The module that holds the blocks, one that `require_rules` accepts.
     seen
-        What `record` kept of one network pass.
+        Tensors recorded by `record` during one network pass.
     attention
         For each block, first to last, (N, heads, tokens, tokens).
     targets

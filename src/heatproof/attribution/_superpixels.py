@@ -35,7 +35,7 @@ def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
     size = tuple(explained.images.shape[2:])
     if segments == "grid":
         return [cut_grid(size, cells).to(explained.images.device)] * len(explained.images)
-    require(segments == "slic", f"Superpixels are 'grid' or 'slic', not {segments!r}.")
+    require(segments == "slic", f"segments must be 'grid' or 'slic', not {segments!r}.")
     return _slic(explained, cells * cells)
 
 

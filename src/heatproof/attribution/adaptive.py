@@ -51,9 +51,9 @@ def guided_ig(
         Points of the straight path, equally spaced, that the path has to pass, as in the paper; each segment between
         two is a path of its own, with its share of the steps, and `max_dist` is a share of the segment.
     rule
-        What stands for the gradient along a step: the mean of those at both its ends, or that at its beginning, as in
-        the authors' library. The latter is small because the step was chosen for it, and not because it stays so:
-        maps then miss a good part of the output's change on networks with ReLUs, however many the steps.
+        Quadrature along a step: ``trapezoid`` averages the gradients at both ends, ``left`` takes the gradient at the
+        start, as in the authors' library. The latter is small because the step was chosen for it, so that maps of
+        networks with ReLUs miss much of the output's change for any number of steps.
 
     Returns
     -------

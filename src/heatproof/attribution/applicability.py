@@ -32,17 +32,17 @@ def write_gate(
     Parameters
     ----------
     path
-        Where the record is kept.
+        Path of the record.
     key
-        Of the store that the maps go to.
+        Key of the store of the maps.
     images
-        How many were explained.
+        Number of explained images.
     figures
-        What the explainer noted of itself: ``completeness_error`` (integrated gradients) is the mean of the images;
+        Figures of the explainer: ``completeness_error`` (integrated gradients) is the mean of the images;
         ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and ``difference_from_gradient``
         (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in [0, 1].
     gap
-        Why the explainer does not apply, or None.
+        Reason why the explainer does not apply, or None.
     network_passes
         Images that went through the network.
 
@@ -57,7 +57,7 @@ def write_gate(
     return record
 
 
-def hold(figures: dict[str, Figure], maps: np.ndarray) -> None:
+def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
     """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
 
     Raises

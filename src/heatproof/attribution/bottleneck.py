@@ -46,8 +46,8 @@ def iba(
     layer; and `baselines` passes a batch.
 
     It reads the network itself, whichever output the other explainers attribute, as its loss is the cross-entropy.
-    What reaches the logits around the layer, as the class token of a vision transformer does, is not restricted, and
-    the map does not show it.
+    Information that bypasses the layer, for example through the class token of a vision transformer, is not restricted
+    and does not appear in the map.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ def iba(
     beta
         Weight of the information. The higher, the fewer bits pass. (The paper writes 10 / k for k elements of R.)
     steps, learning_rate
-        Of Adam.
+        Number of steps and learning rate of Adam.
     samples
         Draws of the noise for each step, one network pass each.
     smooth
-        Standard deviation of the Gaussian over λ, in places of the layer's grid; 0 leaves λ as it is.
+        Standard deviation of the Gaussian blur of λ, in grid cells of the layer; 0 for none.
     baselines
         Training images for the mean and the standard deviation. The authors take about 10,000.
     layer

@@ -64,7 +64,7 @@ def extremal_perturbation(
     steps
         Steps of gradient descent.
     learning_rate
-        Of the gradient descent.
+        Learning rate of the gradient descent.
     sigma
         Width of the kernel, as a share of the shorter side: 21 pixels of 224.
     spacing
@@ -140,7 +140,7 @@ def find_masks(
 def _optimise(
     part: Explained, areas_in_pixels: torch.Tensor, lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
-    """Return one mask (N, H, W) an image that keeps `wanted` pixels of it."""
+    """Return one mask (N, H, W) an image that keeps `areas_in_pixels` pixels of it."""
     import torch
 
     count, part = len(part.image_ids), accompany(part)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.applicability import IMAGES, for_manifest, hold, read_gate, write_gate
+from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import open_dataset
@@ -75,8 +75,8 @@ class Background:
         """
         if count > len(self.order):
             raise HeatproofError(
-                f"{count} baselines are asked for, and there are {len(self.order)} training images: lower the "
-                "explainer's option baselines."
+                f"{count} baselines are requested, but there are only {len(self.order)} training images: lower "
+                "the explainer's option baselines."
             )
         if self.images is None or len(self.images) < count:
             with READING:
@@ -111,7 +111,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         pieces.append(piece)
         start, stop = piece.missing()
         if start >= stop:
-            log.info("%s: all %d images are there already", entry["name"], stop - spec["images"][0])
+            log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
             piece.publish(str(device))
             continue
         if network is None and model:
@@ -206,7 +206,7 @@ class _Context:
                 maps = self.function(replace(explained, batch_size=size), **self.entry["options"])
         return stack_maps(maps, self.entry, explained)
 
-    def tried(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
+    def maps_of_first(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first `few` images, if the network has what the explainer needs."""
         _require(self.entry, self.facts, self.network)
         return self.maps(0, self.read(0, few), figures)
@@ -221,9 +221,9 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
         try:
-            maps = context.tried(few, figures)
+            maps = context.maps_of_first(few, figures)
             count = len(maps)
-            hold(figures, maps)
+            check_limits(figures, maps)
         except NotApplicable as reason:
             gap = str(reason)
         record = write_gate(path, piece.key, count, figures, gap, context.counter.images - before)
@@ -269,7 +269,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
     if len(values) != len(entry["maps"]):
         raise HeatproofError(
-            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, and returned "
+            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, but returned "
             f"{list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
         )
     for value in values:
@@ -284,7 +284,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], expla
             )
         if tuple(value.shape) != expected:
             raise HeatproofError(
-                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, and {expected} was "
-                "expected: one value a pixel, channels summed."
+                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
+                "expected: one value per pixel, summed over channels."
             )
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()

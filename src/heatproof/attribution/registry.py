@@ -37,28 +37,27 @@ class Explained:
     Attributes
     ----------
     network
-        The classifier, in eval mode, float32: images (N, C, H, W) to logits (N, K). None for an explainer that
-        knows no model.
+        Classifier in eval mode, float32: images (N, C, H, W) to logits (N, K). None for reference maps.
     output
-        The module whose output at the target is attributed: `network` itself (pre-softmax, the default) or
-        `network` followed by softmax.
+        Module whose output at the target is explained: `network` (logits, the default) or `network` followed by
+        softmax.
     facts
-        The model's input facts; None for an explainer that knows no model.
+        Input format of the model; None for reference maps.
     images
         (N, C, H, W) float32, normalised as the network expects.
     targets
-        (N,) int64, the class that is explained.
+        (N,) int64, the class to explain for each image.
     image_ids
-        N strings; they seed everything that is random per image.
+        N strings, which seed the random numbers of each image.
     seed
         The workflow's seed.
     batch_size
-        The largest number of images that one network pass may take.
+        Largest number of images in one network pass.
     background
         ``background(count)`` returns `count` training images (count, C, H, W), normalised, drawn once from the seed;
-        None where there are none.
+        None if there are no training images.
     figures
-        Where the gate of applicability asks, what explainers note of themselves (`note`); else None.
+        Figures recorded by `note` during the applicability check; None otherwise.
     """
 
     network: Any
@@ -99,17 +98,17 @@ class Explainer:
         ``function(explained, **options)`` returns a dict from each name in `maps` to a float32 tensor (N, H, W),
         channels summed, higher is more relevant.
     maps
-        Map name to whether it can be negative; a signed map has an ``abs`` row beside its raw one in the tables.
+        Mapping from map name to whether the map is signed; signed maps have a raw and an ``abs`` row in the tables.
     needs
         Names of input facts that the model must have, for example ``cam_layer``.
     uses_model
-        False for a reference map that knows no model: it is made once per dataset.
+        False for reference maps, which do not use the model and are computed once per dataset.
     options
         Every option with its default.
     library
-        A library that is an optional extra, and the extra's name: ``("zennit", "lrp")``.
+        Optional library and the name of the extra that installs it: ``("zennit", "lrp")``.
     family
-        The kind of method that it is, whose methods tables rank among themselves; empty for none.
+        Family of methods, within which tables rank methods; empty for none.
     """
 
     name: str
@@ -147,7 +146,7 @@ def explainer(
     name
         The key in the config, and the name of the map when there is only one.
     maps
-        Map name to whether it can be negative; left out, there is one map of the explainer's name.
+        Mapping from map name to whether the map is signed. Default: one map with the explainer's name.
     signed
         Whether that one map can be negative.
     family, needs, uses_model, library

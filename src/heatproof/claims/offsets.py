@@ -30,7 +30,7 @@ def offset_changes(
 
     Parameters
     ----------
-    asked
+    request
         ``metrics``, name to ``kind``, ``module``, ``options`` and ``responses``; ``networks``, each a dataset, model
         and weights; ``images``; and the patterns of paths ``curves``, ``maps`` and ``reference_maps``.
     methods

@@ -103,7 +103,7 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
         size = path.stat().st_size
         if not size or size % (count + PIXELS):
             raise HeatproofError(
-                f"{path} has {size} bytes, and that is no number of whole images: get the binary version again."
+                f"{path} has {size} bytes, which is not a whole number of images: download the binary version again."
             )
         records = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")).reshape(-1, count + PIXELS)
         ids += [f"{path.stem}-{row:05d}" for row in range(len(records))]

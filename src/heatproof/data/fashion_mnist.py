@@ -92,11 +92,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
-        raise HeatproofError(f"{path} cannot be read ({error}): get it again.") from None
+        raise HeatproofError(f"{path} cannot be read ({error}): download it again.") from None
     start = 4 + 4 * dimensions
     shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist()) if len(content) >= start else ()
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) != start + int(np.prod(shape, dtype=np.int64)):
-        raise HeatproofError(f"{path} is no whole IDX file of {dimensions} dimensions: get it again.")
+        raise HeatproofError(f"{path} is not a complete IDX file of {dimensions} dimensions: download it again.")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 

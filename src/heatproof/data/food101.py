@@ -72,5 +72,5 @@ def _list_part(folder: Path, part: str, labels: dict[str, int]) -> FileList:
     try:
         numbers = [labels[image_id.partition("/")[0]] for image_id in ids]
     except KeyError as error:
-        raise HeatproofError(f"{path} names the class {error}, which classes.txt has not: unpack it again.") from None
+        raise HeatproofError(f"{path} names the class {error}, which is not in classes.txt: unpack it again.") from None
     return FileList(ids, np.array(numbers, dtype=np.int64), [folder / "images" / f"{image_id}.jpg" for image_id in ids])

@@ -130,8 +130,8 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
         if number is None or not 1 <= int(number[1]) <= len(truth):
             raise HeatproofError(
-                f"The picture {folder / 'val' / name} is none of the {len(truth)} that the devkit has labels for: take "
-                "it away."
+                f"The picture {folder / 'val' / name} is not one of the {len(truth)} that the devkit has "
+                "labels for: remove it."
             )
         chosen.append(truth[int(number[1]) - 1])
     return FileList(

@@ -23,7 +23,7 @@ class FileList(NamedTuple):
     labels
         (N,) int64.
     places
-        Where each image is, as the dataset's `read` takes it.
+        Position of each image, for example a path, as the dataset's `read` takes it.
     """
 
     ids: Sequence[str]

@@ -30,9 +30,9 @@ def picture_reader(
     size
         Side of the square that is cut from the centre.
     resize
-        Length of the shorter side before that; None takes 256 for 224, and as much in proportion for other sizes.
+        Length of the shorter side before cropping; None for `size` × 256 / 224.
     interpolation
-        Of the resizing, which is antialiased where it makes smaller.
+        Interpolation of the resizing; downscaling is antialiased.
 
     Raises
     ------
@@ -74,10 +74,10 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
         with Image.open(path) as opened:
             picture = _three_channels(opened)
     except FileNotFoundError:
-        raise HeatproofError(f"The picture {path} is not there: is the dataset unpacked as a whole?") from None
+        raise HeatproofError(f"The picture {path} does not exist: unpack the dataset completely.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
-        raise HeatproofError(f"The picture {path} cannot be read ({reason}): mend it or take it away.") from None
+        raise HeatproofError(f"The picture {path} cannot be read ({reason}): repair or remove it.") from None
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -175,14 +175,14 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
     for name in subfolders(folder):
         if name not in labels:
             raise HeatproofError(
-                f"The folder {folder / name} is of no known class: take it away, or give the training images such a "
-                "folder."
+                f"The folder {folder / name} belongs to no known class: remove it, or add such a class folder to "
+                "the training images."
             )
         pictures = pictures_below(folder / name)
         if whole and not pictures:
-            raise HeatproofError(f"The class folder {folder / name} has no pictures: fill it or take it away.")
+            raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
         ids += [(Path(part) / name / path).as_posix() for path in pictures]
         numbers += [labels[name]] * len(pictures)
     if not ids:
-        raise HeatproofError(f"There are no pictures in the class folders of {folder}: put some there.")
+        raise HeatproofError(f"There are no pictures in the class folders of {folder}: add some.")
     return FileList(ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids])

@@ -56,7 +56,7 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     for name in SPLITS:
         split = dataset.splits.get(name)
         if split is None or not len(split):
-            raise HeatproofError(f"The dataset {called!r} has no {name} images: give it some.")
+            raise HeatproofError(f"The dataset {called!r} has no {name} images: add some.")
         if len(split.labels) != len(split.ids):
             raise HeatproofError(
                 f"{name} of {called!r} has {len(split.ids)} image ids and {len(split.labels)} labels: give one label "
@@ -65,7 +65,7 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
         if seen.intersection(split.ids) or len(set(split.ids)) < len(split.ids):
             raise HeatproofError(
                 f"The dataset {called!r} has an image id more than once in {name} or in another split: ids must be "
-                "unique, or an image that was trained on could be scored."
+                "unique, so that no training image is scored."
             )
         seen.update(split.ids)
         if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
@@ -78,12 +78,12 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
 def _check_image(images: np.ndarray, where: str) -> None:
     if images.ndim != 4 or images.shape[:2] != (1, 3) or images.dtype != np.float32:
         raise HeatproofError(
-            f"The first image of {where} came as {images.dtype} of shape {images.shape}: images have to be float32 of "
+            f"The first image of {where} is {images.dtype} of shape {images.shape}: images must be float32 of "
             "shape (images, 3, height, width)."
         )
     # Rounding may leave the range by a little; whole grey levels may not.
     if not (images.min() >= -1e-3 and images.max() <= 1.001):
         raise HeatproofError(
-            f"The first image of {where} has values from {images.min():g} to {images.max():g}: they have to lie in "
+            f"The first image of {where} has values from {images.min():g} to {images.max():g}: they must lie in "
             "[0, 1], before any normalisation."
         )

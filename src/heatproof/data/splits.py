@@ -80,10 +80,10 @@ def check_shares(fractions: Mapping[str, float]) -> None:
     """
     for name, share in fractions.items():
         if not isinstance(share, int | float) or not 0 < share < 1:
-            raise HeatproofError(f"The share of the split {name!r} has to lie between 0 and 1, and is {share!r}.")
+            raise HeatproofError(f"The share of the split {name!r} must lie between 0 and 1, not {share!r}.")
     if sum(fractions.values()) >= 1:
         given = " and ".join(f"{name} {share}" for name, share in fractions.items())
-        raise HeatproofError(f"The shares {given} leave nothing to train on: their sum has to be below 1.")
+        raise HeatproofError(f"The shares {given} leave no training images: their sum must be below 1.")
 
 
 def _alternate(classes: list[list[int]]) -> list[int]:

@@ -9,6 +9,7 @@ import json
 import resource
 import sys
 import time
+import timeit
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -17,14 +18,11 @@ STEPS = 3
 
 
 def main(arguments: list[str]) -> None:
-    """Run one of the functions below, or a job's ``module:function``, on a spec and a machine as JSON."""
+    """Run a job's ``module:function``, or one of the functions below by name, on a spec and a machine as JSON."""
     what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
-    module, _, name = what.partition(":")
-    if name:
-        getattr(import_module(module), name)(spec, runtime)
-        found: dict[str, Any] = {}
-    else:
-        found = {"start_up": start_up, "weights": weights, "training": training}[what](spec, runtime)
+    module, _, name = what.rpartition(":")
+    # A job's own function returns nothing.
+    found: dict[str, Any] = getattr(import_module(module or "heatproof.estimate.child"), name)(spec, runtime) or {}
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
@@ -120,20 +118,14 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     # A processor's own time, so that other programs do not count; of one thread it is the wall time.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
-    def wait() -> None:
+    def finished() -> None:
+        function()
         if device.type == "cuda":
             torch.cuda.synchronize()
 
     if repeats > 1:
-        function()
-    best = float("inf")
-    for _ in range(repeats):
-        wait()
-        began = clock()
-        function()
-        wait()
-        best = min(best, clock() - began)
-    return best
+        finished()
+    return min(timeit.repeat(finished, timer=clock, repeat=repeats, number=1))
 
 
 def device_of(runtime: Mapping[str, Any]) -> str:

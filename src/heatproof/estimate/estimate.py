@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -63,14 +64,14 @@ def estimate(
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(paths, device, images)
-    known = None if as_if is None else _pair_of(plan, *as_if)
+    pair = _pair_of(plan, *as_if) if as_if else None
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
     where = bench.device
-    if as_if is not None and known is not None:
-        faster = measured.as_if(known, as_if[1])
+    if as_if and pair:
+        faster = measured.as_if(pair, as_if[1])
         where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
     notes = []
     if missing:
@@ -223,11 +224,8 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
 
 
 def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return ""
+    power = min(int(math.log10(max(count, 1)) // 3), 4)
+    return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _clock(seconds: float) -> str:

@@ -31,7 +31,7 @@ def spearman_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     if a.shape != b.shape or a.ndim != 2:
         raise HeatproofError(
-            f"Two arrays of one shape (rows, values) can be correlated, but not {a.shape} and {b.shape}."
+            f"Correlation needs two arrays of the same shape (rows, values), not {a.shape} and {b.shape}."
         )
     if a.size == 0:
         return np.full(len(a), np.nan)
@@ -70,7 +70,7 @@ def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.nda
         If the maps are not (N, H, W), or the grid does not divide them.
     """
     if maps.ndim != 3:
-        raise HeatproofError(f"Attribution maps have to be (images, height, width), but these are {maps.shape}.")
+        raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
     count, height, width = maps.shape
     tall, wide = patch_size(grid, height, width, truncate=truncate)
     cut = maps[:, : grid * tall, : grid * wide].reshape(count, grid, tall, grid, wide)

@@ -40,9 +40,7 @@ def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> n
         If scores are not (methods, images) or there are no images.
     """
     if scores.ndim != 2 or scores.shape[1] == 0:
-        raise HeatproofError(
-            f"Scores have to be (methods, images) with at least one image, but these are {scores.shape}."
-        )
+        raise HeatproofError(f"Scores must have shape (methods, images) with at least one image, not {scores.shape}.")
     images = scores.shape[1]
     defined = ~np.isnan(scores)
     values = np.where(defined, scores, 0.0)

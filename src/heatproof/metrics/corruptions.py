@@ -72,10 +72,9 @@ def modified(
     scheme
         ``constant``, ``random`` or ``partial``.
     image_ids, seed
-        What is drawn, and the order of equal values, come from them.
+        Seeds of the random numbers and of the order of ties.
     clip
-        Cut the result off at 0 and 1, which the paper leaves open: its code reads maps of 8 bits. Cutting off makes
-        ties of what had an order.
+        Clip the result to [0, 1], which the paper leaves open (its code reads 8-bit maps). Clipping creates ties.
 
     Returns
     -------

@@ -40,7 +40,7 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
         raise HeatproofError(f"kind is {kind!r}: take one of {', '.join(KINDS)}.")
     points = [np.asarray(curve, dtype=np.float64) for curve in (first, second)]
     if any(one.ndim != 2 or one.shape[1] != 2 for one in points):
-        raise HeatproofError(f"Curves are points (S, 2), and these are {points[0].shape} and {points[1].shape}.")
+        raise HeatproofError(f"Curves must have shape (S, 2), not {points[0].shape} and {points[1].shape}.")
     points = [one[~np.isnan(one).any(axis=1)] for one in points]
     if not (len(points[0]) and len(points[1])):
         return float("nan")

@@ -32,7 +32,9 @@ def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
         If maps and regions do not belong together, or a map has a value that is not finite.
     """
     if maps.ndim != 3 or maps.shape != regions.shape:
-        raise HeatproofError(f"Maps {maps.shape} and regions {regions.shape} have to be (images, height, width) both.")
+        raise HeatproofError(
+            f"Maps {maps.shape} and regions {regions.shape} must have one shape (images, height, width)."
+        )
     inside = regions.astype(bool)
     sizes = _magnitudes(maps)
     total = sizes.sum(axis=(1, 2))
@@ -53,7 +55,7 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
     maps
         (N, H, W).
     side
-        Of the square in pixels.
+        Side of the square in pixels.
 
     Returns
     -------
@@ -115,5 +117,5 @@ def pooled_maps(maps: np.ndarray, bands: int) -> np.ndarray:
 def _magnitudes(maps: np.ndarray) -> np.ndarray:
     values = np.abs(np.asarray(maps, dtype=np.float64))
     if not np.isfinite(values).all():
-        raise HeatproofError("A map has a value that is not finite: look at the model and the explainer.")
+        raise HeatproofError("A map has a value that is not finite: check the model and the explainer.")
     return values

@@ -13,7 +13,7 @@ POINTS = 1000
 def information_axis(points: int = POINTS) -> np.ndarray:
     """Return the normalised entropies of the curve points: (points + 1,) float64, equally spaced in [0, 1]."""
     if points < 1:
-        raise HeatproofError(f"{points} points make no curve: take at least 1.")
+        raise HeatproofError(f"A curve needs at least 1 point, not {points}.")
     return np.append(np.linspace(0, 1, points, endpoint=False), 1.0)
 
 

@@ -33,26 +33,27 @@ class Metric:
     name
         The key in the config.
     function
-        Takes the arrays in `inputs`, in that order, and the options by keyword; returns the score of each image (N,)
-        float64, NaN where it is undefined, and whether it is defined (N,) bool. A metric over response curves
-        returns a third thing: its own curves by name, (N, S) each, or (S,) where one stands for the whole dataset.
+        Function of the arrays in `inputs`, in that order, and the options as keywords. Returns the score of each image
+        (N,) float64, NaN where undefined; whether it is defined, (N,) bool; and a dict of curves by name, (N, S) each
+        or (S,) for the whole dataset, which is empty if the metric has none.
     inputs
-        What the metric reads, for example ``("maps", "drops", "grid")``: the workflow fetches no more than that.
+        Inputs that the metric reads, for example ``("maps", "drops", "grid")``; the workflow reads nothing else.
     higher_is_better
         Direction of the score.
     range
-        Smallest and largest value that a score can take.
+        Smallest and largest possible score.
     source
         Paper, section and equation.
     options
         Every option with its default, those of the responses included.
     reads
-        The kind of response that it reads.
+        Kind of response that the metric reads.
     asks
         A function whose keyword-only arguments are the options of the responses: the `sequences` of a metric over
         curves, else the `options` of the kind.
     order
-        The order with which the direction holds; with the other one it is reversed. None where there is no choice.
+        Order of deletion for which `higher_is_better` applies; with the other order the direction is reversed. None if
+        the metric has no such option.
     """
 
     name: str

@@ -68,8 +68,8 @@ def normalised_response(
     output, target
         As in `ResponseCurve.read`.
     inverted
-        What an image is worth whose response is not above its baseline's: ``undefined``, or ``scaled``, which divides
-        by the negative difference, as the published code does.
+        Treatment of images whose response is not above that of the baseline: ``undefined``, or ``scaled``, which
+        divides by the negative difference, as the published code does.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def normalised_response(
         raise HeatproofError(f"inverted is {inverted!r}: take 'undefined' or 'scaled'.")
     ends = curve.fractions[:, [0, -1]]
     if not (np.all(ends[:, 0] == 0) and np.all(ends[:, 1] == 1)):
-        raise HeatproofError("RISE's and MAS's curves go from the image to the whole baseline: begin at 0, end at 1.")
+        raise HeatproofError("Curves of RISE and MAS must begin at fraction 0 and end at fraction 1.")
     responses = curve.read(output, target)
     first, last = responses[:, :1], responses[:, -1:]
     baseline, image = (first, last) if mode == "insertion" else (last, first)

@@ -79,11 +79,11 @@ def metric_name(
     in_domain_for
         Grid and baseline of the patch deletion with which the weights were finetuned; None if they were not.
     grid, baseline
-        Those of the logit drops.
+        Grid and baseline of the logit drops.
     reference
         Grid and baseline whose scores are named ``idsds`` and ``sds``; others are a suffix, as in ``sds_g8_blur``.
     output
-        What the drops are of: ``logit``, or ``probability`` (softmax), which is a suffix too.
+        Output whose drops are scored: ``logit``, or ``probability`` (softmax), which is added as a suffix.
     """
     family = "idsds" if in_domain_for == (grid, baseline) else "sds"
     name = family if (grid, baseline) == reference else f"{family}_g{grid}_{baseline}"

@@ -121,12 +121,12 @@ def soundness(
     level
         Performance at which the score is read. If it is never reached, all images are undefined.
     output, target
-        What the performance is: the mean over images of the accuracy, or of the probability or logit of the target.
+        Performance measure: the mean over images of the accuracy, or of the probability or logit of the target.
     threshold, start
         As in `false_attribution`; the published code has ``start=0.04``, the paper none.
     counted
-        ``at_once`` takes a step's false attribution off at that step, as in the paper; ``next_step`` at the one after
-        it, as in the published code.
+        Step at which a step's false attribution is subtracted: ``at_once``, as in the paper, or ``next_step``, as in
+        the published code.
 
     Returns
     -------

@@ -40,7 +40,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
         If a map has a value that is not finite, or maps, masks and ids do not belong together.
     """
     if maps.ndim not in (3, 4):
-        raise HeatproofError(f"Attribution maps have to be (images, height, width), but these are {maps.shape}.")
+        raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
     if not len(maps) == len(masks) == len(image_ids):
         raise HeatproofError(
             f"{len(maps)} maps, subsets of {len(masks)} images and {len(image_ids)} ids do not belong together: "
@@ -57,8 +57,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
         values = one.reshape(-1, pixels).astype(np.float64)
         if not np.isfinite(values).all():
             raise HeatproofError(
-                f"The attribution map of image {image_id!r} has a value that is not finite: look into the explainer "
-                "that made it."
+                f"The attribution map of image {image_id!r} has a value that is not finite: check its explainer."
             )
         # Without its median a constant map is zero, so that rounding cannot make its sums differ.
         median = np.median(values, axis=1, keepdims=True)
@@ -95,7 +94,7 @@ def sensitivity_n_scores(
     image_ids
         N strings, for messages.
     sizes
-        Those of the masks: V is cut in so many equal parts.
+        Subset sizes of the masks; V must be a multiple of their number.
 
     Returns
     -------

@@ -28,12 +28,13 @@ from heatproof.provenance import file_digest
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
-    Without a dataset in the spec it is to begin a training with, and fits if all but the classification head does.
+    Without a dataset in the spec the checkpoint is the start of a training, and all weights but the head must fit.
 
     Raises
     ------
     HeatproofError
-        If it cannot be had, has another SHA-256 than the config says, needs a pickle, or does not fit.
+        If the checkpoint cannot be read or downloaded, its SHA-256 differs from the config, it needs a pickle, or it
+        does not fit the network.
     """
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
@@ -68,7 +69,7 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
-                "or it arrived damaged; run again, and if it stays so, check the address and the sha256 in the config."
+                "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
         state = read_state(path, spec["checkpoint"])
     if is_packaged(spec["checkpoint"]):
@@ -93,8 +94,8 @@ def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
         except HeatproofError:
             raise error from None
         raise HeatproofError(
-            f"The weights {spec['checkpoint']} do not fit the network in its head alone, which is for the {classes} "
-            f"classes of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
+            f"The weights {spec['checkpoint']} fit the network except for its head, which has the {classes} classes "
+            f"of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
         ) from None
 
 
@@ -103,7 +104,7 @@ def _local(checkpoint: str, folder: Path) -> Path:
         return find_packaged(checkpoint)
     if is_file(checkpoint):
         if not os.path.isfile(checkpoint):
-            raise HeatproofError(f"The checkpoint {checkpoint} is not there: check the path in the model's settings.")
+            raise HeatproofError(f"The checkpoint {checkpoint} does not exist: check the path in the model's settings.")
         return Path(checkpoint)
     path = folder / "checkpoint"
     try:
@@ -126,14 +127,14 @@ def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
     Parameters
     ----------
     path
-        Where it is.
+        Path of the file.
     checkpoint
-        What the config calls it.
+        Name of the checkpoint in the config, for messages.
 
     Raises
     ------
     HeatproofError
-        If it needs a pickle, or holds no weights.
+        If the file needs a pickle, or holds no weights.
     """
     try:
         return load_file(path)

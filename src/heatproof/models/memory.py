@@ -44,8 +44,8 @@ class Attempt:
             return False
         if self.size == 1:
             raise HeatproofError(
-                f"Memory ran out in {self.name!r} with one image in a batch: let fewer jobs run at once, or take a "
-                f"device with more or a smaller network, and run the same command again; {RESUME_HINT}."
+                f"Memory ran out in {self.name!r} with a batch size of 1: run fewer jobs at once, or use a device with "
+                f"more memory or a smaller network, and run the same command again; {RESUME_HINT}."
             ) from None
         self.ran_out = True
         return True
@@ -57,12 +57,12 @@ class WithinMemory:
     Parameters
     ----------
     name
-        What is run, for messages.
+        Name of the function, for messages.
     kept
-        A file that remembers what fitted on which GPU, for later jobs; left out, only this process does. The memory of
-        a CPU is shared with others, and what fits there now says nothing of the next job.
+        File that stores the batch size that fits each GPU model, for later jobs; by default only this process remembers
+        it. Not used on a CPU, whose memory is shared with other programs.
     device
-        Where it runs.
+        Device on which the function runs.
     """
 
     def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
@@ -94,7 +94,7 @@ class WithinMemory:
 
             for attempt in within_memory.attempts(64):
                 with attempt as size:
-                    made = run(size)
+                    result = run(size)
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class WithinMemory:
             # Only now: the context of the error held on to the tensors of the failed pass.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            log.info("%s: out of memory with %d images in a batch, going on with %d", self.name, size, size // 2)
+            log.info("%s: out of memory with a batch size of %d, continuing with %d", self.name, size, size // 2)
             size //= 2
             self._keep(size)
 
@@ -126,7 +126,7 @@ class WithinMemory:
         try:
             write_json(self.kept, {**(read_json(self.kept) or {}), self.device: size})
         except OSError:
-            log.info("%s: %s cannot be written, so the next job finds out anew", self.name, self.kept)
+            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.kept)
 
 
 def describe_device(device: torch.device | str) -> str:

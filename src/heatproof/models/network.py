@@ -35,9 +35,9 @@ def use_machine(runtime: Mapping[str, Any]) -> torch.device:
     if requested == "auto":
         requested = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     elif requested == "cuda" and not torch.cuda.is_available():
-        raise HeatproofError("The config asks for device: cuda, and no GPU is visible here: take auto or cpu.")
+        raise HeatproofError("The config sets device: cuda, but no GPU is visible: set device to auto or cpu.")
     elif requested == "mps" and not torch.backends.mps.is_available():
-        raise HeatproofError("The config asks for device: mps, and this machine has none: take auto or cpu.")
+        raise HeatproofError("The config sets device: mps, but there is no Apple GPU: set device to auto or cpu.")
     return torch.device(requested)
 
 
@@ -87,7 +87,7 @@ def find_head(spec: Mapping[str, Any]) -> set[str]:
     if not head:
         raise HeatproofError(
             f"The architecture {spec['architecture']!r} builds the same network for any number of classes: it has no "
-            "head that could be trained anew, so leave transfer out."
+            "head to retrain, so leave transfer out."
         )
     return head
 
@@ -165,7 +165,7 @@ def normalise(images: np.ndarray, facts: Mapping[str, Any]) -> torch.Tensor:
     """
     if facts["size"] and tuple(images.shape[-2:]) != tuple(facts["size"]):
         raise HeatproofError(
-            f"The network takes {facts['size'][0]}×{facts['size'][1]} pixels, and the images have "
+            f"The network expects {facts['size'][0]}×{facts['size'][1]} pixels, but the images have "
             f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
         )
     mean, std = (torch.tensor(facts[key], dtype=torch.float32)[:, None, None] for key in ("mean", "std"))
@@ -188,7 +188,7 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
         ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which changes nothing on
         other devices; or ``bfloat16``, PyTorch's autocast with 7 bits of mantissa.
     device
-        Where the network is.
+        Device of the network.
 
     Returns
     -------

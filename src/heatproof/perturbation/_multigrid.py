@@ -309,7 +309,7 @@ class Multigrid:
         worst = (bounds / limits).argmax()
         raise HeatproofError(
             f"ROAD's linear system was not solved: after {cycles} cycles the error is bounded by "
-            f"{bounds.flatten()[worst]:.1e}, and {limits.flatten()[worst]:.1e} is asked for; raise the tolerance."
+            f"{bounds.flatten()[worst]:.1e}, but the tolerance is {limits.flatten()[worst]:.1e}: raise the tolerance."
         )
 
     def _round(self, limits: Tensor, running: Tensor) -> tuple[int, Tensor]:

@@ -147,7 +147,7 @@ def mean(
 
     if value is None:
         raise HeatproofError(
-            "The mean baseline has no dataset to take a mean of here: give baseline_options={'value': [...]}, the mean "
+            "The mean baseline has no dataset to compute a mean from: give baseline_options={'value': [...]}, the mean "
             "of each channel as normalised for the network."
         )
     # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
@@ -157,7 +157,7 @@ def mean(
         )
     for number in value:
         if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise HeatproofError(f"The value of the mean baseline has {number!r} in it: give finite numbers.")
+            raise HeatproofError(f"The value of the mean baseline contains {number!r}: give finite numbers.")
     if len(value) != images.shape[1]:
         raise HeatproofError(
             f"The value of the mean baseline has length {len(value)}: give one number for each channel of the images, "

@@ -115,13 +115,13 @@ class Query:
     targets
         (N,) int64, usually the labels; or (N, T), several classes whose outputs are read.
     image_ids
-        N strings, which seed what is drawn, and are named in messages.
+        N strings, which seed random numbers and appear in messages.
     seed
         The workflow's seed.
     batch_size
         The largest number of images in one network pass.
     device
-        Where the network is; left out, where the images are.
+        Device of the network; default: that of the images.
     """
 
     network: Network
@@ -176,9 +176,9 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
 class FilledBatches(torch.nn.Module):
     """Wrapper that pads every batch to one size, and counts the images that pass through the network.
 
-    How a library adds up floats can depend on the size of a batch. With the last batch of a shard filled up by copies,
-    a number depends neither on how images are cut in shards nor on what else lies in its batch. Where memory runs out
-    the size is halved, and stays so.
+    Float sums can depend on the batch size. The last batch of a shard is padded with copies, so that outputs depend
+    neither on the division into shards nor on the other images of a batch. If memory runs out, the size is halved for
+    all further batches.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class FilledBatches(torch.nn.Module):
     size
         Images in a batch; a larger one goes through as it is.
     within
-        What remembers the size that fits; left out, this network alone does.
+        Object that remembers the batch size that fits; by default only this network does.
     """
 
     def __init__(self, network: torch.nn.Module, size: int, within: WithinMemory | None = None) -> None:
@@ -224,11 +224,11 @@ def open_network(
     spec
         Has ``model``, ``weights`` and, where it is not float32, ``precision``.
     num_classes
-        Of the dataset.
-    machine
+        Number of classes of the dataset.
+    runtime
         ``batch_size``, and ``compile`` for torch.compile.
     device
-        Where the network runs.
+        Device of the network.
     """
     network = load_network(spec["model"], num_classes, spec["weights"], device, spec.get("precision", "float32"))
     if runtime.get("compile"):

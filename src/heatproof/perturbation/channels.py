@@ -33,7 +33,7 @@ def channel_activations(
     batch_size
         The largest number of images in one network pass.
     device
-        Where the network is; left out, where the images are.
+        Device of the network; default: that of the images.
 
     Returns
     -------

@@ -17,11 +17,11 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     Parameters
     ----------
     labels
-        (N,) integers below 12, as many as there are places: three squares in each corner.
+        (N,) integers below 12, the number of positions: three squares in each corner.
     size
         Height and width of the images.
     share
-        Of the pixels that are removed, disc and square together.
+        Share of removed pixels, disc and square together.
     block
         Side of the square in pixels; 0 for no square, so that all masks are the same.
 
@@ -42,7 +42,9 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     ]
     removed = round(share * size**2)
     if block and (labels.min() < 0 or labels.max() >= len(corners)):
-        raise HeatproofError(f"There are {len(corners)} places for squares, and a label of {int(labels.max())}.")
+        raise HeatproofError(
+            f"There are {len(corners)} positions for squares, but the largest label is {int(labels.max())}."
+        )
     if block < 0 or 4 * block > size or block**2 > removed or removed > size**2:
         raise HeatproofError(f"A square of {block} pixels and a share of {share:g} do not fit images of {size} pixels.")
     away = np.hypot(*(np.indices((size, size)) - (size - 1) / 2)).ravel()

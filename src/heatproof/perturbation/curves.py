@@ -61,7 +61,7 @@ def response_curves(
     check_maps(maps, query.images, query.image_ids)
     if perturbation.update:
         if explain is None:
-            raise HeatproofError("A map that is updated along the sequence needs `explain`, which makes it.")
+            raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
         read, first = _updated(query, maps, perturbation, explain, ranking)
     else:
         first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
@@ -86,15 +86,15 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
     expected = (len(images), *images.shape[-2:])
     if maps.shape != expected:
         raise HeatproofError(
-            f"The maps are {maps.shape}, and the images ask for {expected}, (images, height, width): sum over "
-            "channels, and bring the maps to the size of the images."
+            f"The maps have shape {maps.shape}, but must have shape {expected}, (images, height, width): sum "
+            "over channels, and resize the maps to the size of the images."
         )
     if not np.issubdtype(maps.dtype, np.floating) and not np.issubdtype(maps.dtype, np.integer):
         raise HeatproofError(f"The maps are of type {maps.dtype}: give numbers, for example float32.")
     bad = np.flatnonzero(~np.isfinite(maps.reshape(len(maps), -1)).all(1))
     if len(bad):
         raise HeatproofError(
-            f"The map of image {image_ids[int(bad[0])]!r} has a value that is not finite: make it again, or leave the "
+            f"The map of image {image_ids[int(bad[0])]!r} has a value that is not finite: recompute it, or leave the "
             "image out."
         )
 

@@ -52,7 +52,7 @@ def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndar
         If there are fewer pixels than that.
     """
     if not 0 <= pixels <= height * width:
-        raise HeatproofError(f"{pixels} random pixels cannot be kept of {height}×{width}: take fewer.")
+        raise HeatproofError(f"{pixels} random pixels are more than an image of {height}×{width} has: keep fewer.")
     generator = numpy_generator(seed, "PIC random mask", f"{height}x{width}")
     mask = np.zeros(height * width, dtype=bool)
     mask[generator.choice(height * width, size=pixels, replace=False)] = True
@@ -81,7 +81,7 @@ def kept_counts(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.nda
     """
     values = [float(t) for t in thresholds]
     if not values or values != sorted(set(values)) or not 0 < values[0] <= values[-1] <= 1:
-        raise HeatproofError(f"Thresholds have to be increasing, above 0 and at most 1: {values} are not.")
+        raise HeatproofError(f"Thresholds must be increasing, above 0 and at most 1, not {values}.")
     # The expression of numpy.quantile, so that rounding falls to the same side.
     return np.array([pixels - ceil((pixels - 1) * (1 - t)) for t in values], dtype=np.int64)
 
@@ -176,7 +176,9 @@ def entropy(picture: np.ndarray) -> int:
         If there are neither one nor three channels, or Pillow has no WebP.
     """
     if picture.shape[-1] not in (1, 3):
-        raise HeatproofError(f"A picture of {picture.shape[-1]} channels is no WebP: SIC and AIC need one or three.")
+        raise HeatproofError(
+            f"A picture has {picture.shape[-1]} channels: SIC and AIC need one or three, as WebP does."
+        )
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
     file = BytesIO()
@@ -330,7 +332,7 @@ def _checked_masks(
     if masks not in MASKS:
         raise HeatproofError(f"masks is {masks!r}: take one of {', '.join(MASKS)}.")
     if masks == "quantile" and ranking is not None:
-        raise HeatproofError("Quantile masks go by the maps' values and take no ranking: leave one of the two out.")
+        raise HeatproofError("Quantile masks use the values of maps, not a ranking: leave one of the two out.")
     finite = np.isfinite(maps).all(axis=(1, 2))
     if not finite.all():
         raise HeatproofError(

@@ -142,7 +142,7 @@ class _Solver:
         self.images = images.detach().float().contiguous()
         largest = self.images.abs().amax((1, 2, 3))
         if not largest.isfinite().all():
-            raise HeatproofError("An image holds a value that is not finite; mend the data before imputing.")
+            raise HeatproofError("An image has a value that is not finite: fix the data before imputing.")
         self.limits = largest * tolerance
         self.on_cpu = images.device.type == "cpu"
         self.piece = max(1, (VALUES_ON_CPU if self.on_cpu else VALUES_ELSEWHERE) // images.shape[1:].numel())

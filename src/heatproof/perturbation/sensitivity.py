@@ -118,8 +118,8 @@ def _checked(maps: torch.Tensor, images: torch.Tensor, image_ids: Sequence[str])
     expected = (len(images), *images.shape[-2:])
     if tuple(maps.shape) != expected:
         raise HeatproofError(
-            f"The explainer returned maps {tuple(maps.shape)}, and {expected} was expected: one value a pixel, "
-            "channels summed."
+            f"The explainer returned maps of shape {tuple(maps.shape)}, but {expected} was expected: one value per "
+            "pixel, summed over channels."
         )
     maps = maps.detach().cpu().double().contiguous()
     finite = maps.isfinite().flatten(1).all(1)
@@ -127,6 +127,6 @@ def _checked(maps: torch.Tensor, images: torch.Tensor, image_ids: Sequence[str])
         row = int((~finite).nonzero()[0]) * len(image_ids) // len(images)
         raise HeatproofError(
             f"The attribution map of image {image_ids[row]!r}, or of a slightly changed copy, has a value that is not "
-            "finite: look into the explainer that made it."
+            "finite: check the explainer."
         )
     return maps

@@ -99,14 +99,14 @@ def group_means(
     Parameters
     ----------
     agree
-        Of T test cases.
+        Rank correlations of T test cases.
     cases
         T rows; a column for each factor, such as dataset, model, weights, metric and order.
     factors
         Columns of `cases`; left out, all that have more than one value.
     seed, repetitions, level
-        Of the bootstrap: test cases are drawn with replacement, a pair counts as often as both of its cases together,
-        and a case is never paired with itself. Percentiles; a resample without such a pair is left out.
+        Settings of the bootstrap over test cases. A pair counts as often as both of its cases together, and a case is
+        never paired with itself. Percentiles; a resample without such a pair is left out.
 
     Returns
     -------

@@ -65,7 +65,7 @@ def compare_levels(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rank methods at each level of a convention, and compare all pairs of levels.
 
-    The same images are drawn at all levels, so that what changes between levels is not which images were drawn.
+    The same images are drawn at all levels, so that comparisons are paired.
 
     Parameters
     ----------
@@ -75,11 +75,11 @@ def compare_levels(
     methods
         M names.
     reference
-        The level that changes are told from.
+        Level from which changes are measured.
     directions
         Level to whether higher is better.
     seed, repetitions, level
-        Of the bootstrap over images.
+        Settings of the bootstrap over images.
 
     Returns
     -------

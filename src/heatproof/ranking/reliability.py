@@ -74,7 +74,7 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
     _check("variant", variant, INTER_RATER)
     _check("level", level, LEVELS)
     if variant == "published" and level != "interval":
-        raise HeatproofError("The published variant is of interval α: leave level='interval'.")
+        raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
     import krippendorff
 
     known = _matrix(ranks)
@@ -210,5 +210,5 @@ def _check(name: str, value: str, allowed: Sequence[str]) -> None:
 def _matrix(values: np.ndarray) -> np.ndarray:
     matrix = np.asarray(values, dtype=float)
     if matrix.ndim != 2:
-        raise HeatproofError(f"Ranks have to be (images, methods), and these are {matrix.shape}.")
+        raise HeatproofError(f"Ranks must have shape (images, methods), not {matrix.shape}.")
     return matrix

@@ -57,10 +57,10 @@ def truth_table(
         Metrics whose ranking of methods is the true one, such as ``part_deletion`` on a dataset whose parts can be
         removed. Each is compared with the others too.
     references
-        Methods that know no model. A metric that does no more than tell these from the rest agrees with the truth to
-        some degree; a second row of each comparison leaves them out.
+        Reference methods, which do not use the model. A metric that only separates these from the rest agrees partly
+        with the truth; a second row of each comparison leaves them out.
     seed, repetitions, level
-        Of the bootstrap over images, which draws the same images for the metric and for the truth.
+        Settings of the bootstrap over images, which draws the same images for the metric and for the truth.
 
     Returns
     -------

@@ -97,10 +97,6 @@ _SECTIONS = {
 }
 
 
-def _options(options: Mapping[str, Any]) -> str:
-    return "options: " + _settings(options) if options else ""
-
-
 def _settings(options: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{key} (needed)" if value is inspect.Parameter.empty else f"{key}={_value(value)}"
@@ -125,7 +121,8 @@ def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = l
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
     lines = []
     for entry in table.values():
-        more = [text for text in (*facts(entry), _options(entry.options)) if text]
+        more = [text for text in facts(entry) if text]
+        more += ["options: " + _settings(entry.options)] if entry.options else []
         lines += [(entry.name, entry.summary), *(("", text) for text in more)]
     return _columns(lines)
 

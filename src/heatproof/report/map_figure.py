@@ -24,8 +24,8 @@ from heatproof.metrics.arrays import patch_sums, spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_map, lay_out, new_figure, plain
-from heatproof.report.numbers import formatted, rounded, score_told
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, transformed
+from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read
 

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.plan import paths
 from heatproof.report.drawing import draw_map, plain
-from heatproof.report.numbers import score_told
 from heatproof.report.pictures import channels_last, image_scores, read_maps
-from heatproof.report.results import publish, save
+from heatproof.report.results import publish, save, score_told
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
 MOST_ROWS = 12
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method: its mean score, its maps (N, H, W), and the score of each image; NaN is told as undefined."""
-
-    method: str
-    mean: float
-    maps: np.ndarray
-    scores: Sequence[float]
 
 
 def montage(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
@@ -39,32 +27,34 @@ def montage(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         opened = open_dataset(spec["datasets"][where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec["images"]]
         scores = image_scores(where)
-        means = scores.groupby(level="method").mean()
-        rows = []
-        for method in spec["methods"]:
-            maps, name = read_maps(where, method, spec["images"]), method["method"]
-            if not isinstance(maps, str):
-                each = [float(scores.get((name, image), np.nan)) for image in ids]
-                rows.append(Row(name, float(means.get(name, np.nan)), maps, each))
+        read = {method["method"]: read_maps(where, method, spec["images"]) for method in spec["methods"]}
+        maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; what is undefined everywhere comes last.
-        rows.sort(key=lambda row: (math.isnan(row.mean), -row.mean))
+        means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
+        each = scores.unstack("image").reindex(index=means.index, columns=ids)
         title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
         files.append(paths.SCORES.format(**where))
         outputs.append(paths.MONTAGE.format(**where))
-        save(draw_montage(opened.images("evaluation", 0, spec["images"]), rows, title), outputs[-1])
+        save(draw_montage(opened.images("evaluation", 0, spec["images"]), maps, means, each, title), outputs[-1])
     publish(spec, dict.fromkeys(outputs), files)
 
 
 @plain
-def draw_montage(images: np.ndarray, rows: Sequence[Row], title: str) -> Figure:
+def draw_montage(
+    images: np.ndarray, maps: Mapping[str, np.ndarray], means: pd.Series, scores: pd.DataFrame, title: str
+) -> Figure:
     """Draw maps with their scores.
 
     Parameters
     ----------
     images
         (N, C, H, W) in [0, 1].
-    rows
-        In this order.
+    maps
+        Method to its maps (N, H, W).
+    means
+        Mean score of every method, drawn in this order; NaN is told as undefined.
+    scores
+        The score of each image, methods by images.
     title
         Over all.
 
@@ -74,9 +64,9 @@ def draw_montage(images: np.ndarray, rows: Sequence[Row], title: str) -> Figure:
         A row a method and a column an image, in blocks side by side where there are many methods. Every map has its own
         scale: full colour at the 99th percentile of its absolute values.
     """
-    blocks = max(1, -(-len(rows) // MOST_ROWS))
-    height = max(1, -(-len(rows) // blocks))
-    names = NAME * max([len(row.method) for row in rows] or [1]) + 0.15
+    blocks = max(1, -(-len(means) // MOST_ROWS))
+    height = max(1, -(-len(means) // blocks))
+    names = NAME * max(map(len, means.index), default=1) + 0.15
     width, tall = max(blocks * (names + len(images) * CELL + 0.15), 4.5), (height + 1) * (CELL + SCORE) + 0.35
     figure = Figure(figsize=(width, tall), facecolor="white")
     grid = figure.subplots(
@@ -92,11 +82,11 @@ def draw_montage(images: np.ndarray, rows: Sequence[Row], title: str) -> Figure:
     for first in cells[0]:
         for axes, image in zip(first[1:], images, strict=True):
             axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
-    for place, row in enumerate(rows):
+    for place, method in enumerate(means.index):
         block, line = divmod(place, height)
         label, *own = cells[line + 1, block]
-        label.text(0.97, 0.5, f"{row.method}\n{score_told(row.mean)}", ha="right", va="center", size=7)
-        for axes, values, score in zip(own, row.maps, row.scores, strict=True):
+        label.text(0.97, 0.5, f"{method}\n{score_told(means[method])}", ha="right", va="center", size=7)
+        for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
             draw_map(axes, values)
             axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
     figure.text(0.01, 1 - 0.08 / tall, title, ha="left", va="top", size=8.5, weight="bold")

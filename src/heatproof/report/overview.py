@@ -10,11 +10,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.manifest import verified
 from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.drawing import broken, lay_out, new_figure, plain
-from heatproof.report.results import CASE, NETWORK, publish
+from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
@@ -23,9 +22,8 @@ CAPTIONS = ["figure", "shows", "conclusion"]
 
 def overview(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
-    # Names stay text whatever they look like.
-    names = dict.fromkeys([*CASE, "method"], str)
-    scores = pd.read_csv(verified(paths.SCORES_TABLE), dtype=names, keep_default_na=False, na_values={"score": [""]})
+    scores = read_table(paths.SCORES_TABLE)
+    scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
     pictures = [paths.OVERVIEW["places_png"], paths.OVERVIEW["dual_png"]]
     captions = [[path, *said] for path, said in zip(pictures, (told_places(places), told_dual(dual)), strict=True)]
@@ -118,16 +116,11 @@ def told_places(places: pd.DataFrame) -> list[str]:
 def told_dual(dual: pd.DataFrame) -> list[str]:
     """Return what the picture of soundness and completeness shows, and what to conclude."""
     shows = "Soundness and completeness of every method, a panel a network; up and right is better."
-    rhos = [
-        part["soundness"].corr(part["completeness"], method="spearman")
-        for _, part in dual.groupby(NETWORK, sort=False)
-        if len(part) >= MINIMUM and part["soundness"].nunique() > 1 and part["completeness"].nunique() > 1
-    ]
+    networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
+    rhos = [rho for part in networks if not np.isnan(rho := _spearman(part["soundness"], part["completeness"]))]
     if not rhos:
         return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
-    tied = [
-        part["soundness"].round(6).value_counts().iloc[0] / len(part) for _, part in dual.groupby(NETWORK, sort=False)
-    ]
+    tied = [part["soundness"].round(6).value_counts(normalize=True).iloc[0] for part in networks]
     text = f"ρ of the two over methods is {min(rhos):.2f} to {max(rhos):.2f} on {len(rhos)} networks"
     text += ": they measure different things." if max(rhos) < 0.7 else "."
     if max(tied) > 0.5:
@@ -197,16 +190,14 @@ def _corners(part: pd.DataFrame) -> pd.DataFrame:
 
 
 def _wide(places: pd.DataFrame) -> pd.DataFrame:
-    order = list(dict.fromkeys(places["method"]))
-    return places.pivot(index="method", columns="metric", values="place").loc[order]
+    return places.pivot(index="method", columns="metric", values="place").loc[places["method"].unique()]
 
 
 def _agreement(wide: pd.DataFrame) -> pd.Series:
-    """Return Spearman's ρ of every metric with the mean of all others; NaN with few methods or no difference."""
-    found = {}
-    for metric, own in wide.items():
-        others = wide.drop(columns=metric).mean(axis=1)
-        both = own.notna() & others.notna()
-        enough = both.sum() >= MINIMUM and own[both].nunique() > 1 and others[both].nunique() > 1
-        found[metric] = own[both].corr(others[both], method="spearman") if enough else np.nan
-    return pd.Series(found)
+    """Return Spearman's ρ of every metric with the mean of all others."""
+    return pd.Series({name: _spearman(own, wide.drop(columns=name).mean(axis=1)) for name, own in wide.items()})
+
+
+def _spearman(one: pd.Series, other: pd.Series) -> float:
+    """Return ρ over the methods that have both; NaN with few of them or no difference."""
+    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM).to_numpy()[0, 1]

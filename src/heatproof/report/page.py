@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.plan import paths
 from heatproof.provenance import digest
-from heatproof.report import numbers, page_data
+from heatproof.report import page_data, results
 from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
@@ -41,7 +42,7 @@ Spec = Mapping[str, Any]
 def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Write the index page, and the page of maps where images are shown."""
     tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
-    look = {"scale": SCALE, "colours": colours(), "numbers": numbers}
+    look = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
         "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec),
         "provenance-data": provenance(spec),
@@ -129,23 +130,20 @@ def leaderboard(table: pd.DataFrame, spec: Spec) -> dict[str, Any]:
     known["above"] = above_reference(known, spec["references"], spec["directions"])
     ends = known.groupby("metric")[ENDS]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
+    # With the digits that sort and draw a number.
+    ranges = dict(zip(low.index, page_data.short(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
         manifest, metric = paths.SCORES_MANIFEST.format(**names), names["metric"]
-        of = {"higher": spec["directions"][metric], "range": [_number(low[metric]), _number(high[metric])]}
+        of = {"higher": spec["directions"][metric], "range": ranges[metric]}
         key = (read_sealed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
-    values = [[_number(value) for value in row] for row in known[[*ENDS, "above", *counts]].to_numpy()]
+    values = page_data.short(known[[*ENDS, "above", *counts]].to_numpy(), 6)
     gaps = known["gap"] if "gap" in known else [""] * len(known)
     facts = zip(places, known["method"], values, gaps, strict=True)
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
-
-
-def _number(value: float) -> float | None:
-    """Return a number with the digits that sort and draw it; None for NaN."""
-    return None if pd.isna(value) else float(f"{value:.6g}")
 
 
 def ranking(table: pd.DataFrame) -> list[dict[Any, Any]]:

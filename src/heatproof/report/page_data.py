@@ -99,7 +99,7 @@ def _drops(where: Mapping[str, str], asked: tuple[int, str, str], images: int) -
     store = paths.DROPS.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, images).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
-    return {"grid": grid, "baseline": baseline, "output": output, "values": _short(said[:, :1] - said[:, 1:])}
+    return {"grid": grid, "baseline": baseline, "output": output, "values": short(said[:, :1] - said[:, 1:])}
 
 
 def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
@@ -121,11 +121,11 @@ def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
     return found
 
 
-def _short(values: np.ndarray) -> list[Any]:
-    """Return an array as lists of numbers with four digits; None for NaN."""
+def short(values: np.ndarray, digits: int = 4) -> list[Any]:
+    """Return an array as lists of numbers with so many digits; None for NaN."""
     if values.ndim > 1:
-        return [_short(row) for row in values]
-    return [None if np.isnan(value) else float(f"{value:.4g}") for value in values]
+        return [short(row, digits) for row in values]
+    return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
 def curves(spec: Spec) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def curves(spec: Spec) -> dict[str, Any]:
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
     return {
-        "shares": _short(shares),
+        "shares": short(shares),
         "methods": methods,
         "responses": [
             {"title": title(one["settings"]), "low": low_is_good(one["settings"]), "metrics": one["metrics"]}
@@ -162,19 +162,18 @@ def curves(spec: Spec) -> dict[str, Any]:
 
 
 def _panel(where: Mapping[str, str], shares: np.ndarray, spec: Spec) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {"probability": [], "logit": []}
     stored = cache(lambda explainer: _stored(paths.CURVES.format(**where, explainer=explainer), spec))
-    for method in spec["methods"]:
-        values = stored(method["explainer"])
-        if values is None:
-            for lines in found.values():
-                lines.append(None)
-            continue
-        of = {name: array[:, method["place"]] for name, array in values.items()}
-        changed = of["changed"] / of["pixels"]
-        found["probability"].append(_short(mean_curve(changed, np.exp(of["log_probability_label"]), shares)))
-        found["logit"].append(_short(mean_curve(changed, of["logit_label"], shares)))
-    return found
+    lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in spec["methods"]]
+    return {name: [of[name] for of in lines] for name in ("probability", "logit")}
+
+
+def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray) -> dict[str, list[Any] | None]:
+    if stored is None:
+        return {"probability": None, "logit": None}
+    of = {name: array[:, place] for name, array in stored.items()}
+    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
+    changed = of["changed"] / of["pixels"]
+    return {name: short(mean_curve(changed, values, shares)) for name, values in said.items()}
 
 
 def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:

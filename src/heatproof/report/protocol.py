@@ -16,9 +16,8 @@ from heatproof.plan import paths
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
-from heatproof.report.numbers import formatted
 from heatproof.report.pictures import data_uri
-from heatproof.report.results import CASE, publish, render, save
+from heatproof.report.results import CASE, formatted, publish, render, save
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -50,12 +49,9 @@ UNTOLD = 0.5
 
 def checks(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
-    files: list[str] = []
-    scores = pd.DataFrame()
-    if spec["comparisons"]:
-        _, files, scores = read_scores(spec)
+    _, files, scores = read_scores(spec) if spec["comparisons"] else ([], [], pd.DataFrame())
     methods, summary = check_tables(scores, spec)
-    captions, shown = [], []
+    shown = []
     made: dict[str, Any] = {paths.CHECKS["methods"]: methods, paths.CHECKS["summary"]: summary}
     # Of the plan and not of the tables: the workflow waits for a chart of each.
     for factor in dict.fromkeys(asked["factor"] for asked in spec["comparisons"]):
@@ -65,10 +61,10 @@ def checks(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         for path in (png, svg):
             save(figure, path)
             made[path] = None
-        captions.append(dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True)))
-        shown.append({**captions[-1], "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
-    made[paths.CHECKS["captions"]] = pd.DataFrame(captions, columns=CAPTION_COLUMNS)
-    made[paths.CHECKS["page"]] = render("checks.html", title="Protocol checks", factors=shown, heads=list(_HEADS))
+        told = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
+        shown.append({**told, "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
+    made[paths.CHECKS["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
+    made[paths.CHECKS["page"]] = render("checks.html", title="Protocol checks", factors=shown)
     publish(spec, made, files)
 
 
@@ -168,7 +164,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     known = drawn[drawn["spearman"].notna()]
     if known.empty:
         return shows, "Too few methods have a score at every level for a rank correlation."
-    lowest = known.iloc[int(known["spearman"].to_numpy().argmin())]
+    lowest = known.iloc[int(known["spearman"].argmin())]
     between = f"{lowest['level']} and {lowest['other_level']}{_place(lowest, drawn)}"
     said = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
@@ -189,8 +185,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         said.append(
             f"Between two halves of the images one level agrees with itself at {same:.2f}, with another at {other:.2f}."
         )
-    most = _farthest(rows, "rank_change")
-    if most is not None and most["rank_change"] != 0:
+    moves = rows["rank_change"].abs()
+    if moves.max() > 0:
+        most = rows.iloc[int(moves.argmax())]
         before = int(most["rank"] - most["rank_change"])
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
@@ -207,8 +204,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     same_first = int((drawn["first"] == drawn["other_first"]).sum())
     said.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
-    largest = _farthest(changes, "score_change")
-    if largest is not None:
+    if len(changes):
+        largest = changes.iloc[int(changes["score_change"].abs().argmax())]
         apart = int(((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum())
         low, high = largest["score_change_low"], largest["score_change_high"]
         said.append(
@@ -217,12 +214,6 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
             f"{largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(said)
-
-
-def _farthest(rows: pd.DataFrame, column: str) -> pd.Series | None:
-    """Return the row with the largest change either way; None where nothing is known."""
-    sizes = rows[column].abs().to_numpy(dtype=float)
-    return None if np.isnan(sizes).all() else rows.iloc[int(np.nanargmax(sizes))]
 
 
 def _network(rows: pd.DataFrame) -> str:
@@ -237,34 +228,17 @@ def _place(row: pd.Series, rows: pd.DataFrame) -> str:
     return f" ({' · '.join(varied)})" if varied else ""
 
 
-_HEADS = {
-    "setting": "setting",
-    "dataset": "dataset",
-    "model": "model",
-    "level": "level",
-    "other_level": "other level",
-    "spearman": "ρ",
-    "kendall": "τ",
-    "halves_same": "ρ, halves, same level",
-    "halves_other": "ρ, halves, other level",
-    "score_change": "change of the mean score",
-    "n_methods": "methods",
-    "n_moved": f"moved by more than {PLACES}",
-    "n_moved_surely": "moved by an interval without 0",
-    "first": "first",
-    "other_first": "first at the other",
-}
 _WITH_INTERVAL = ("spearman", "score_change")
 
 
-def _told(pairs: pd.DataFrame) -> list[list[str]]:
+def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
     """Return the rows of the page's table, numbers for reading."""
     told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
     told = told.mask(pairs.isna(), "")
     for key in _WITH_INTERVAL:
         interval = " (" + told[f"{key}_low"] + " to " + told[f"{key}_high"] + ")"
         told[key] += interval.mask(told[key] == "", "")
-    return told[list(_HEADS)].to_numpy().tolist()
+    return told.to_dict("records")
 
 
 # ---- bump charts ----------------------------------------------------------------------------------------------------

@@ -106,10 +106,12 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
         As in `heatproof.ranking.meta_rank.meta_rank_table`.
     """
     families = families_of(scores)
+    # From here on higher is better everywhere.
+    signed = scores["score"].where(scores["higher_is_better"], -scores["score"])
+    scores = scores.assign(score=signed, higher_is_better=True)
     means = _over_images(scores) if "image" in scores else scores
     ranked = meta_rank_table(means, seed=seed, repetitions=repetitions, level=level)
-    signed = means.assign(score=means["score"].where(means["higher_is_better"], -means["score"]))
-    wide = signed.pivot(index=CASE, columns="method", values="score")
+    wide = means.pivot(index=CASE, columns="method", values="score")
     wide = wide.loc[wide.notna().any(axis=1), wide.notna().any()]
     if "image" in scores:
         ranked = _with_images(scores, wide, ranked, seed, repetitions or 1000, level)
@@ -229,15 +231,9 @@ def _with_images(
     scores: pd.DataFrame, wide: pd.DataFrame, ranked: pd.DataFrame, seed: int, repetitions: int, level: float
 ) -> pd.DataFrame:
     """Replace the interval by that over images and test cases."""
-    signed = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
-    images: dict[Any, list[str]] = {
-        name: sorted(part["image"].unique()) for name, part in signed.groupby("dataset", sort=False)
-    }
-    arrays = []
-    for case in wide.index:
-        rows = signed[(signed[CASE] == list(case)).all(axis=1)]
-        table = rows.pivot(index="method", columns="image", values="score")
-        arrays.append(table.reindex(index=wide.columns, columns=images[case[0]]).to_numpy(dtype=float))
+    images = {name: sorted(part.unique()) for name, part in scores.groupby("dataset")["image"]}
+    tables = scores.pivot(index=[*CASE, "image"], columns="method", values="score").reindex(columns=wide.columns)
+    arrays = [tables.loc[case].reindex(images[case[0]]).T.to_numpy(dtype=float) for case in wide.index]
     result = meta_rank_of_images(
         arrays,
         images_of=[case[0] for case in wide.index],
@@ -257,9 +253,7 @@ def _interval(table: pd.DataFrame, low: str, high: str) -> list[str]:
 
 def _printed(title: str, table: pd.DataFrame, limit: int | None = SHOWN) -> str:
     shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
-    formats: Mapping[str, Any] = {
-        name: "{:.2f}".format for name in shown.columns if pd.api.types.is_float_dtype(shown[name])
-    }
+    formats: Mapping[str, Any] = dict.fromkeys(shown.select_dtypes("float").columns, "{:.2f}".format)
     body = shown.to_string(index=False, formatters=formats, na_rep="")
     more = f"\n… and {len(table) - len(shown)} more" if len(shown) < len(table) else ""
     return f"{title}\n{body}{more}"

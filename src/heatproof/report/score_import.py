@@ -80,8 +80,7 @@ def _read(path: Path) -> pd.DataFrame:
     if "method" not in long:
         raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
     result = pd.DataFrame({"method": long["method"].str.strip()})
-    result["dataset"] = long["dataset"].str.strip() if "dataset" in long else path.stem
-    for name, default in (("model", ""), ("weights", ""), ("metric", "score")):
+    for name, default in {"dataset": path.stem, "model": "", "weights": "", "metric": "score"}.items():
         result[name] = long[name].str.strip() if name in long else default
     if (result["method"] == "").any():
         raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")

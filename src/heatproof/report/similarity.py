@@ -88,9 +88,8 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
             for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
                 summary = summarise(values[None], spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
-                (mean,), (low,), (high,), (n,) = (summary[key] for key in ("mean", "ci_low", "ci_high", "n_images"))
-                rows.append({**where, **found, "value": mean, "ci_low": low, "ci_high": high, "n": n})
-    return pd.DataFrame(rows, columns=COLUMNS)
+                rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
+    return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
 def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:

@@ -73,15 +73,15 @@ class Batch:
     Attributes
     ----------
     images
-        (N, C, H, W), normalised.
+        Images (N, C, H, W), normalised.
     labels
         (N,) int64.
     ids
         N strings.
     first
-        Place of the first image in the evaluation split.
+        Index of the first image in the evaluation split.
     intact
-        What the network says of the images as they are, for responses that `need_intact`.
+        Outputs for the intact images, for responses with `needs_intact`.
     """
 
     images: torch.Tensor
@@ -100,7 +100,7 @@ class Batch:
         """The label, and the class predicted for the intact image: (N, 2) int64."""
         import torch
 
-        assert self.intact is not None, "a response that reads the predicted class has to say `needs_intact`"
+        assert self.intact is not None, "a response that reads the predicted class must set `needs_intact`"
         return torch.stack([self.labels.cpu(), torch.from_numpy(self.intact["predicted"])], dim=1)
 
 
@@ -120,21 +120,21 @@ class Session:
     Attributes
     ----------
     open_network
-        Returns the network, images (B, C, H, W) to logits (B, K); called when it is asked first.
+        Function that returns the network, images (B, C, H, W) to logits (B, K); called on first use.
     device
-        Where the network is.
+        Device of the network.
     batch_size
         The largest number of images in one network pass.
     seed
         The workflow's seed.
     facts
-        The model's input facts: ``mean``, ``std``, ``cam_layer`` …; empty where they are not known.
+        Input facts of the model: ``mean``, ``std``, ``cam_layer`` …; empty if unknown.
     dataset, dataset_name
-        What the images are from; None in memory.
+        Dataset of the images and its name; None for `heatproof.evaluate`.
     explain
-        Returns the function that makes the maps of a method anew, for the images of a batch; None where there is none.
+        Returns the function that recomputes maps of a method for the images of a batch; None if unavailable.
     given
-        What only a caller of `heatproof.evaluate` can give, by the name of the option.
+        Inputs that only callers of `heatproof.evaluate` give, by option name.
     """
 
     open_network: Callable[[], Any]
@@ -179,13 +179,13 @@ class Reading:
     Attributes
     ----------
     argument
-        The argument of the metric's function that takes it.
+        Argument of the metric's function that takes the response.
     response
-        What is asked.
+        The response.
     points
-        Which points of its sequence are read; None for all.
+        Indices of the points that are read; None for all.
     output
-        Which output of the network is read, where the metric's function does not choose that itself.
+        Output of the network that is read, unless the metric's function chooses it.
     """
 
     argument: str
@@ -199,11 +199,11 @@ class Reading:
         Parameters
         ----------
         arrays
-            Those that the response says are `needed`, of N images.
+            Arrays that the response lists as `needed`, for N images.
         images
             The N images.
-        place
-            Which of the methods in the store, for a response along maps.
+        index
+            Index of the method in the store, for a map response.
         """
         return self.response.inputs(self, arrays, images, index)
 
@@ -215,28 +215,28 @@ class Response(ABC):
     Attributes
     ----------
     settings
-        All that decides what it is, in plain values; what fills images is called ``baseline`` and ``baseline_options``.
+        Settings that define the response, as plain values; the baseline is in ``baseline`` and ``baseline_options``.
     kind
-        Its name in specs and manifests.
+        Name of the kind in specs and manifests.
     rule
-        The rule of the workflow that makes it.
+        Rule of the workflow that computes the response.
     along_maps
-        Whether it is asked along the maps of every explainer, or once for a network.
+        Whether the response depends on the maps of an explainer, or on the network only.
     holds
-        The arrays of its store.
+        Arrays of the store.
     needs_intact
-        Whether the network is run on the intact images before.
+        Whether the network is first run on the intact images.
     explains
-        Whether maps are made anew on changed images.
+        Whether maps are recomputed on changed images.
     in_memory
-        Options that only a caller of `heatproof.evaluate` can give: the workflow knows them from model and dataset.
+        Options of `heatproof.evaluate` only; the workflow takes them from the model and the dataset.
     argument
-        The argument of a metric's function that takes it, where the metric does not name it otherwise.
+        Default argument of a metric's function that takes the response.
     options
-        A function whose keyword-only arguments are the options that a metric over it has; None where each metric
-        brings its own. It is never called. ``output`` among them is what is read of the answer, and no setting.
+        Function whose keyword-only arguments are the options of metrics that read the response; None if each metric
+        defines its own. It is never called. ``output`` selects the output that is read, and is not a setting.
     executors
-        Modules that it runs on networks, by name.
+        Names of the modules that run networks for the response.
     """
 
     settings: Options = field(default_factory=dict)
@@ -301,11 +301,11 @@ class Response(ABC):
         Parameters
         ----------
         asks
-            What the metric's decorator was given as ``sequences``, or else the class's `options`.
+            The metric's ``sequences``, or else the class's `options`.
         options
             All options of the metric.
         sizes
-            Height and width of the images that will be asked about, where known.
+            Height and width of the images, if known.
 
         Raises
         ------

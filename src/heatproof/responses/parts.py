@@ -71,7 +71,7 @@ class Parts(NetworkResponse):
         dataset, name = session.dataset, session.dataset_name
         if not isinstance(dataset, HasParts):
             raise HeatproofError(
-                f"The dataset {name!r} does not say of which parts its objects are made: give it part_names, "
+                f"The dataset {name!r} does not describe the parts of its objects: implement part_names, "
                 "part_masks and without_part (heatproof.data.registry.HasParts), or leave part_deletion out of "
                 "`metrics`."
             )

@@ -91,7 +91,7 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
     for work in every:
         if not work.todo:
             if work.gap is None:
-                log.info("%s: all images are there already", work.explainer or response.name)
+                log.info("%s: all images are in the store already", work.explainer or response.name)
             work.piece.publish(str(device), work.gap)
     if todo:
         _run(spec, todo, response, session)

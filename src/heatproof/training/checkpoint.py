@@ -53,7 +53,7 @@ class Journal:
                 return torch.load(self.file, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError):
             pass
-        log.warning("the journal %s is damaged: training starts over", self.file)
+        log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)
         return None
 
     def forget(self) -> None:

@@ -31,11 +31,11 @@ class Devices:
     Attributes
     ----------
     device
-        Where this process computes.
+        Device of this process.
     devices
-        How many share the training.
-    leads
-        Whether this process validates, writes and speaks.
+        Number of devices that share the training.
+    is_main
+        Whether this process validates, writes files and logs.
     """
 
     devices = 1

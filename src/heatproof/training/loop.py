@@ -158,7 +158,7 @@ def fit(
         optimizer.load_state_dict(left["optimizer"])
         scheduler.load_state_dict(left["scheduler"])
         _set_random_state(left["random"], _device(model))
-        log.info("going on after epoch %d of %d, which an earlier job left", len(trained.history), schedule.epochs)
+        log.info("resuming after epoch %d of %d of an earlier job", len(trained.history), schedule.epochs)
     shared = team.join(model)
     epochs = range(len(trained.history), schedule.epochs)
     for epoch in track(epochs, "training", unit="epoch") if team.is_main else epochs:

@@ -53,16 +53,16 @@ def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str
     train
         A function of a module, called in each process with the spec and its team.
     spec
-        Of the training.
-    machine
-        Its threads are shared out, at least one to each process.
+        Spec of the training.
+    runtime
+        Settings of the machine; the threads are divided over the processes, at least one each.
     devices
-        How many; GPUs of this machine, or processes on its CPU.
+        Number of GPUs of this machine, or of processes on its CPU.
 
     Raises
     ------
     HeatproofError
-        If the library is not installed, there are fewer GPUs, or what a process raised can be said in a sentence.
+        If the library is not installed, there are fewer GPUs, or a process raised a HeatproofError.
     RuntimeError
         If a process failed otherwise; the message has its traceback.
     """
@@ -97,12 +97,12 @@ def _kind(runtime: Mapping[str, Any], devices: int) -> str:
     kind = use_machine(runtime).type
     if kind == "mps":
         raise HeatproofError(
-            f"A training has devices: {devices}, and an Apple GPU is one: set devices to 1, or take device: cpu."
+            f"A training has devices: {devices}, but there is only one Apple GPU: set devices to 1, or set device: cpu."
         )
     if kind == "cuda" and torch.cuda.device_count() < devices:
         raise HeatproofError(
-            f"A training has devices: {devices}, and this job sees {torch.cuda.device_count()} GPU(s): set devices to "
-            "that at most, or run it where there are more."
+            f"A training has devices: {devices}, but this job sees {torch.cuda.device_count()} GPU(s): lower devices, "
+            "or run it on a node with more GPUs."
         )
     return kind
 
@@ -227,7 +227,7 @@ class Together(Devices):
         apart = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
         apart -= sum(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules())
         if apart:
-            log.info("%d layers of batch norm take their statistics from each device's images alone", apart)
+            log.info("%d batch norm layers compute their statistics on each device separately", apart)
         return self.fabric.setup_module(model)
 
     def begin(self, seed: int, epoch: int) -> None:

@@ -32,7 +32,7 @@ from heatproof.training.several import Train, train_on_several
 log = logging.getLogger(__name__)
 
 
-def _saying_what_helps(train: Train) -> Train:
+def _explain_memory_errors(train: Train) -> Train:
     """Translate out-of-memory errors of a training into a message with the remedy."""
 
     @wraps(train)
@@ -44,9 +44,9 @@ def _saying_what_helps(train: Train) -> Train:
                 raise
             # A smaller batch would be another training, whose finished epochs would not count.
             raise HeatproofError(
-                f"Memory ran out in the training of {spec['output']}: let fewer jobs run at once or take a device with "
-                f"more, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
-                "precision: bfloat16 or more devices need less, and make it anew."
+                f"Memory ran out in the training of {spec['output']}: run fewer jobs at once or use a device with "
+                f"more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
+                "precision: bfloat16 or more devices need less memory, and restart the training."
             ) from None
 
     return trained
@@ -58,12 +58,12 @@ def pretrain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     The checkpoint is the epoch with the lowest validation loss.
     """
     start = [spec["start"]] if "start" in spec else []
-    if stands(spec, *start):
+    if is_current(spec, *start):
         return
     _run(_pretrain, spec, runtime)
 
 
-@_saying_what_helps
+@_explain_memory_errors
 def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
     start = [spec["start"]] if "start" in spec else []
     dataset = open_dataset(spec["dataset"])
@@ -90,12 +90,12 @@ def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     deleted, because the finetuned network must be good at both. Epochs that the spec keeps are left in one file beside
     it, whatever their loss.
     """
-    if stands(spec, spec["pretrained"]):
+    if is_current(spec, spec["pretrained"]):
         return
     _run(_finetune, spec, runtime)
 
 
-@_saying_what_helps
+@_explain_memory_errors
 def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
@@ -144,13 +144,13 @@ def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> N
         train_on_several(train, spec, runtime, devices)
 
 
-def stands(spec: Mapping[str, Any], *inputs: str) -> bool:
+def is_current(spec: Mapping[str, Any], *inputs: str) -> bool:
     """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
     key, _ = whole_key(spec["key"], inputs)
     recorded = whole(spec["manifest"], key)
     if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
         return False
-    log.info("the weights stand: %s", spec["output"])
+    log.info("the weights are current: %s", spec["output"])
     touch(spec["manifest"])
     _journal(spec, *inputs).forget()
     return True
