@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, refuse_links, write_json
+from heatproof.files import FOLDER, read_json, refuse_links, write_json
 from heatproof.provenance import digest, file_digest, library_versions
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
@@ -42,7 +42,7 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     value = read_json(path)
     if value is None or value.pop(SEAL, None) != digest(value):
         return None
-    if not all(map(_is_listed_inside, value.get("files", ()))):
+    if not all(_is_inside(Path(path).parent, facts) for facts in value.get("files", ())):
         return None
     if value.pop("format", 1) != FORMAT:
         raise HeatproofError(
@@ -52,12 +52,13 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     return value
 
 
-def _is_listed_inside(facts: Any) -> bool:
-    """Tell whether a manifest's entry names a file of its own folder, or below it."""
+def _is_inside(folder: Path, facts: Any) -> bool:
+    """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
     if not isinstance(facts, dict) or not isinstance(facts.get("file"), str):
         return False
-    file = PurePosixPath(facts["file"])
-    return not file.is_absolute() and ".." not in file.parts
+    parts = folder.parts
+    root = Path(*parts[: len(parts) - parts[::-1].index(FOLDER)]) if FOLDER in parts else folder
+    return Path(os.path.normpath(folder / facts["file"])).is_relative_to(os.path.normpath(root))
 
 
 def require_manifest(path: str | Path) -> dict[str, Any]:

@@ -107,6 +107,8 @@ class Shard:
         if manifest_facts and not manifest_facts["gap"]:
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]
+            # Metadata that were damaged since are written again, and nothing is computed again for it.
+            ensure_metadata(self.store, self.layout)
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:

@@ -345,7 +345,8 @@ def unpacked_bytes(frame: bytes) -> int | None:
 
 def _not_computed(values: np.ndarray) -> np.ndarray:
     rows = values.reshape(len(values), -1)
-    return np.isnan(rows).all(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
+    # Nothing that is computed is NaN, so that a row which is partly so is damaged.
+    return np.isnan(rows).any(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
 
 
 def _heal_store(store: str | Path) -> str:

@@ -78,10 +78,10 @@ def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome
     """Run again until all is done, as told by what is said, and compare."""
     for _ in range(6):
         ended = run.run()
-        # What is said of a table that no job reads ends no run.
-        if ended.status == 0 and "is damaged" not in ended.sentence:
+        outcome.noticed |= ended.status != 0 or "damaged" in ended.said
+        # What is found damaged at the start is made again by the same run.
+        if ended.status == 0:
             break
-        outcome.noticed = True
         if not heal(run, ended):
             outcome.wrong = f"status {ended.status}: {ended.sentence or ended.said[-600:]}"
             return outcome
