@@ -27,7 +27,7 @@ def montage(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         opened = open_dataset(spec["datasets"][where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec["images"]]
         scores = image_scores(where)
-        read = {method["method"]: read_maps(where, method, spec["images"]) for method in spec["methods"]}
+        read = {method["method"]: read_maps(where, method, ids) for method in spec["methods"]}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; what is undefined everywhere comes last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")

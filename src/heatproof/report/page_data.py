@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,11 +64,11 @@ def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     for asked in entry["networks"]:
         where = asked["where"]
         scores = [image_scores({**where, "metric": metric}) for metric in asked["shown"]]
-        networks.append({**where, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], len(pixels))})
+        networks.append({**where, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], ids)})
         # Method by method, so that no more than one explainer's maps of one network are held at a time.
         methods = []
         for method in spec["methods"]:
-            values = read_maps(where, method, len(ids))
+            values = read_maps(where, method, ids)
             of_images = [(method["method"], image) for image in ids]
             methods.append(
                 [{"gap": values}] * len(ids)
@@ -94,10 +94,10 @@ def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
     return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": told}
 
 
-def _drops(where: Mapping[str, str], asked: tuple[int, str, str], images: int) -> dict[str, Any]:
+def _drops(where: Mapping[str, str], asked: tuple[int, str, str], ids: Sequence[str]) -> dict[str, Any]:
     grid, baseline, output = asked
     store = paths.DROPS.format(**where, grid=grid, baseline=baseline) + ".zarr"
-    said = read(store, "logit" if output == "logit" else "log_probability", 0, images).astype(np.float64)
+    said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
     return {"grid": grid, "baseline": baseline, "output": output, "values": short(said[:, :1] - said[:, 1:])}
 

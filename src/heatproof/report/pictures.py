@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -123,8 +123,8 @@ def image_scores(where: Mapping[str, str]) -> pd.Series:
     return read_parquet(paths.SCORES.format(**where), columns=columns).set_index(columns[:2])["score"]
 
 
-def read_maps(where: Mapping[str, str], method: Mapping[str, Any], images: int) -> np.ndarray | str:
-    """Return a method's maps of the first images (N, H, W) under its transform, or the reason why there are none.
+def read_maps(where: Mapping[str, str], method: Mapping[str, Any], ids: Sequence[str]) -> np.ndarray | str:
+    """Return a method's maps of some images (N, H, W) under its transform, or the reason why there are none.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], images: int) 
         Dataset, model and weights.
     method
         Has its ``explainer``, ``index``, ``transform``, and whether it is a ``reference``.
-    images
-        How many.
+    ids
+        Of the first images of the evaluation split.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], images: int) 
     gap = read_shard(base, 0)["gap"]
     if gap:
         return str(gap)
-    return transformed(read(base + ".zarr", "attribution", 0, images)[:, method["index"]], method["transform"])
+    return transformed(read(base + ".zarr", "attribution", 0, len(ids), ids)[:, method["index"]], method["transform"])
 
 
 def label_of(dataset: Dataset, number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from heatproof.plan.paths import PRETRAINED
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
 from heatproof.report.results import publish
-from heatproof.store import read
+from heatproof.store import open_store, read
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
@@ -105,7 +105,9 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
 
 
 def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
-    first, second = said = [_said(spec, net) for net in (one, two)]
+    # Those of one network stand for both: every other store is read by them.
+    ids = open_store(_base(spec["drops"], one) + ".zarr").image_ids[: spec["images"]]
+    first, second = said = [_said(spec, net, ids) for net in (one, two)]
     probabilities = [np.exp(values["log_probability"]) for values in said]
     yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
@@ -116,7 +118,7 @@ def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[d
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
-        maps = [read(f"{base}.zarr", "attribution", 0, spec["images"]) for base in bases]
+        maps = [read(f"{base}.zarr", "attribution", 0, len(ids), ids) for base in bases]
         for place, name in enumerate(explainer["maps"]):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer["name"], "map": name}
@@ -124,7 +126,7 @@ def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[d
             yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
     if _have_channels(one, two):
         most = min(MOST, spec["images"] // 2)
-        shared = shared_images(_channels(spec, one), _channels(spec, two), most)
+        shared = shared_images(_channels(one, ids), _channels(two, ids), most)
         yield {"quantity": "exciting", "values": shared, "chance": most / spec["images"]}
 
 
@@ -157,14 +159,14 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(spec: Mapping[str, Any], net: Network) -> dict[str, np.ndarray]:
+def _said(spec: Mapping[str, Any], net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return what a network says of the intact images."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    return {name: read(_base(spec["drops"], net) + ".zarr", name, 0, spec["images"])[:, 0] for name in names}
+    return {name: read(_base(spec["drops"], net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
 
 
-def _channels(spec: Mapping[str, Any], net: Network) -> np.ndarray:
-    return read(_base(paths.CHANNELS, net) + ".zarr", "activation", 0, spec["images"])
+def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
+    return read(_base(paths.CHANNELS, net) + ".zarr", "activation", 0, len(ids), ids)
 
 
 def _base(pattern: str, net: Network, **more: str) -> str:
@@ -234,12 +236,14 @@ def draw_exciting(spec: Mapping[str, Any]) -> Figure:
             continue
         unrelated = [pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair][:1]
         nets += [net for pair in unrelated for net in pair if net != nets[0]]
-        active = [_channels(spec, net) for net in nets]
+        opened = open_dataset(entry["dataset"])
+        ids = opened.splits["evaluation"].ids[: spec["images"]]
+        active = [_channels(net, ids) for net in nets]
         width = min(values.shape[1] for values in active)
         alive = np.flatnonzero(np.all([np.ptp(values[:, :width], axis=0) > 0 for values in active], axis=0))
         if len(alive):
             chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
-            images = open_dataset(entry["dataset"]).images("evaluation", 0, spec["images"])
+            images = opened.images("evaluation", 0, spec["images"])
             return _strips(images, nets, active, chosen, min(MOST, spec["images"] // 2))
     return Figure()
 
