@@ -148,7 +148,10 @@ class Results:
         # Here, because zarr takes long to import, and without results nothing of it is needed.
         from heatproof.store import open_store
 
-        store = product.manifest.rsplit(".", 2)[0] + ".zarr"
+        base = product.manifest.rsplit(".", 2)[0]
+        gate, store = f"{base}.gate.json", f"{base}.zarr"
+        if os.path.exists(gate) and self.manifest(gate) is None:
+            return f"{gate} is damaged."
         try:
             key = open_store(store).attributes["key"]
         except HeatproofError as error:

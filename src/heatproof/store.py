@@ -112,7 +112,9 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
     store = refuse_links(store)
     store.parent.mkdir(parents=True, exist_ok=True)
     with _folder_beside(store, "") as aside, locked(store.parent / f".{store.name}.lock"):
+        recorded: Mapping[str, str] = {}
         with suppress(HeatproofError):
+            recorded = _group(str(store), _signature(store / METADATA))["files"]
             if open_store(store).attributes["key"] == layout.attributes["key"]:
                 return
         fresh_store = aside / "new"
@@ -120,7 +122,9 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
             _create(fresh_store, layout)
         for name in layout.arrays:
             present, fresh = store / name / METADATA, fresh_store / name / METADATA
-            if not present.is_file() or present.read_bytes() != fresh.read_bytes():
+            # Damaged metadata were those of the same cut, where the group says so.
+            same = recorded.get(f"{name}/{METADATA}") == file_digest(fresh)
+            if not same and not (present.is_file() and present.read_bytes() == fresh.read_bytes()):
                 shutil.rmtree(store / name, ignore_errors=True)
         files = [path for path in fresh_store.rglob("*") if path.is_file()]
         # The group's own metadata carry the key and come last: with them, the store stands.

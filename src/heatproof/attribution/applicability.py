@@ -57,6 +57,13 @@ def write_gate(
     return record
 
 
+def restore_gate(path: str, key: str, manifest: str) -> None:
+    """Write the record again, as the manifest of a shard repeats it, where it is lost or damaged."""
+    repeated = (read_sealed(manifest) or {}).get("gate")
+    if repeated and read_gate(path, key) is None:
+        write_sealed(path, {**repeated, "key": key})
+
+
 def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
     """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
 

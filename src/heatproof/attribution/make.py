@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, write_gate
+from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import open_dataset
@@ -112,6 +112,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         start, stop = piece.missing()
         if start >= stop:
             log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
+            restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
             piece.publish(str(device))
             continue
         if network is None and model:

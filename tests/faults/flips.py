@@ -1,0 +1,110 @@
+"""Flip one bit in each kind of file of a finished run, run again, and print which were noticed and healed.
+
+    python tests/faults/flips.py [--seed 0] [--bits 1] [--csv flips.csv]
+
+Every bit is flipped in a copy of the run of its own. A file is noticed when the run names it as damaged, and healed when
+all files have the bytes of the finished run afterwards. Ends with status 1 where one is neither, or differs in silence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from run import undisturbed
+from toy_workflow import Run
+
+UNREAD = re.compile(r"\.(lock|tsv|log)$|/\.")
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file of the results folder: its stage, and what it holds."""
+    stage = name.split("/")[1]
+    store, _, inside = name.partition(".zarr/")
+    if inside:
+        return f"{stage}: {re.sub(r'/c/.*', '/c/…', inside)}"
+    if stage.count("."):
+        return stage
+    return f"{stage}: *{''.join(re.sub(r'^[0-9]+$', 'N', s) for s in (Path(name).suffixes[-2:] or ['']))}"
+
+
+def kinds_of(run: Run) -> dict[str, list[str]]:
+    """Return every kind of file of a run, with the files of it."""
+    kinds: dict[str, list[str]] = {}
+    for path in sorted(run.results.rglob("*")):
+        name = path.relative_to(run.folder).as_posix()
+        if path.is_file() and path.stat().st_size and not UNREAD.search(name):
+            kinds.setdefault(kind_of(name), []).append(name)
+    return kinds
+
+
+def flip(run: Run, name: str, draw: random.Random) -> None:
+    """Change one bit of a file that is no space between words of JSON."""
+    path = run.folder / name
+    content = bytearray(path.read_bytes())
+    place = draw.choice([place for place, byte in enumerate(content) if not bytes([byte]).isspace()])
+    content[place] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+    run.strike([name])
+
+
+def outcome(whole: Run, folder: Path, name: str, draw: random.Random) -> tuple[bool, bool, str]:
+    """Return whether a flip is noticed, whether it is healed, and what was said."""
+    run = whole.copy(folder)
+    flip(run, name, draw)
+    ended = run.run()
+    said = next((line for line in ended.said.splitlines() if "damaged" in line or "different configs" in line), "")
+    expected, left = whole.bytes(), run.bytes()
+    same = ended.status == 0 and all(left.get(file) == expected[file] for file in expected)
+    # A manifest that is made again has other times in it, and is whole.
+    return bool(said), same, said or ended.said[-200:]
+
+
+def flips(bits: int, seed: int) -> list[Mapping[str, object]]:
+    """Return a row for each kind of file."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="flips-") as temporary:
+        whole = undisturbed(Path(temporary) / "whole")
+        for kind, names in kinds_of(whole).items():
+            draw = random.Random(f"{seed} {kind}")
+            noticed = healed = 0
+            said = ""
+            for number in range(bits):
+                folder = Path(temporary) / f"copy-{number}"
+                folder.mkdir()
+                one, two, said = outcome(whole, folder, draw.choice(names), draw)
+                noticed, healed = noticed + one, healed + two
+                shutil.rmtree(folder)
+            rows.append(
+                {"kind": kind, "files": len(names), "flips": bits, "noticed": noticed, "healed": healed, "said": said}
+            )
+            print("{kind:<46}{files:>6}{flips:>6}{noticed:>8}{healed:>8}".format_map(rows[-1]), flush=True)
+            if noticed < bits or healed < bits:
+                print(f"    {said}", flush=True)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bits", type=int, default=1, help="flips in each kind of file")
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args(arguments)
+    rows = flips(options.bits, options.seed)
+    total = {key: sum(int(str(row[key])) for row in rows) for key in ("files", "flips", "noticed", "healed")}
+    print(f"{len(rows)} kinds: {total}")
+    if options.csv:
+        import pandas as pd
+
+        pd.DataFrame(rows).drop(columns="said").to_csv(options.csv, index=False)
+    return int(total["noticed"] < total["flips"] or total["healed"] < total["flips"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
