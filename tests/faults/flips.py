@@ -2,8 +2,8 @@
 
     python tests/faults/flips.py [--seed 0] [--bits 1] [--csv flips.csv]
 
-Every bit is flipped in a copy of the run of its own. A file is noticed when the run names it as damaged, and healed when
-all files have the bytes of the finished run afterwards. Ends with status 1 where one is neither, or differs in silence.
+Every bit is flipped in a copy of the run of its own. A file is noticed when the next run names it as damaged, and
+healed when all files have the bytes of the finished run after it. Ends with status 1 where one is neither, or differs in silence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNREAD = re.compile(r"\.(lock|tsv|log)$|/\.")
 def kind_of(name: str) -> str:
     """Return the kind of a file of the results folder: its stage, and what it holds."""
     stage = name.split("/")[1]
-    store, _, inside = name.partition(".zarr/")
+    _, _, inside = name.partition(".zarr/")
     if inside:
         return f"{stage}: {re.sub(r'/c/.*', '/c/…', inside)}"
     if stage.count("."):
@@ -81,9 +81,8 @@ def flips(bits: int, seed: int) -> list[Mapping[str, object]]:
                 one, two, said = outcome(whole, folder, draw.choice(names), draw)
                 noticed, healed = noticed + one, healed + two
                 shutil.rmtree(folder)
-            rows.append(
-                {"kind": kind, "files": len(names), "flips": bits, "noticed": noticed, "healed": healed, "said": said}
-            )
+            counts = {"files": len(names), "flips": bits, "noticed": noticed, "healed": healed}
+            rows.append({"kind": kind, **counts, "said": said})
             print("{kind:<46}{files:>6}{flips:>6}{noticed:>8}{healed:>8}".format_map(rows[-1]), flush=True)
             if noticed < bits or healed < bits:
                 print(f"    {said}", flush=True)

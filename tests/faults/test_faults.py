@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from others import LIGHT, schedule
 
 SCRIPT = Path(__file__).with_name("run.py")
@@ -23,6 +24,13 @@ def test_nothing_is_lost_and_nothing_goes_unnoticed():
     assert set(LIGHT) <= set(table)
     hit = {name: int(table[name][1]) for name in LIGHT}
     assert sum(hit.values()) > RUNS / 2, hit
+
+
+@pytest.mark.slow
+def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed():
+    done = subprocess.run([sys.executable, SCRIPT.with_name("flips.py")], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[-1].split()[0]) > 50
 
 
 def test_every_kind_has_its_turn():
