@@ -67,7 +67,8 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
             elif results.is_current(job, product):
                 if min(_times(product.files)) < newest:
                     _set_times(product.files, newest)
-            elif results.is_stale(job, product) or not remembers:
+            # Without its manifest, nothing says whose a file is.
+            elif results.is_stale(job, product) or not remembers or results.manifest(product.manifest) is None:
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
         if any(time < newest for time in _times([job.benchmark])):

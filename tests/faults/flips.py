@@ -3,7 +3,7 @@
     python tests/faults/flips.py [--seed 0] [--bits 1] [--csv flips.csv]
 
 Every bit is flipped in a copy of the run of its own. A file is noticed when the next run names it as damaged, and
-healed when all files have the bytes of the finished run after it. Ends with status 1 where one is neither, or differs in silence.
+healed when all files have the bytes of the finished run after it. Ends with status 1 where one is not both.
 """
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""Results of another config never pass for one's own, and damage is named and made again by the same command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+from snakemake_project import TABLE, Project
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+
+def with_seed(project: Project, folder, seed: int) -> Project:
+    other = project.copy(folder)
+    other.config["seed"] = seed
+    return other
+
+
+def test_another_configs_results_copied_over_ones_own(project, tmp_path):
+    """With Snakemake's own memory in place, which says that all of it was made here."""
+    own = project.tables()
+    other = with_seed(project, tmp_path / "other", 1)
+    other.run()
+    theirs = other.tables()
+    assert theirs[os.path.basename(TABLE)] != own[os.path.basename(TABLE)]
+    shutil.rmtree(project.folder / "results")
+    shutil.copytree(other.folder / "results", project.folder / "results")
+    # Of the references, which know no model, the maps of the own seed: a mixture.
+    project.run()
+    assert project.tables() == own
+
+
+def test_two_working_folders_over_one_results_folder(project, tmp_path):
+    """The second is refused, and nothing of the first's is changed by it; later it makes its own."""
+    own = project.tables()
+    other = with_seed(project, tmp_path / "other", 1)
+    shutil.rmtree(other.folder / "results")
+    os.symlink(project.folder / "results", other.folder / "results")
+    (project.folder / TABLE).unlink()
+    running = subprocess.Popen(
+        project.command(TABLE), cwd=project.folder, env=project.environment(), stderr=subprocess.PIPE, text=True
+    )
+    for line in running.stderr:
+        if "scores of" in line or "tables" in line or "host" in line:
+            break
+    running.send_signal(signal.SIGSTOP)
+    printed = other.run(fails=True)
+    assert "heatproof: Another run works on results (process " in printed
+    running.send_signal(signal.SIGCONT)
+    running.communicate(timeout=300)
+    assert running.returncode == 0
+    assert project.tables() == own
+    other.run()
+    assert other.tables() != own
+    project.run()
+    assert project.tables() == own
+
+
+@pytest.mark.parametrize("also", ["nothing", "its manifest is damaged", "its manifest is lost"])
+def test_a_damaged_table_is_named_and_made_again(project, also):
+    own, table, manifest = project.tables(), project.folder / TABLE, project.folder / "results/tables.json"
+    table.write_bytes(table.read_bytes().replace(b"0.", b"1.", 1))
+    if also == "its manifest is damaged":
+        manifest.write_bytes(manifest.read_bytes()[:-40])
+    elif also == "its manifest is lost":
+        manifest.unlink()
+    printed = project.run()
+    if also != "its manifest is lost":
+        assert "is damaged" in printed
+    assert project.tables() == own
+    assert "Nothing to be done" in project.run() or "nothing to do" in project.run().lower()
+
+
+def test_a_results_folder_in_which_a_folder_is_a_link(project, tmp_path):
+    """Snakemake removes outputs before it makes them: through a link, those of somebody else."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/index.html").write_text("kept")
+    os.symlink(tmp_path / "site", project.folder / "results/report")
+    printed = project.run("results/report/index.html", fails=True)
+    assert "results/report is a symbolic link" in printed
+    assert (tmp_path / "site/index.html").read_text() == "kept"
