@@ -21,6 +21,17 @@ from heatproof.provenance import digest, file_digest, library_versions
 SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 3
+# A manifest can come from anywhere, and its digest right: what stands in it is of these types, or it is damaged.
+FILE = {"file": str, "sha256": str, "bytes": int}
+KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("key", "spec_key", "device"), (str,)),
+    **dict.fromkeys(("input_sha256", "read", "made_by", "versions", "gaps", "gates", "gate"), (dict,)),
+    **dict.fromkeys(("files", "kept"), (list,)),
+    "images": (list, int),
+    "gap": (str, type(None)),
+    "seconds": (int, float),
+    "network_passes": (int,),
+}
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
@@ -42,6 +53,8 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     value = read_json(path)
     if value is None or value.pop(SEAL, None) != digest(value):
         return None
+    if not all(isinstance(value[name], kinds) for name, kinds in KINDS.items() if name in value):
+        return None
     if not all(_is_inside(Path(path).parent, facts) for facts in value.get("files", ())):
         return None
     if value.pop("format", 1) != FORMAT:
@@ -54,7 +67,7 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
 
 def _is_inside(folder: Path, facts: Any) -> bool:
     """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
-    if not isinstance(facts, dict) or not isinstance(facts.get("file"), str):
+    if not isinstance(facts, dict) or {name: type(facts.get(name)) for name in FILE} != FILE:
         return False
     parts = folder.parts
     root = Path(*parts[: len(parts) - parts[::-1].index(FOLDER)]) if FOLDER in parts else folder
@@ -166,7 +179,7 @@ def whole(path: str | Path, key: str) -> dict[str, Any] | None:
     recorded = read_sealed(path)
     if recorded is None or recorded.get("key") != key:
         return None
-    for facts in recorded["files"]:
+    for facts in recorded.get("files", ()):
         file = Path(path).parent / facts["file"]
         if file.is_symlink() or not file.is_file() or file_digest(file) != facts["sha256"]:
             return None
@@ -181,7 +194,16 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     HeatproofError
         If it is missing or damaged.
     """
-    return require_manifest(f"{base}.{shard}.json")
+    path = f"{base}.{shard}.json"
+    recorded = require_manifest(path)
+    images = recorded.get("images")
+    if (
+        not {"key", "gap", "files"} <= set(recorded)
+        or not isinstance(images, list)
+        or list(map(type, images)) != [int] * 2
+    ):
+        raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+    return recorded
 
 
 def touch(path: str | Path) -> None:
@@ -189,8 +211,8 @@ def touch(path: str | Path) -> None:
 
     Snakemake compares times: what was checked and found whole is as new as what it was checked against.
     """
-    recorded = read_sealed(path) or {"files": []}
-    for file in [Path(path), *(Path(path).parent / facts["file"] for facts in recorded["files"])]:
+    listed = (read_sealed(path) or {}).get("files", ())
+    for file in [Path(path), *(Path(path).parent / facts["file"] for facts in listed)]:
         if file.exists():
             os.utime(refuse_links(file))
 

@@ -496,7 +496,8 @@ def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
     """Return what an array's metadata say, if they are just what heatproof writes: else a codec could run anything."""
     shape, dtype = metadata["shape"], metadata["data_type"]
     cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-    if dtype not in DTYPES or not all(isinstance(n, int) and 0 <= n < MOST_LENGTH for n in [*shape, *cut]):
+    lengths = [*shape, *cut]
+    if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
         raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
     sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
     if cut[1:] != shape[1:] or metadata != _expected_metadata(metadata, dtype, shape, cut, sharded):

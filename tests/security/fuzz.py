@@ -1,0 +1,365 @@
+"""Change what comes from outside at random, open it, and count what became of it.
+
+    python tests/security/fuzz.py [--cases 10000] [--seed 0] [--only KIND] [--csv FILE]
+
+A case is *refused* with one sentence, *same* when what is read is what was written, and *other* when something else is
+read where nothing could tell: a picture, a checkpoint, a table or a config of one's own has no digest. It is *silent*
+when a store or a manifest gives other values although its digests say otherwise, a *traceback* when anything but a
+sentence comes out, and *code* when it started a program, connected to somewhere or loaded a pickle. Ends with status 1
+for any of the last three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import io
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from heatproof.errors import HeatproofError
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent)]
+
+NASTY: list[Any] = [
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2**31,
+        2**63,
+        10**30,
+        -(10**9),
+        0.5,
+        -0.0,
+        1e308,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+    ),
+    *("", "x", "../x", "/etc/passwd", "a\nb", "\x1b[31m", "=1+1", "\u202e", "é" * 300, "1e-3", "os:system", "a\0b"),
+    *([], {}, [None], [[]], {"x": 1}, [{"a": 1}, {"a": 2}], {"": ""}, list(range(50))),
+]
+STARTS_CODE = (
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "socket.connect",
+    "pickle.find_class",
+)
+ROOM = 3 * 2**30
+
+
+def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
+    """Return bytes that differ: bits, a cut, zeros, a piece twice or moved, an insertion."""
+    made = bytearray(content)
+    place = draw.randrange(len(made))
+    stop = min(len(made), place + draw.choice([1, 4, 16, 200]))
+    how = draw.randrange(7)
+    if how == 0:
+        for _ in range(draw.choice([1, 1, 1, 3, 30])):
+            made[draw.randrange(len(made))] ^= 1 << draw.randrange(8)
+    elif how == 1:
+        del made[place:]
+    elif how == 2:
+        made[place:stop] = bytes(stop - place)
+    elif how == 3:
+        made[place:place] = made[place:stop]
+    elif how == 4:
+        del made[place:stop]
+    elif how == 5:
+        made[place:place] = draw.randbytes(draw.choice([1, 8, 100]))
+    else:
+        made[place:stop] = draw.randbytes(stop - place)
+    return bytes(made)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the ways to everything in a nested value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path] * bool(path) + [way for key, item in inside for way in places(item, (*path, key))]
+
+
+def mutate_tree(value: Any, draw: random.Random) -> Any:
+    """Return a nested value in which something is replaced, removed, renamed or added."""
+    made = copy.deepcopy(value)
+    for _ in range(draw.choice([1, 1, 2])):
+        ways = places(made)
+        if not ways:
+            return draw.choice(NASTY)
+        *way, last = draw.choice(ways)
+        parent = made
+        for key in way:
+            parent = parent[key]
+        how = draw.randrange(4)
+        if how == 0 or isinstance(parent, list):
+            parent[last] = copy.deepcopy(draw.choice(NASTY))
+        elif how == 1:
+            del parent[last]
+        elif how == 2:
+            parent[draw.choice(["x", "", "é", f"{last}_", "__class__"])] = parent.pop(last)
+        else:
+            parent[draw.choice(["more", "consolidated_metadata", "files", "key"])] = copy.deepcopy(draw.choice(NASTY))
+    return made
+
+
+# ---- what is opened --------------------------------------------------------------------------------------------------
+
+Case = Callable[[random.Random], str]
+
+
+def stores(folder: Path) -> dict[str, Case]:
+    """Return cases of stores: bytes of any file, and metadata whose digests were made anew."""
+    from test_received_stores import ARRAYS, make
+
+    from heatproof.provenance import digest, file_digest
+    from heatproof.store import describe, read
+
+    store = make(folder / "results/maps/s.zarr")
+    files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
+
+    def look() -> list[Any]:
+        told = describe(store)
+        arrays = [read(store, name, 0, 6).tobytes() for name in ARRAYS]
+        return [told["image_ids"], told["labels"].tolist(), told["coordinates"], told["attributes"]["key"], *arrays]
+
+    expected = look()
+
+    def bytes_of_a_store(draw: random.Random) -> str:
+        path = draw.choice(files)
+        content = path.read_bytes()
+        try:
+            path.write_bytes(mutate_bytes(content, draw))
+            return "same" if look() == expected else "silent"
+        finally:
+            path.write_bytes(content)
+
+    def metadata_with_right_digests(draw: random.Random) -> str:
+        path = draw.choice([file for file in files if file.name == "zarr.json"])
+        group, kept, own = store / "zarr.json", (store / "zarr.json").read_bytes(), path.read_bytes()
+        try:
+            path.write_text(json.dumps(mutate_tree(json.loads(own), draw)))
+            whole = json.loads(group.read_text())
+            attributes = whole.get("attributes") if isinstance(whole, dict) else None
+            if isinstance(attributes, dict) and isinstance(attributes.get("files"), dict):
+                attributes.pop("seal", None)
+                if path != group:
+                    attributes["files"][path.relative_to(store).as_posix()] = file_digest(path)
+                attributes["seal"] = digest(attributes)
+                group.write_text(json.dumps(whole))
+            return "same" if look() == expected else "other"
+        finally:
+            path.write_bytes(own)
+            group.write_bytes(kept)
+
+    return {"bytes of a store": bytes_of_a_store, "metadata with right digests": metadata_with_right_digests}
+
+
+def manifests(folder: Path) -> dict[str, Case]:
+    from heatproof.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
+
+    folder = folder / "results/scores"
+    folder.mkdir(parents=True)
+    (folder / "m.bin").write_bytes(b"made")
+    path = folder / "m.json"
+    write_manifest(path, [folder / "m.bin"], spec_key="s", key="k", gap=None, images=[0, 3])
+    content, expected = path.read_bytes(), require_manifest(path)
+
+    def look() -> str:
+        try:
+            touch(path)
+            whole(path, "k")
+            return "same" if require_manifest(path) == expected else "silent"
+        finally:
+            path.write_bytes(content)
+
+    def bytes_of_a_manifest(draw: random.Random) -> str:
+        path.write_bytes(mutate_bytes(content, draw))
+        return look()
+
+    def manifest_with_a_right_digest(draw: random.Random) -> str:
+        changed = mutate_tree(expected, draw)
+        if not isinstance(changed, dict):
+            return "same"
+        write_sealed(path, changed)
+        (folder / "m.0.json").write_bytes(path.read_bytes())
+        read_shard(str(folder / "m"), 0)
+        return "other" if look() == "silent" else "same"
+
+    return {"bytes of a manifest": bytes_of_a_manifest, "manifest with a right digest": manifest_with_a_right_digest}
+
+
+def configs(folder: Path) -> dict[str, Case]:
+    from heatproof.config import default_config, merge, read_config
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.validate import make_plan
+
+    texts = [(HERE.parents[1] / f"config/{name}.yaml").read_bytes() for name in ("quick", "config", "parts")]
+    trees = [yaml.safe_load(text) for text in texts]
+    path = folder / "c.yaml"
+
+    def config(draw: random.Random) -> str:
+        graph = Graph(make_plan(merge(default_config(), mutate_tree(draw.choice(trees), draw))))
+        # Whole grids take long; the first jobs say whether specs can be made.
+        for _, job in zip(range(20), graph.jobs(), strict=False):
+            json.dumps(job.spec, allow_nan=False)
+        return "other"
+
+    def text_of_a_config(draw: random.Random) -> str:
+        path.write_bytes(mutate_bytes(draw.choice(texts), draw))
+        make_plan(read_config(path))
+        return "other"
+
+    return {"config": config, "text of a config": text_of_a_config}
+
+
+def pictures(folder: Path) -> dict[str, Case]:
+    from PIL import Image
+
+    from heatproof.data.pictures import read_picture
+
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    made = {}
+    for ending, options in {"png": {}, "jpeg": {}, "gif": {}, "webp": {}, "bmp": {}, "tiff": {}, "ppm": {}}.items():
+        into = io.BytesIO()
+        Image.fromarray(pixels).save(into, ending, **options)
+        made[ending] = into.getvalue()
+
+    def picture(draw: random.Random) -> str:
+        ending = draw.choice(list(made))
+        path = folder / f"p.{draw.choice([ending, 'png', 'jpg'])}"
+        path.write_bytes(mutate_bytes(made[ending], draw))
+        assert np.isfinite(read_picture(path, 24, 28)).all()
+        return "other"
+
+    return {"picture": picture}
+
+
+def checkpoints(folder: Path) -> dict[str, Case]:
+    import torch
+    from safetensors.torch import save
+
+    from heatproof.models.fetch import read_state
+
+    state = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.zeros(3)}
+    made = [save(state)]
+    for old in (False, True):
+        into = io.BytesIO()
+        torch.save({"state_dict": state}, into, _use_new_zipfile_serialization=not old)
+        made.append(into.getvalue())
+
+    def checkpoint(draw: random.Random) -> str:
+        number = draw.randrange(len(made))
+        path = folder / ("c.safetensors" if number == 0 else "c.pth")
+        path.write_bytes(mutate_bytes(made[number], draw))
+        read_state(path, str(path))
+        return "other"
+
+    return {"checkpoint": checkpoint}
+
+
+def score_files(folder: Path) -> dict[str, Case]:
+    from heatproof.report.score_import import read_scores
+
+    rows = [f"net,{method},m,{image},{score},true" for method, score in (("a", 0.5), ("b", "nan")) for image in "xyz"]
+    content = ("\n".join(["model,method,metric,image,score,higher_is_better", *rows]) + "\n").encode()
+    path = folder / "scores.csv"
+
+    def table_of_scores(draw: random.Random) -> str:
+        path.write_bytes(mutate_bytes(content, draw))
+        read_scores([path])
+        return "other"
+
+    return {"table of scores": table_of_scores}
+
+
+GROUPS = (stores, manifests, configs, pictures, checkpoints, score_files)
+OUTCOMES = ("refused", "same", "other", "silent", "traceback", "code")
+BAD = ("silent", "traceback", "code")
+
+
+def run(cases: int, seed: int, only: str = "") -> dict[str, Counter[str]]:
+    """Return what became of each kind's cases; what must not be is printed."""
+    started: list[str] = []
+    active = [False]
+
+    def hook(event: str, arguments: Any) -> None:
+        if active[0] and event in STARTS_CODE:
+            started.append(f"{event} {arguments!r:.200}")
+
+    sys.addaudithook(hook)
+    table: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
+        kinds = {}
+        for group in GROUPS:
+            folder = Path(temporary) / group.__name__
+            folder.mkdir()
+            kinds |= group(folder)
+        kinds = {name: kind for name, kind in kinds.items() if only in name}
+        limit = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        # What asks for more memory than any of these files is worth fails.
+        resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, limit[1]))
+        for number in range(cases):
+            name = list(kinds)[number % len(kinds)]
+            started.clear()
+            active[0] = True
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    outcome = kinds[name](random.Random(f"{seed} {number} {name}"))
+            except HeatproofError as error:
+                outcome = "refused" if "\n" not in str(error) else "traceback"
+            except Exception:
+                outcome = "traceback"
+                print(f"{number} {name}:", *traceback.format_exc().splitlines()[-7:], sep="\n    ", flush=True)
+            active[0] = False
+            if started:
+                outcome = "code"
+            if outcome in ("silent", "code"):
+                print(f"{number} {name}: {outcome} {started[:1]}", flush=True)
+            table.setdefault(name, Counter())[outcome] += 1
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of a kind's name")
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    table = run(options.cases, options.seed, options.only)
+    table["all"] = sum(table.values(), Counter())
+    rows = [("kind", "cases", *OUTCOMES)]
+    rows += [(name, str(of.total()), *(str(of[outcome]) for outcome in OUTCOMES)) for name, of in table.items()]
+    for row in rows:
+        print(f"{row[0]:<30}", *(f"{cell:>10}" for cell in row[1:]))
+    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s")
+    if options.csv:
+        options.csv.write_text("".join(",".join(row) + "\n" for row in rows))
+    return int(any(table["all"][outcome] for outcome in BAD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
