@@ -445,7 +445,7 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
             raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
         sealed = {key: value for key, value in attributes.items() if key != SEAL}
-        if attributes[SEAL] != digest(sealed):
+        if attributes[SEAL] != digest(sealed) or not isinstance(sealed.get("key"), str):
             raise ValueError(f"the bytes of {METADATA} are not those that were written")
         wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
         if wrong is not None:

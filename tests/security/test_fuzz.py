@@ -1,0 +1,21 @@
+"""What comes from outside, changed at random: refused in a sentence, or harmless; never silent, never code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("fuzz.py")
+
+
+@pytest.mark.parametrize("cases", [180, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_nothing_is_silent_and_nothing_runs(cases):
+    """In a process of its own, because an audit hook stays; `python tests/security/fuzz.py` runs 10,000 cases."""
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--cases", str(cases), "--seed", "1"], capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    kinds = {line[:30].strip(): list(map(int, line[30:].split())) for line in done.stdout.splitlines()[1:-1]}
+    assert kinds["all"][0] == cases
+    assert all(counts[1] for counts in kinds.values()), "each kind is refused at least once"
