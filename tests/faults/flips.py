@@ -94,9 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bits", type=int, default=1, help="flips in each kind of file")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="a table by stage, as in docs/security.md")
     options = parser.parse_args(arguments)
     rows = flips(options.bits, options.seed)
     total = {key: sum(int(str(row[key])) for row in rows) for key in ("files", "flips", "noticed", "healed")}
+    if options.markdown:
+        print("| files of | kinds | flips | noticed | healed |\n| --- | --- | --- | --- | --- |")
+        for stage in dict.fromkeys(str(row["kind"]).partition(":")[0] for row in rows):
+            of = [row for row in rows if str(row["kind"]).partition(":")[0] == stage]
+            counts = [sum(int(str(row[key])) for row in of) for key in ("flips", "noticed", "healed")]
+            print(f"| {stage} | {len(of)} | {counts[0]} | {counts[1]} | {counts[2]} |")
     print(f"{len(rows)} kinds: {total}")
     if options.csv:
         import pandas as pd
