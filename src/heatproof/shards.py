@@ -23,7 +23,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import written_aside
 from heatproof.provenance import library_versions
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
+from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class Shard:
         """Take what an earlier job left: the published piece, then the journal after it."""
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
+        remove_leftovers(self.store, self.shard)
         manifest_facts = manifest.whole(self.manifest, self.key)
         if manifest_facts and not manifest_facts["gap"]:
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]

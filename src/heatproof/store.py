@@ -189,6 +189,13 @@ def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, sha
     )
 
 
+def remove_leftovers(store: str | Path, shard: int) -> None:
+    """Remove what a killed job left beside a store of a shard, which has one writer."""
+    store = Path(store)
+    for leftover in store.parent.glob(f".{glob.escape(store.name)}.*.{shard}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> str:
     """Write images from `start` on into one shard, and return the path of its file.
 
@@ -205,9 +212,6 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
-    # What a killed job left; a shard has one writer.
-    for left in store.parent.glob(f".{glob.escape(store.name)}.{array}.{shard}.*"):
-        shutil.rmtree(left, ignore_errors=True)
     with _folder_beside(store, f"{array}.{shard}.") as aside:
         shutil.copy(store / array / METADATA, aside / METADATA)
         with zarr.config.set(WRITE_ALL):

@@ -9,7 +9,7 @@ from heatproof import provenance
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
 from heatproof.plan import plan
-from heatproof.plan.case import Network
+from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 

@@ -11,8 +11,8 @@ from toy_project import WHERE, Project
 import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.metrics.score import score
-from heatproof.plan.case import Network
 from heatproof.plan.graph import Graph
+from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
 

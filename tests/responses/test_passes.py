@@ -16,7 +16,7 @@ from heatproof.data.prepare import prepare
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching
-from heatproof.plan.case import Network
+from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
 from heatproof.responses.run import respond

@@ -1,10 +1,10 @@
-"""What the families share: splitting a batch into network passes, random draws per image, captum's quadrature."""
+"""What the families share: splitting a batch into network passes, and random draws per image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
@@ -76,32 +76,6 @@ def require(condition: bool, sentence: str) -> None:
     """Raise a `HeatproofError` with this message unless the condition holds."""
     if not condition:
         raise HeatproofError(sentence)
-
-
-# Largest share of an output's change that a map may miss: with few steps on a kinked path it is some percent, and where
-# it is more than the whole, a map of zeros would be nearer to the sum that is asked for.
-LARGEST_ERROR = 1.0
-
-
-def quadrature(part: Explained, steps: int) -> dict[str, Any]:
-    """Return the arguments of captum's `IntegratedGradients.attribute` after the images and the baselines.
-
-    Raises
-    ------
-    HeatproofError
-        If `steps` is below 1.
-    """
-    require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
-    return {"target": part.targets, "n_steps": steps, "internal_batch_size": part.batch_size}
-
-
-def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
-    """Note the completeness error: sums of maps (N, C, H, W) against changes of the outputs (N, K)."""
-    import torch
-
-    missed = (maps.sum((1, 2, 3)) - change.gather(1, part.targets[:, None])[:, 0]).abs()
-    share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
-    part.note("completeness_error", share, LARGEST_ERROR, mean=True)
 
 
 def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:

@@ -16,11 +16,10 @@ from heatproof.attribution._batches import (
     draw_per_image,
     leaf,
     never_alone,
-    note_completeness,
     parts,
-    quadrature,
     require,
 )
+from heatproof.attribution._quadrature import note_completeness, quadrature
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
 

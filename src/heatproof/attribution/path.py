@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from heatproof.attribution._batches import (
     draw_uniform_images,
     never_alone,
-    note_completeness,
     parts,
-    quadrature,
     require,
 )
+from heatproof.attribution._quadrature import note_completeness, quadrature
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
 

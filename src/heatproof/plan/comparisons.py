@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from heatproof.plan.case import Case
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.paths import PRETRAINED, Case
 from heatproof.plan.plan import Plan
 from heatproof.provenance import digest
 

@@ -7,8 +7,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from heatproof.plan import paths
-from heatproof.plan.case import Network
 from heatproof.plan.graph import Made, Product, Wildcards, stage
+from heatproof.plan.paths import Network
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches

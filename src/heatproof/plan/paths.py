@@ -1,10 +1,12 @@
-"""Names of all files: patterns with Snakemake's wildcards, and the files that one shard consists of."""
+"""Names of networks, test cases and files: patterns with Snakemake's wildcards, and the files of one shard."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from heatproof.responses.base import MapResponse, NetworkResponse, Response
 from heatproof.responses.network import Channels
@@ -148,3 +150,49 @@ def at(pattern: str, **values: str | list[str]) -> str:
 def all_at(patterns: Mapping[str, str], **values: str | list[str]) -> list[str]:
     """Return several path patterns with wildcards filled as `at` does."""
     return [at(pattern, **values) for pattern in patterns.values()]
+
+
+class Network(NamedTuple):
+    """A network that is scored: a model with some weights, on a dataset."""
+
+    dataset: str
+    model: str
+    weights: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test case: a network, scored by one metric.
+
+    Attributes
+    ----------
+    network
+        Dataset, model and weights.
+    metric
+        The name that the metric has in tables.
+    training_seed
+        Seed of the training that made the weights; None for weights that are scored as they were published.
+    grid, baseline
+        Of the patch drops that the metric reads; None where it reads none.
+    output
+        ``logit`` or ``probability``: what is read of the network's answer.
+    target
+        The class whose output is read: ``label`` or ``predicted``.
+    """
+
+    network: Network
+    metric: str
+    training_seed: int | None = None
+    grid: int | None = None
+    baseline: str | None = None
+    output: str = "logit"
+    target: str = "label"
+
+    @property
+    def where(self) -> dict[str, str]:
+        """Dataset, model, weights and metric by name, as in paths and tables."""
+        return {**self.network._asdict(), "metric": self.metric}
+
+    def told(self) -> dict[str, Any]:
+        """Return plain values that stand for it in a spec."""
+        return {**asdict(self), "network": self.network._asdict()}

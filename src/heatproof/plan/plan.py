@@ -12,7 +12,6 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from heatproof.plan.case import Case, Network
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import (
     DATASET,
@@ -25,6 +24,8 @@ from heatproof.plan.paths import (
     START_FILES,
     STORES,
     WEIGHTS_FILES,
+    Case,
+    Network,
     filled,
     map_file,
     response_files,

@@ -13,9 +13,9 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
-from heatproof.plan.case import Case, Network
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
 from heatproof.plan.graph import Made, Product, Wildcards, stage
+from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.curves import Curves

@@ -13,9 +13,8 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
-from heatproof.plan.case import Network
 from heatproof.plan.metrics import MetricChoice, read_metric
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches

@@ -16,8 +16,7 @@ from heatproof.manifest import read_shard
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan import paths
-from heatproof.plan.case import Network
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
 from heatproof.report.results import publish
