@@ -21,6 +21,7 @@ BASE = {
     "sequences",
     "subsets",
     "options",
+    "outside",
     "store",
     "manifest",
 }
@@ -36,6 +37,7 @@ ALLOWED = {
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
+    "outside": {"errors"},
     "store": {"errors"},
     "manifest": {"errors", "provenance", "store"},
     "config": {"errors", "registry"},

@@ -14,6 +14,7 @@ from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Bounds, Count
+from heatproof.outside import read_list
 
 NAMES = {
     "defective": ("functional", "defective"),
@@ -92,7 +93,7 @@ def _of_package() -> str:
 def _list_cells(folder: Path, target: str, threshold: float) -> FileList:
     paths: list[str] = []
     labels: list[int] = []
-    for line in (folder / "labels.csv").read_text(encoding="utf-8").splitlines():
+    for line in read_list(folder / "labels.csv").splitlines():
         try:
             path, text, kind = line.split()
             probability = float(text)

@@ -12,6 +12,7 @@ from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count
+from heatproof.outside import read_list
 
 
 @dataset("food101", size=None)
@@ -51,7 +52,7 @@ def food101(
         "food101",
         "get food-101.tar.gz from https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101, unpack it",
     )
-    names = sorted((folder / "meta" / "classes.txt").read_text(encoding="utf-8").split())
+    names = sorted(read_list(folder / "meta" / "classes.txt").split())
     labels = {name: label for label, name in enumerate(names)}
     return LazyDataset(
         names,
@@ -68,7 +69,7 @@ def food101(
 
 def _list_part(folder: Path, part: str, labels: dict[str, int]) -> FileList:
     path = folder / "meta" / f"{part}.txt"
-    ids = path.read_text(encoding="utf-8").split()
+    ids = read_list(path).split()
     try:
         numbers = [labels[image_id.partition("/")[0]] for image_id in ids]
     except KeyError as error:

@@ -100,7 +100,7 @@ def _parts(top: Path) -> dict[str, str]:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
     # A class can be called "train".
-    if any("/" not in path for path in pictures_below(top / "train")):
+    if any("/" not in picture.path for picture in pictures_below(top / "train")):
         return {"train": "."}
     raise HeatproofError(
         f"The folder {top} has train and neither val nor test with class folders: add one, or name {top / 'train'} in "

@@ -12,6 +12,7 @@ from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count
+from heatproof.outside import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 
@@ -94,7 +95,7 @@ def _list_part(folder: Path, part: str, file: str) -> FileList:
 def _pairs(path: Path) -> list[tuple[str, int]]:
     """Return the lines of a list: a name and a number."""
     pairs = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_list(path).splitlines():
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdecimal():
             raise HeatproofError(f"{path} has the line {line!r}, which is no name with a number: get it again.")
