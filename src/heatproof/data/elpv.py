@@ -13,7 +13,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Side
 from heatproof.outside import read_list
 
 NAMES = {
@@ -31,7 +31,7 @@ def elpv(
     root: str | None = None,
     target: Literal["defective", "probability", "module"] = "defective",
     threshold: Annotated[float, Bounds(above=0, most=1)] = 0.5,
-    size: Count = 224,
+    size: Side = 224,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
     evaluation: float = 0.2,

@@ -11,7 +11,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
 from heatproof.outside import read_list
 
 
@@ -20,8 +20,8 @@ def food101(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
     train_images: Count | None = None,

@@ -16,7 +16,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
 
 HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -26,8 +26,8 @@ def image_folder(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float | None = None,
     evaluation: float | None = None,
@@ -113,8 +113,8 @@ def resisc45(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.2,
     evaluation: float = 0.2,

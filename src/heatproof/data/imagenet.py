@@ -21,7 +21,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
 from heatproof.outside import open_regular, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -33,8 +33,8 @@ def imagenet(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
     train_images: Count | None = None,
