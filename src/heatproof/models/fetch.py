@@ -80,11 +80,11 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
         state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
     require_copies(state, spec["checkpoint"], most)
-    # Before the head is looked at, which is not read where it is to be trained.
-    own = network.state_dict()
-    require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
     save_weights(state, aside)
     if "dataset" in spec:
+        # Before the fit, which tries again without the head and would blame that.
+        own = network.state_dict()
+        require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
         _check_fit(spec, network, classes, aside)
     else:
         load_weights(network, aside, but=find_head(spec["model"]), called=spec["checkpoint"])
