@@ -103,11 +103,15 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
+# Upper bounds are far above what anybody runs: above them a slip of the hand, or a config that is to break a machine.
+Epochs = Annotated[int, Field(ge=1, le=100_000)]
+MOST_IMAGES = 100_000_000
+MOST_IN_BATCH = 1_000_000
+Devices = Annotated[int, Field(ge=1, le=1024)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Grid = Annotated[int, Field(ge=2)]
+Positive = Annotated[float, Field(gt=0, le=1000)]
+Grid = Annotated[int, Field(ge=2, le=1024)]
 Baseline = Annotated[str, NameOf("baseline")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 Distinct = AfterValidator(_distinct)
@@ -133,32 +137,32 @@ def _plain(value: Any) -> Any:
 class Training(Section):
     """Settings of a training."""
 
-    epochs: Count
+    epochs: Epochs
     """Passes over the training images."""
-    batch_size: Annotated[int, Field(ge=2)]
+    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)]
     """Images in one step."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """`sgd`, with momentum, or `adamw`."""
     lr: Positive
     """Learning rate at the start."""
-    momentum: Annotated[float, Field(ge=0)] = 0.9
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Momentum of SGD."""
-    weight_decay: Annotated[float, Field(ge=0)]
+    weight_decay: Annotated[float, Field(ge=0, le=1000)]
     """Weight decay."""
     schedule: Literal["step", "cosine"]
     """`step` multiplies the rate by `decay` every `decay_every` epochs, `cosine` lowers it to zero."""
     decay: Positive = 0.1
     """Factor of the step schedule."""
-    decay_every: Count = 10
+    decay_every: Epochs = 10
     """Epochs between steps of the step schedule."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
-    shift: Annotated[int, Field(ge=0)] = 0
+    shift: Annotated[int, Field(ge=0, le=8192)] = 0
     """Largest random shift of training images, in pixels per direction."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the training passes: `float32`, or `bfloat16` to save time and memory. Weights, optimizer steps and
     validation stay in float32. Later stages use the top-level `precision`."""
-    devices: Count = 1
+    devices: Devices = 1
     """Number of GPUs of one node that share each batch; on a CPU, processes. More than 1 needs `pip install
     "heatproof[multi-gpu]"` and a `batch_size` of at least two images per device; see `docs/devices.md`."""
     seed: Seed = UNSET
@@ -168,10 +172,10 @@ class Training(Section):
 class Pretraining(Training):
     """Training from scratch, for models without a `checkpoint`, or from the checkpoint with `transfer: true`."""
 
-    epochs: Count = 30
-    batch_size: Annotated[int, Field(ge=2)] = 128
+    epochs: Epochs = 30
+    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 128
     lr: Positive = 0.1
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0005
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0005
     schedule: Literal["step", "cosine"] = "cosine"
 
 
@@ -184,13 +188,13 @@ class Finetuning(Training):
     """What replaces the deleted patch."""
     share: Share = 0.5
     """Share of the training images in which a patch is deleted."""
-    keep: Annotated[list[Count], Distinct] = []
+    keep: Annotated[list[Epochs], Distinct] = []
     """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
     `finetuned_epoch4`, and is scored."""
-    epochs: Count = 30
-    batch_size: Annotated[int, Field(ge=2)] = 256
+    epochs: Epochs = 30
+    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 256
     lr: Positive = 0.001
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0001
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0001
     schedule: Literal["step", "cosine"] = "step"
 
 
@@ -233,10 +237,10 @@ class ModelSettings(Section):
     transfer: bool = UNSET
     """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
     other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
-    mean: Annotated[list[float], ThreeNumbers] = UNSET
+    mean: Annotated[list[Annotated[float, Field(ge=-1000, le=1000)]], ThreeNumbers] = UNSET
     """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
     trained with; the baseline `zeros` is zero after normalisation."""
-    std: Annotated[list[Positive], ThreeNumbers] = UNSET
+    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ThreeNumbers] = UNSET
     """Channel standard deviations for normalising input in [0, 1], as `mean`."""
     cam_layer: str | None = None
     """Submodule that class activation maps read. Default: the architecture's. `null` for none: these methods become
@@ -250,10 +254,10 @@ class ModelSettings(Section):
 class Evaluation(Section):
     """Number of images that are scored."""
 
-    images: Annotated[int, Field(ge=2)] = 64
+    images: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
     are computed."""
-    accuracy_images: Annotated[int, Field(ge=0)] = 0
+    accuracy_images: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 0
     """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
     cheap, because they need no maps."""
 
@@ -281,7 +285,7 @@ class Attribution(Section):
 class Scores(Section):
     """Summary statistics of scores."""
 
-    bootstrap: Annotated[int, Field(ge=10)] = 1000
+    bootstrap: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
     """Number of bootstrap resamples of images (scores) and of test cases (Meta-Rank)."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """Confidence level of the intervals."""
@@ -290,7 +294,7 @@ class Scores(Section):
 class Report(Section):
     """Content of figures and pages; scores do not depend on it."""
 
-    images: Annotated[int, Field(ge=0)] = 4
+    images: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Number of images on the page of maps and on the index page; 0 for none. More images make the pages larger."""
     all_metrics: bool = False
     """Whether `snakemake all` computes all `metrics`, the claims card, `results/ranking` and `results/similarity`, and
@@ -331,14 +335,14 @@ class Settings(Section):
     """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
     report: Report = Report()
-    shard_size: Count = 256
+    shard_size: Annotated[int, Field(ge=1, le=MOST_IN_BATCH)] = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""
     attribution_jobs: Literal["together", "apart"] = "together"
     """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
     `apart` uses one job per explainer. Use `apart` on a cluster."""
-    batch_size: Count = 64
+    batch_size: Annotated[int, Field(ge=1, le=MOST_IN_BATCH)] = 64
     """Images in one network pass. Halved automatically if memory runs out. Reruns nothing."""
-    threads: Count = 1
+    threads: Devices = 1
     """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""

@@ -255,3 +255,4 @@ class Bounds:
 
 
 Count = Annotated[int, Bounds(least=1)]
+Side = Annotated[int, Bounds(least=1, most=8192)]

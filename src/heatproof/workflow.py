@@ -104,9 +104,10 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
     return str(path)
 
 
+# Without the working folder among the places of modules: a psutil.py in a received folder would run in every job.
 # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
 RUN = (
-    '"$HEATPROOF_PYTHON" -m heatproof.job {params.spec:q} > {log:q} 2>&1 '
+    '"$HEATPROOF_PYTHON" -P -m heatproof.job {params.spec:q} > {log:q} 2>&1 '
     '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {log:q}; exit $code; }}'
 )
 """The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
@@ -128,6 +129,8 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
     return {
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
+        # Processes that a job starts import from where the job does.
+        "PYTHONSAFEPATH": "1",
         "HEATPROOF_MACHINE": json.dumps(plan.runtime(), sort_keys=True),
         # Jobs end when this process does.
         "HEATPROOF_CONTROLLER": str(os.getpid()),

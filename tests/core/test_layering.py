@@ -22,6 +22,7 @@ BASE = {
     "subsets",
     "options",
     "files",
+    "outside",
     "store",
     "manifest",
 }
@@ -41,6 +42,7 @@ ALLOWED = {
     "manifest": {"errors", "files", "provenance"},
     "store": {"errors", "files", "manifest", "provenance"},
     "lock": {"errors", "files"},
+    "outside": {"errors"},
     "config": {"errors", "registry"},
     "data": BASE,
     "shards": BASE | {"data"},

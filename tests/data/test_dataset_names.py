@@ -45,7 +45,11 @@ def test_from_a_config_to_a_manifest(tmp_path, fill):
         ({"size": 30}, 3, "The grid 4 in drops does not divide the 30×30 images of 'photos'"),
         ({"size": 32}, 5, "the evaluation split of 'photos' has 4 images"),
         ({"size": 32, "resize": 31}, 3, "resize is 31 and size 32"),
-        ({"size": 0}, 3, "The option 'size' of dataset 'photos' must be a whole number of at least 1, not 0"),
+        (
+            {"size": 0},
+            3,
+            "The option 'size' of dataset 'photos' must be a whole number of at least 1 and of at most 8192, not 0",
+        ),
         ({"resize": 0.5}, 3, "The option 'resize' of dataset 'photos' must be"),
         ({"interpolation": "linear"}, 3, "The option 'interpolation' of dataset 'photos' must be 'bilinear' or"),
         ({"evaluation": 0.95}, 3, "evaluation 0.95 leave no training images"),

@@ -181,7 +181,10 @@ def test_images_are_rendered_when_they_are_asked_for():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"size": 8}, "The option 'size' of dataset 'parts' must be a whole number of at least 16, not 8"),
+        (
+            {"size": 8},
+            "The option 'size' of dataset 'parts' must be a whole number of at least 16 and of at most 8192, not 8",
+        ),
         (
             {"classes": 51},
             "'classes' of dataset 'parts' must be a whole number of at least 2 and of at most 50, not 51",

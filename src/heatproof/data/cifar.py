@@ -12,6 +12,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import find_folder
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.outside import read_list, require_regular
 
 PIXELS = 3 * 32 * 32
 HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it"
@@ -84,7 +85,7 @@ def _cifar(
     """Open a folder whose records have some bytes of labels, of which one counts, and then pixels."""
     count, chosen = labels
     return LazyDataset(
-        (folder / names).read_text(encoding="utf-8").split(),
+        read_list(folder / names).split(),
         {
             "train": partial(_list_records, folder, train, count, chosen),
             "evaluation": partial(_list_records, folder, [test], count, chosen),
@@ -100,7 +101,9 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
     labels, positions = [], []
     for file in files:
         path = folder / file
-        size = path.stat().st_size
+        found = path.stat()
+        require_regular(path, found.st_mode)
+        size = found.st_size
         if not size or size % (count + PIXELS):
             raise HeatproofError(
                 f"{path} has {size} bytes, which is not a whole number of images: download the binary version again."

@@ -13,7 +13,8 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Side
+from heatproof.outside import read_list
 
 NAMES = {
     "defective": ("functional", "defective"),
@@ -30,7 +31,7 @@ def elpv(
     root: str | None = None,
     target: Literal["defective", "probability", "module"] = "defective",
     threshold: Annotated[float, Bounds(above=0, most=1)] = 0.5,
-    size: Count = 224,
+    size: Side = 224,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
     evaluation: float = 0.2,
@@ -92,7 +93,7 @@ def _of_package() -> str:
 def _list_cells(folder: Path, target: str, threshold: float) -> FileList:
     paths: list[str] = []
     labels: list[int] = []
-    for line in (folder / "labels.csv").read_text(encoding="utf-8").splitlines():
+    for line in read_list(folder / "labels.csv").splitlines():
         try:
             path, text, kind = line.split()
             probability = float(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
+from heatproof.outside import open_regular
 
 CLASSES = (
     "T-shirt/top",
@@ -25,6 +27,8 @@ CLASSES = (
     "Bag",
     "Ankle boot",
 )
+# Three times the largest of the four files.
+MOST_BYTES = 3 * 60_000 * 28 * 28
 DEBIAN = "/usr/share/datasets/fashion-mnist"
 
 
@@ -90,8 +94,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         If the file is something else, or is cut off.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with open_regular(path) as file:
+            opened = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            # A few kilobytes of gzip can unpack to gigabytes.
+            content = opened.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise HeatproofError(f"{path} cannot be read ({error}): download it again.") from None
     start = 4 + 4 * dimensions
     shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist()) if len(content) >= start else ()

@@ -11,7 +11,8 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
+from heatproof.outside import read_list
 
 
 @dataset("food101", size=None)
@@ -19,8 +20,8 @@ def food101(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
     train_images: Count | None = None,
@@ -51,7 +52,7 @@ def food101(
         "food101",
         "get food-101.tar.gz from https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101, unpack it",
     )
-    names = sorted((folder / "meta" / "classes.txt").read_text(encoding="utf-8").split())
+    names = sorted(read_list(folder / "meta" / "classes.txt").split())
     labels = {name: label for label, name in enumerate(names)}
     return LazyDataset(
         names,
@@ -68,7 +69,7 @@ def food101(
 
 def _list_part(folder: Path, part: str, labels: dict[str, int]) -> FileList:
     path = folder / "meta" / f"{part}.txt"
-    ids = path.read_text(encoding="utf-8").split()
+    ids = read_list(path).split()
     try:
         numbers = [labels[image_id.partition("/")[0]] for image_id in ids]
     except KeyError as error:

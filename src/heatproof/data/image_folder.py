@@ -16,7 +16,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
 
 HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -26,8 +26,8 @@ def image_folder(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float | None = None,
     evaluation: float | None = None,
@@ -100,7 +100,7 @@ def _parts(top: Path) -> dict[str, str]:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
     # A class can be called "train".
-    if any("/" not in path for path in pictures_below(top / "train")):
+    if any("/" not in picture.path for picture in pictures_below(top / "train")):
         return {"train": "."}
     raise HeatproofError(
         f"The folder {top} has train and neither val nor test with class folders: add one, or name {top / 'train'} in "
@@ -113,8 +113,8 @@ def resisc45(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.2,
     evaluation: float = 0.2,

@@ -21,7 +21,8 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
+from heatproof.outside import open_regular, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -32,8 +33,8 @@ def imagenet(
     *,
     seed: int,
     root: str,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
     train_images: Count | None = None,
@@ -97,7 +98,8 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
     from scipy.io import loadmat
 
     try:
-        synsets = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"]
+        with open_regular(path) as file:
+            synsets = loadmat(file, squeeze_me=True, variable_names=["synsets"])["synsets"]
         # Inner nodes of the hierarchy have numbers above 1,000 and no images.
         leaves = [row for row in synsets if int(row["num_children"]) == 0]
         by_number = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
@@ -116,8 +118,8 @@ def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> FileList:
 def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, int]) -> FileList:
     path = folder / DEVKIT / "data" / GROUND_TRUTH
     try:
-        truth = [labels[by_number[int(line)]] for line in path.read_text(encoding="ascii").split()]
-    except (OSError, ValueError, KeyError) as error:
+        truth = [labels[by_number[int(line)]] for line in read_list(path).split()]
+    except (HeatproofError, ValueError, KeyError) as error:
         raise HeatproofError(f"{path} is not the devkit's list of labels ({error}): unpack it again.") from None
     if not truth:
         raise HeatproofError(f"{path} is not the devkit's list of labels (it is empty): unpack it again.")
@@ -125,7 +127,7 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
     if not files:
         raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
     chosen = []
-    for name in files:
+    for name, *_ in files:
         # Named by the picture's number, so that some of them are labelled as well as all.
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
         if number is None or not 1 <= int(number[1]) <= len(truth):
@@ -135,9 +137,10 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
             )
         chosen.append(truth[int(number[1]) - 1])
     return FileList(
-        [Path(name).stem for name in files],
+        [Path(picture.path).stem for picture in files],
         np.array(chosen, dtype=np.int64),
-        [folder / "val" / name for name in files],
+        [folder / "val" / picture.path for picture in files],
+        np.array([(picture.device, picture.inode) for picture in files], dtype=np.uint64),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from heatproof.data.registry import Split
 from heatproof.data.splits import balanced_order, check_shares, stratified_splits
+from heatproof.errors import HeatproofError
 
 NAMES = ("train", "validation", "evaluation")
 
@@ -24,11 +25,14 @@ class FileList(NamedTuple):
         (N,) int64.
     places
         Position of each image, for example a path, as the dataset's `read` takes it.
+    files
+        (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
     """
 
     ids: Sequence[str]
     labels: np.ndarray
     places: Sequence[Any] | np.ndarray
+    files: np.ndarray | None = None
 
 
 class LazyDataset:
@@ -90,7 +94,9 @@ class LazyDataset:
     def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
         part = "train" if split in self._shares else split
         if part not in self._listed:
-            self._listed[part] = self._parts[part]()
+            found = self._parts[part]()
+            self._require_apart(found)
+            self._listed[part] = found
         listed = self._listed[part]
         if split not in self._orders:
             if part == "train" and self._shares:
@@ -100,6 +106,19 @@ class LazyDataset:
             ordered = rows[balanced_order(listed.labels[rows], self._seed)]
             self._orders[split] = ordered[: self._limits.get(split)]
         return listed, self._orders[split]
+
+    def _require_apart(self, found: FileList) -> None:
+        """Refuse a file that another part has as well, which would be trained on and scored."""
+        for known in self._listed.values():
+            if found.files is None or known.files is None:
+                continue
+            files, others = (np.ascontiguousarray(each.files).view("u8,u8").ravel() for each in (found, known))
+            _, here, there = np.intersect1d(files, others, return_indices=True)
+            if here.size:
+                raise HeatproofError(
+                    f"The pictures {known.places[there[0]]} and {found.places[here[0]]} are the same file in two "
+                    "splits, so that a training image would be scored: remove one."
+                )
 
 
 class _Splits(Mapping[str, Split]):

@@ -103,7 +103,7 @@ class Parts:
 def parts(
     *,
     seed: int,
-    size: Annotated[int, Bounds(least=16)] = 32,
+    size: Annotated[int, Bounds(least=16, most=8192)] = 32,
     classes: Annotated[int, Bounds(least=2, most=MOST_CLASSES)] = 10,
     train_images: Count = 4000,
     validation_images: Count = 500,

@@ -6,18 +6,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
+from heatproof.outside import open_regular, require_regular, require_utf8, shown
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+# By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+# Pillow's own limit, above which it takes a picture for an attack.
+MOST_PIXELS = 178_956_970
+# Uncompressed, with four channels of 16 bits.
+MOST_BYTES = 8 * MOST_PIXELS + 2**24
 
 
 def picture_reader(
@@ -66,18 +73,26 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
     Raises
     ------
     HeatproofError
-        If the file is not there or is no picture that can be read.
+        If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as opened:
-            picture = _three_channels(opened)
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            with Image.open(file, formats=FORMATS) as opened:
+                _require_size(*opened.size, shorter)
+                picture = _three_channels(opened)
     except FileNotFoundError:
-        raise HeatproofError(f"The picture {path} does not exist: unpack the dataset completely.") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
+    except (HeatproofError, MemoryError):
+        raise
+    except Exception as error:  # Pillow's readers of damaged files fail in any way
         reason = " ".join(str(error).split())
-        raise HeatproofError(f"The picture {path} cannot be read ({reason}): repair or remove it.") from None
+        if isinstance(error, UnidentifiedImageError):
+            reason = f"it is none of {', '.join(FORMATS)}"
+        raise HeatproofError(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.") from None
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -86,6 +101,20 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
     left, top = (round((side - size) / 2) for side in (width, height))
     pixels = np.asarray(picture.crop((left, top, left + size, top + size)), dtype=np.float32)
     return pixels.transpose(2, 0, 1) / np.float32(255)
+
+
+def _require_size(width: int, height: int, shorter: int) -> None:
+    """Refuse what would take gigabytes, known from the header: as it is, or once its shorter side is resized."""
+    if min(width, height) < 1:
+        raise ValueError("it has no pixels")
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
+    longer = shorter * max(width, height) // min(width, height)
+    if shorter * longer > MOST_PIXELS:
+        raise ValueError(
+            f"its {width}×{height} pixels would be resized to {longer}×{shorter}, and {MOST_PIXELS:,} is the limit: "
+            "crop it"
+        )
 
 
 def _three_channels(picture: Image.Image) -> Image.Image:
@@ -133,23 +162,110 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, hidden ones left out."""
+    """Return the names of the folders in a folder, sorted, hidden ones left out.
+
+    Raises
+    ------
+    HeatproofError
+        If a name is not UTF-8.
+    """
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    names = [entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    for name in names:
+        require_utf8(folder / name, "folder")
+    return names
 
 
-def pictures_below(folder: Path) -> list[str]:
-    """Return the paths of the picture files in a folder and below it, relative to it, with ``/``, sorted."""
-    pictures = []
-    for directory, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = Path(directory).relative_to(folder)
-        pictures += [
-            (below / name).as_posix() for name in files if name.lower().endswith(ENDINGS) and not name.startswith(".")
-        ]
-    return sorted(pictures)
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise HeatproofError(
+            f"The folder {shown(folder)} cannot be listed ({error.strerror}): make it readable, or remove it."
+        ) from None
+
+
+class Picture(NamedTuple):
+    """A picture file.
+
+    Attributes
+    ----------
+    path
+        From the folder that was searched, with ``/``.
+    device, inode
+        Which file it is, whatever links lead to it.
+    """
+
+    path: str
+    device: int
+    inode: int
+
+
+def pictures_below(folder: Path) -> list[Picture]:
+    """Return the picture files in a folder and below it, sorted by path, every file once.
+
+    Links to files are followed. A link to a folder is followed if that lies in `folder` as well, which lists nothing
+    twice; loops end. Hidden files and folders are left out.
+
+    Raises
+    ------
+    HeatproofError
+        If a link leads to a folder outside, a link or a name is broken, or what is named as a picture is not a regular
+        file.
+    """
+    top = folder.resolve()
+    pictures: dict[tuple[int, int], str] = {}
+    # What lies here comes first, so that the path of a file does not depend on the links to it.
+    links: list[os.DirEntry[str]] = []
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        entries = _entries(folder / below)
+        device = os.stat(folder / below).st_dev
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                links.append(entry)
+            elif entry.is_dir():
+                folders.append(f"{below}{entry.name}/")
+            elif entry.name.lower().endswith(ENDINGS):
+                require_utf8(entry.path, "picture")
+                if not entry.is_file():
+                    require_regular(entry.path, entry.stat().st_mode)
+                # Without a stat, which takes milliseconds a file on some network file systems.
+                pictures[(device, entry.inode())] = f"{below}{entry.name}"
+    for entry in sorted(links, key=lambda entry: entry.path):
+        _follow(entry, folder, top, pictures)
+    return sorted(Picture(path, *key) for key, path in pictures.items())
+
+
+def _follow(link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str]) -> None:
+    """Enter the picture that a link leads to; what a folder inside has is entered already."""
+    is_picture = link.name.lower().endswith(ENDINGS)
+    try:
+        found = os.stat(link.path)
+    except OSError as error:
+        if is_picture:
+            raise HeatproofError(
+                f"The picture {shown(link.path)} is a link that leads nowhere ({error.strerror}): unpack the dataset "
+                "completely."
+            ) from None
+        return
+    if link.is_dir():
+        target = Path(link.path).resolve()
+        # A link upwards is a loop: following it would list every picture again.
+        if not (target.is_relative_to(top) or top.is_relative_to(target)):
+            raise HeatproofError(
+                f"The folder {shown(link.path)} is a link out of {shown(folder)}: move its pictures there, or link "
+                "every picture instead."
+            )
+    elif is_picture:
+        require_utf8(link.path, "picture")
+        require_regular(link.path, found.st_mode)
+        pictures.setdefault((found.st_dev, found.st_ino), Path(link.path).relative_to(folder).as_posix())
 
 
 def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool = False) -> FileList:
@@ -167,22 +283,37 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
     Raises
     ------
     HeatproofError
-        If a folder is of no known class, a class is empty that must not be, or there is no picture at all.
+        If a folder is of no known class, a class is empty that must not be, there is no picture at all, or two classes
+        have the same file.
     """
     folder = root / part
     ids: list[str] = []
     numbers: list[int] = []
+    files: dict[tuple[int, int], str] = {}
     for name in subfolders(folder):
         if name not in labels:
             raise HeatproofError(
                 f"The folder {folder / name} belongs to no known class: remove it, or add such a class folder to "
                 "the training images."
             )
+        if root.resolve().is_relative_to((folder / name).resolve()):
+            raise HeatproofError(
+                f"The class folder {folder / name} is a link to a folder that contains the dataset: remove it."
+            )
         pictures = pictures_below(folder / name)
         if whole and not pictures:
             raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
-        ids += [(Path(part) / name / path).as_posix() for path in pictures]
+        for picture in pictures:
+            image_id = (Path(part) / name / picture.path).as_posix()
+            known = files.setdefault((picture.device, picture.inode), image_id)
+            if known != image_id:
+                raise HeatproofError(
+                    f"The pictures {root / known} and {root / image_id} are the same file in two classes: remove one."
+                )
+            ids.append(image_id)
         numbers += [labels[name]] * len(pictures)
     if not ids:
         raise HeatproofError(f"There are no pictures in the class folders of {folder}: add some.")
-    return FileList(ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids])
+    return FileList(
+        ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids], np.array([*files], np.uint64)
+    )

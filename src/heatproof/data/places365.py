@@ -11,7 +11,8 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count
+from heatproof.options import Count, Side
+from heatproof.outside import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 
@@ -22,8 +23,8 @@ def places365(
     seed: int,
     root: str,
     small: bool = True,
-    size: Count = 224,
-    resize: Count | None = None,
+    size: Side = 224,
+    resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
     train_images: Count | None = None,
@@ -94,7 +95,7 @@ def _list_part(folder: Path, part: str, file: str) -> FileList:
 def _pairs(path: Path) -> list[tuple[str, int]]:
     """Return the lines of a list: a name and a number."""
     pairs = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_list(path).splitlines():
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdecimal():
             raise HeatproofError(f"{path} has the line {line!r}, which is no name with a number: get it again.")

@@ -11,6 +11,7 @@ import numpy as np
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
+from heatproof.outside import require_utf8
 from heatproof.registry import import_callable, is_reference
 
 SPLITS = ("train", "validation", "evaluation")
@@ -49,10 +50,12 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     ------
     HeatproofError
         If a split is missing or empty, its ids and labels differ in number, an image id stands twice, a label has no
-        class, or the first image of a split is not as `Dataset.images` says.
+        class, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
     """
     seen: set[str] = set()
     splits = {}
+    for class_name in dataset.class_names:
+        require_utf8(class_name, f"class of {called!r}")
     for name in SPLITS:
         split = dataset.splits.get(name)
         if split is None or not len(split):
@@ -68,6 +71,8 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
                 "unique, so that no training image is scored."
             )
         seen.update(split.ids)
+        for image_id in split.ids:
+            require_utf8(image_id, f"image of {called!r}")
         if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
             raise HeatproofError(f"A label of {name} in {called!r} lies outside 0 to {dataset.num_classes - 1}.")
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")

@@ -74,7 +74,7 @@ class Bench:
             If it fails; the message has its last line.
         """
         text = json.dumps(spec).replace('"results/', f'"{self.folder}/results/')
-        command = [sys.executable, "-m", "heatproof.estimate.child", what, text, json.dumps(self.runtime)]
+        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, text, json.dumps(self.runtime)]
         began = time.monotonic()
         child = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         wall = time.monotonic() - began

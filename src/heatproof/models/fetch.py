@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
@@ -22,6 +21,8 @@ from heatproof.files import write_text
 from heatproof.manifest import publish_tables
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
+from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
+from heatproof.outside import require_regular
 from heatproof.provenance import file_digest
 
 
@@ -63,34 +64,39 @@ def check_checkpoint(spec: Mapping[str, Any]) -> None:
 
 def _bring(spec: Mapping[str, Any], aside: Path) -> str:
     """Write the weights of a checkpoint as safetensors, check that they fit, and return the checkpoint's SHA-256."""
+    classes = open_dataset(spec["dataset"]).num_classes if "dataset" in spec else 2
+    network = build_network(spec["model"], classes)
+    most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
-        path = _local(spec["checkpoint"], Path(folder))
+        path = _local(spec["checkpoint"], Path(folder), most)
         digest = file_digest(path)
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
                 f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
-        state = read_state(path, spec["checkpoint"])
+        state = read_state(path, spec["checkpoint"], most)
     if is_packaged(spec["checkpoint"]):
         published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
         state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
+    require_copies(state, spec["checkpoint"], most)
     save_weights(state, aside)
     if "dataset" in spec:
-        _check_fit(spec, aside)
+        # Before the fit, which tries again without the head and would blame that.
+        own = network.state_dict()
+        require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
+        _check_fit(spec, network, classes, aside)
     else:
-        load_weights(build_network(spec["model"], 2), aside, but=find_head(spec["model"]))
+        load_weights(network, aside, but=find_head(spec["model"]), called=spec["checkpoint"])
     return digest
 
 
-def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
-    classes = open_dataset(spec["dataset"]).num_classes
-    network = build_network(spec["model"], classes)
+def _check_fit(spec: Mapping[str, Any], network: torch.nn.Module, classes: int, weights: Path) -> None:
     try:
-        load_weights(network, weights)
+        load_weights(network, weights, called=spec["checkpoint"])
     except HeatproofError as error:
         try:
-            load_weights(network, weights, but=find_head(spec["model"]))
+            load_weights(network, weights, but=find_head(spec["model"]), called=spec["checkpoint"])
         except HeatproofError:
             raise error from None
         raise HeatproofError(
@@ -99,7 +105,7 @@ def _check_fit(spec: Mapping[str, Any], weights: Path) -> None:
         ) from None
 
 
-def _local(checkpoint: str, folder: Path) -> Path:
+def _local(checkpoint: str, folder: Path, most: int) -> Path:
     if is_packaged(checkpoint):
         return find_packaged(checkpoint)
     if is_file(checkpoint):
@@ -108,9 +114,21 @@ def _local(checkpoint: str, folder: Path) -> Path:
         return Path(checkpoint)
     path = folder / "checkpoint"
     try:
+        if checkpoint.startswith("file:"):
+            local = urllib.request.url2pathname(urllib.parse.urlsplit(checkpoint).path)
+            require_regular(local, os.stat(local).st_mode)
         # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
         with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:  # noqa: S310
-            shutil.copyfileobj(answer, file)
+            fetched = 0
+            while block := answer.read(2**20):
+                file.write(block)
+                fetched += len(block)
+                # What is answered can be without end.
+                if fetched > most:
+                    raise HeatproofError(
+                        f"The checkpoint {checkpoint} has more than {most:,} bytes, the limit for this architecture: "
+                        "check the address and the architecture."
+                    )
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         fault = fault_of(error)
         raise HeatproofError(
@@ -121,7 +139,7 @@ def _local(checkpoint: str, folder: Path) -> Path:
     return path
 
 
-def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
+def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str, torch.Tensor]:
     """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts.
 
     Parameters
@@ -130,24 +148,18 @@ def read_state(path: Path, checkpoint: str) -> dict[str, torch.Tensor]:
         Path of the file.
     checkpoint
         Name of the checkpoint in the config, for messages.
+    most
+        The most bytes that the file may have; None for any number.
 
     Raises
     ------
     HeatproofError
-        If the file needs a pickle, or holds no weights.
+        If the file needs a pickle, holds no weights, or is too large.
     """
     try:
-        return load_file(path)
+        return read_safetensors(path, checkpoint, most=most)
     except SafetensorError:
-        pass
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HeatproofError(
-            f"The checkpoint {checkpoint} is neither safetensors nor weights alone ({reason}): "
-            "save its state_dict, because a whole pickled model can run code."
-        ) from None
+        loaded = read_torch(path, checkpoint, most)
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]

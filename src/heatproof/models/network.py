@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import written_aside
 from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import import_callable, is_reference, nearest
 
 
@@ -92,7 +93,9 @@ def find_head(spec: Mapping[str, Any]) -> set[str]:
     return head
 
 
-def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str] = ()) -> None:
+def load_weights(
+    network: torch.nn.Module, path: str | Path, but: Collection[str] = (), called: str | None = None
+) -> None:
     """Load a safetensors file into a network.
 
     Parameters
@@ -103,14 +106,17 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
         The file.
     but
         Names of weights that the network keeps, whatever the file has for them.
+    called
+        What a sentence calls the weights; None for the path.
 
     Raises
     ------
     HeatproofError
-        If the file is missing, damaged, or does not fit.
+        If the file is missing, damaged, or does not fit, or a weight is NaN or infinite.
     """
+    called = called or str(path)
     try:
-        state = load_file(path)
+        state = read_safetensors(path, called, most=most_bytes(network))
     except (OSError, SafetensorError) as error:
         fault = fault_of(error)
         if fault:
@@ -121,11 +127,12 @@ def load_weights(network: torch.nn.Module, path: str | Path, but: Collection[str
         ) from None
     own = network.state_dict()
     state |= {name: own[name] for name in but}
+    require_finite(state, own, called)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
         raise HeatproofError(
-            f"The weights {path} do not fit the network ({' '.join(str(error).split())[:300]}): check the model's "
+            f"The weights {called} do not fit the network ({' '.join(str(error).split())[:300]}): check the model's "
             "architecture and options, and the number of classes."
         ) from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import pickle
 import shutil
 import zipfile
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 
 import torch
 
+from heatproof.errors import HeatproofError
 from heatproof.files import written_aside
+from heatproof.models.weights_file import read_torch
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ class Journal:
             with zipfile.ZipFile(self.file) as parts:
                 damaged = parts.testzip()
             if damaged is None:
-                return torch.load(self.file, map_location="cpu", weights_only=True)
-        except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError):
+                return read_torch(self.file, str(self.file))
+        except (HeatproofError, OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
             pass
         log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)
         return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
@@ -20,6 +20,7 @@ from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.files import write_text
 from heatproof.manifest import publish_tables, touch, verified, whole, whole_key
 from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
+from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
@@ -197,8 +198,7 @@ def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     # The finetuning's manifest lists them; they lie in a folder of their own, away from the weights' names.
     verified(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
     try:
-        with safe_open(spec["kept"], "pt") as file:
-            state = {name.removeprefix(prefix): file.get_tensor(name) for name in _beginning(file.keys(), prefix)}
+        state = read_safetensors(spec["kept"], spec["kept"], prefix)
     except (OSError, SafetensorError) as error:
         raise HeatproofError(f"{spec['kept']} cannot be read ({error}): {_remedy(spec)}") from None
     if not state:
@@ -207,10 +207,6 @@ def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     with open(spec["trained"], encoding="utf-8") as rows:
         write_text(spec["history"], "".join(islice(rows, 1 + spec["epoch"])))
     publish_tables(spec, [spec["output"], spec["history"]], [spec["kept"], spec["trained"]])
-
-
-def _beginning(names: Iterable[str], prefix: str) -> list[str]:
-    return [name for name in names if name.startswith(prefix)]
 
 
 def _remedy(spec: Mapping[str, Any]) -> str:

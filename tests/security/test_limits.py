@@ -1,0 +1,97 @@
+"""Numbers of a config that would break a machine or a result are refused before work starts, in one sentence each."""
+
+import pytest
+
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan.validate import make_plan
+
+INF, NAN = float("inf"), float("nan")
+
+
+def model(**given):
+    return {"models": [{"m": {"architecture": "small_vit", **given}}]}
+
+
+def places(**given):
+    return {"datasets": [{"places365": {"root": "/none", **given}}]}
+
+
+REFUSED = {
+    "a deviation that is NaN": (model(std=[NAN, 1.0, 1.0]), "'std.0' in models: m must be a finite number, not nan"),
+    "an infinite deviation": (model(std=[1.0, INF, 1.0]), "'std.1' in models: m must be a finite number"),
+    "a deviation of nearly zero": (model(std=[1e-320, 1.0, 1.0]), "'std.0' in models: m must be at least 1e-06"),
+    "a mean that is NaN": (model(mean=[0.5, 0.5, NAN]), "'mean.2' in models: m must be a finite number"),
+    "a mean beyond all pixels": (model(mean=[0.5, 0.5, -1e300]), "'mean.2' in models: m must be at least -1000"),
+    "an infinite rate": ({"pretraining": {"lr": INF}}, "'pretraining.lr' in the config must be a finite number"),
+    "an infinite rate of weights": ({"weights": [{"f": {"lr": INF}}]}, "'lr' in weights: f must be a finite number"),
+    "a rate beyond all weights": ({"finetuning": {"lr": 1e300}}, "'finetuning.lr' in the config must be at most 1000"),
+    "momentum": ({"pretraining": {"momentum": 5.0}}, "'pretraining.momentum' in the config must be at most 1"),
+    "decay of weights": ({"pretraining": {"weight_decay": 1e300}}, "must be at most 1000"),
+    "factor of the schedule": ({"pretraining": {"decay": 1e300}}, "must be at most 1000"),
+    "a level that is NaN": ({"scores": {"level": NAN}}, "'scores.level' in the config must be a finite number"),
+    "images in a pass": (
+        {"batch_size": 10**12},
+        "'batch_size' in the config must be at most 1000000, not 1000000000000",
+    ),
+    "images in a step": (
+        {"pretraining": {"batch_size": 10**12}},
+        "'pretraining.batch_size' in the config must be at mo",
+    ),
+    "images": ({"evaluation": {"images": 10**15}}, "'evaluation.images' in the config must be at most 100000000, not"),
+    "images for accuracy": (
+        {"evaluation": {"accuracy_images": 10**15}},
+        "'evaluation.accuracy_images' in the config mu",
+    ),
+    "epochs": ({"pretraining": {"epochs": 10**9}}, "'pretraining.epochs' in the config must be at most 100000"),
+    "epochs of weights": ({"weights": [{"f": {"epochs": 10**9}}]}, "'epochs' in weights: f must be at most 100000"),
+    "epochs of a model": (model(finetuning={"epochs": 10**9}), "'finetuning.epochs' in models: m must be at most"),
+    "images in a shard": ({"shard_size": 10**12}, "'shard_size' in the config must be at most 1000000"),
+    "threads": ({"threads": 10**6}, "'threads' in the config must be at most 1024"),
+    "devices": ({"finetuning": {"devices": 10**6}}, "'finetuning.devices' in the config must be at most 1024"),
+    "a grid larger than the image": (
+        {"drops": {"grids": [64]}},
+        "The grid 64 in drops does not divide the 32×32 image",
+    ),
+    "a grid larger than any image": (
+        {"drops": {"grids": [10**9]}},
+        "'drops.grids.0' in the config must be at most 1024",
+    ),
+    "a grid of finetuning": ({"finetuning": {"grid": 10**9}}, "'finetuning.grid' in the config must be at most 1024"),
+    "repetitions": ({"scores": {"bootstrap": 10**12}}, "'scores.bootstrap' in the config must be at most 1000000"),
+    "images on a page": ({"report": {"images": 10**12}}, "'report.images' in the config must be at most 10000"),
+    "a seed that PyTorch does not take": ({"seed": 10**30}, "'seed' in the config must be at most 9223372036854775807"),
+    "a shift": ({"pretraining": {"shift": 10**9}}, "'pretraining.shift' in the config must be at most 8192"),
+    "a side of images": (
+        places(size=10**9),
+        "The option 'size' of dataset 'places365' must be a whole number of at le",
+    ),
+    "a side before the crop": (
+        places(resize=10**9),
+        "The option 'resize' of dataset 'places365' must be a whole numbe",
+    ),
+    "a side of drawn images": (
+        {"datasets": [{"parts": {"size": 10**9}}], "metrics": []},
+        "The option 'size' of dataset 'parts' must be a whole number of at least 16 and of at most 8192",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_numbers_out_of_all_proportion_are_refused(given, message):
+    with pytest.raises(HeatproofError) as caught:
+        make_plan(merge(default_config(), given))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_large_machines_run_is_taken():
+    given = {
+        "pretraining": {"batch_size": 65536, "epochs": 1000, "lr": 30.0},
+        "batch_size": 4096,
+        "shard_size": 50_000,
+        "threads": 128,
+        "scores": {"bootstrap": 100_000},
+        "seed": 2**62,
+    }
+    make_plan(merge(default_config(), given))
