@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ELSEWHERE = "…/"
 SHORT = 3
 # What spreadsheets take for the start of a formula, in Latin and in wide letters, or skip before one.
-FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+FORMULA = tuple("=+-@\t\n＝＋－＠")
 # Of Unicode: control, format (bidirectional overrides among them), half a character, separators of lines.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -91,7 +91,11 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_formula(cell: Any) -> Any:
-    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+    if not isinstance(cell, str):
+        return cell
+    # Alone it is not quoted in a CSV file, and what follows would begin a row.
+    cell = cell.replace("\r", "\n")
+    if not cell.startswith(FORMULA):
         return cell
     try:
         float(cell)

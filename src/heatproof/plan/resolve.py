@@ -143,8 +143,8 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
     if checkpoint and "://" in checkpoint and not checkpoint.lower().startswith(SCHEMES):
         raise HeatproofError(
-            f"The checkpoint {without_secrets(checkpoint, checkpoint)} of model {name!r} cannot be fetched: give a path, "
-            f"or an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}."
+            f"The checkpoint {without_secrets(checkpoint, checkpoint)} of model {name!r} cannot be fetched: give a "
+            f"path, or an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}."
         )
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(
