@@ -19,6 +19,7 @@ from heatproof.files import refuse_links
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.provenance import file_digest
+from heatproof.publishing import public
 
 LONG_AGO = 1_000_000_000
 # Files up to this many bytes are read as a whole at every start.
@@ -173,7 +174,7 @@ class Results:
         return all(self._is_read(source, then, os.stat(manifest).st_mtime_ns) for source in job.sources)
 
     def _is_read(self, source: str, then: dict[str, str], made_at: int) -> bool:
-        stat, known = _stat(source), then.get(Path(source).as_posix())
+        stat, known = _stat(source), then.get(public(Path(source).as_posix()))
         if stat is None or known is None:
             return False
         return (self.trust_times and stat.st_ctime_ns < made_at) or known == file_digest(source)

@@ -12,6 +12,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.job import guarded
+from heatproof.publishing import escaped
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def check(configs: Sequence[str]) -> None:
     """Print what a config asks for, if it is sound."""
     from heatproof.check import check_config
 
-    print(check_config(*configs))
+    print(escaped(check_config(*configs)))
 
 
 def accept(configs: Sequence[str]) -> None:
@@ -128,7 +129,7 @@ def accept(configs: Sequence[str]) -> None:
 
     held = hold_folder(RESULTS)
     plan = make_plan(read_config(*configs))
-    print(report(Graph(plan), plan.runtime()))
+    print(escaped(report(Graph(plan), plan.runtime())))
     let_go(held)
 
 
@@ -136,7 +137,7 @@ def estimate(configs: Sequence[str], **options: Any) -> None:
     """Print what a config costs."""
     from heatproof.estimate import estimate
 
-    print(estimate.estimate(*configs, **options, say=lambda line: log.info("timing %s", line)))
+    print(escaped(estimate.estimate(*configs, **options, say=lambda line: log.info("timing %s", line))))
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> None:
@@ -144,7 +145,7 @@ def show(output: str, methods: list[str] | None, **options: Any) -> None:
     from heatproof.report import map_figure
 
     map_figure.show(**options, methods=methods or None, output=output)
-    print(output)
+    print(escaped(output))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from heatproof.errors import HeatproofError
+from heatproof.publishing import without_formulas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,9 +140,12 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:
-    """Write a table as CSV or Parquet, chosen by the path's ending, aside and then moved into place."""
+    """Write a table as CSV or Parquet, chosen by the path's ending, aside and then moved into place.
+
+    In a CSV file, which spreadsheets open, no text begins as a formula.
+    """
     with written_aside(path) as aside:
         if aside.suffix == ".parquet":
             table.to_parquet(aside, index=False)
         else:
-            table.to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+            without_formulas(table).to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")

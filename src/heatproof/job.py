@@ -19,6 +19,7 @@ import psutil
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import read_json
 from heatproof.manifest import require_manifest
+from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(work)
 
 
+class _Escaped(logging.Formatter):
+    """Lines in which control characters, of an image's name for example, are shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return escaped(super().format(record))
+
+
 def guarded(work: Callable[[], object]) -> int:
     """Do some work, and return the exit status: 0, or else with one sentence on what is wrong."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Escaped("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
         work()
@@ -85,7 +96,7 @@ def guarded(work: Callable[[], object]) -> int:
 def _say(sentence: str, status: int = 1) -> int:
     # Where the disk is full, or nobody listens any more, the exit status still tells.
     with suppress(OSError):
-        print(f"heatproof: {sentence}", file=sys.stderr, flush=True)
+        print(escaped(f"heatproof: {sentence}"), file=sys.stderr, flush=True)
     return status
 
 

@@ -22,6 +22,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph
+from heatproof.publishing import escaped
 from heatproof.registry import nearest
 
 # Seconds between two lines of progress.
@@ -107,8 +108,8 @@ class OneLine(DefaultFormatter):
         event = getattr(record, "event", None)
         text = "" if event in SILENT else super().format(record)
         if text.startswith("MissingRuleException"):
-            return self._no_such_target(text)
-        return "" if text.startswith(NOISE) else text
+            return escaped(self._no_such_target(text))
+        return "" if text.startswith(NOISE) else escaped(text)
 
     def _no_such_target(self, text: str) -> str:
         """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
@@ -170,7 +171,7 @@ def say_why(formatter: OneLine) -> None:
     for line, logs in formatter.failed[:1]:
         others = len({line for line, _ in formatter.failed}) - 1
         more = f" ({others} other jobs failed as well.)" if others else ""
-        print(f"\n{line}\nheatproof: {sentence_of(logs)}{more}", file=sys.stderr, flush=True)
+        print(escaped(f"\n{line}\nheatproof: {sentence_of(logs)}{more}"), file=sys.stderr, flush=True)
 
 
 def sentence_of(logs: list[str]) -> str:
@@ -198,6 +199,6 @@ def say_what_came_out() -> None:
             for row in islice(csv.DictReader(file), SHOWN):
                 low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
                 value = f"κ {float(row['kappa'] or 'nan'):.2f}" + (f" ({low} to {high})" if low and high else "")
-                print(f"{row['rank']:>4}  {row['method']:<36} {value}", file=sys.stderr)
+                print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
     if Path(paths.PAGE).exists():
         print(f"Page: {paths.PAGE}", file=sys.stderr)

@@ -20,6 +20,7 @@ from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
+from heatproof.publishing import escaped
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -75,7 +76,7 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
     atexit.register(let_go, held)
     # Snakemake takes a table that is there for whole, and no job may read it.
     for sentence in adopt(graph):
-        print(f"heatproof: {sentence} A run that needs it makes it again.", file=sys.stderr)
+        print(escaped(f"heatproof: {sentence} A run that needs it makes it again."), file=sys.stderr)
     if dry_run:
         let_go(held)
         return

@@ -78,10 +78,12 @@ def test_stores_are_listed_one_a_line(results, capsys):
 
 def test_a_damaged_store_does_not_hide_the_others(results, folder, capsys, tmp_path):
     (tmp_path / folder / "noise.zarr" / "zarr.json").write_text("{")
-    print_stores(folder)
+    with pytest.raises(HeatproofError, match="1 of 3 stores cannot be read"):
+        print_stores(folder)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0].rpartition("/")[2] for line in lines] == ["cam.zarr", "gradient.zarr", "noise.zarr"]
-    assert lines[2].endswith("damaged: cannot be read")
+    assert "  damaged: " in lines[2]
+    assert "noise.zarr is damaged, or not a store of heatproof (" in lines[2]
 
 
 def test_no_store_is_an_error_that_names_the_folder(tmp_path):

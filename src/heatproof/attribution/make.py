@@ -21,6 +21,7 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
 from heatproof.shards import Origin, Shard, open_shard
@@ -143,7 +144,7 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
     return open_shard(
         spec,
         entry["store"],
-        Origin(entry["key"], made_by, [spec["weights"]] if spec["weights"] else []),
+        Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else []),
         dataset.splits["evaluation"],
         {"attribution": ArraySpec(("map", "y", "x"), (len(entry["maps"]), *size))},
         {"map": list(entry["maps"])},

@@ -12,18 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import write_text
-from heatproof.manifest import publish_tables
+from heatproof.files import write_table
+from heatproof.manifest import write_manifest
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
 from heatproof.outside import require_regular
+from heatproof.provenance import digest as key_of_inputs
 from heatproof.provenance import file_digest
+from heatproof.publishing import public, without_secrets
 
 
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
@@ -44,10 +47,12 @@ def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         os.replace(aside, spec["output"])
     finally:
         aside.unlink(missing_ok=True)
-    write_text(spec["history"], f"checkpoint,sha256\n{spec['checkpoint']},{digest}\n")
+    name = public(spec["checkpoint"])
+    write_table(pd.DataFrame({"checkpoint": [name], "sha256": [digest]}), spec["history"])
     # By these bytes a results folder tells whether the file behind the path is still the same.
-    foreign = [spec["checkpoint"]] if is_file(spec["checkpoint"]) else []
-    publish_tables(spec, [spec["output"], spec["history"]], [], foreign)
+    foreign = {public(Path(spec["checkpoint"]).as_posix()): digest} if is_file(spec["checkpoint"]) else {}
+    key, files = key_of_inputs([spec["key"], foreign]), [spec["output"], spec["history"]]
+    write_manifest(spec["manifest"], files, spec_key=spec["key"], key=key, input_sha256=foreign)
 
 
 def check_checkpoint(spec: Mapping[str, Any]) -> None:
@@ -68,14 +73,14 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
     network = build_network(spec["model"], classes)
     most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
-        path = _local(spec["checkpoint"], Path(folder), most)
+        path, told = _local(spec["checkpoint"], Path(folder), most), _told(spec["checkpoint"])
         digest = file_digest(path)
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
-                f"The checkpoint {spec['checkpoint']} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
+                f"The checkpoint {told} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
-        state = read_state(path, spec["checkpoint"], most)
+        state = read_state(path, told, most)
     if is_packaged(spec["checkpoint"]):
         published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
         state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
@@ -100,9 +105,14 @@ def _check_fit(spec: Mapping[str, Any], network: torch.nn.Module, classes: int, 
         except HeatproofError:
             raise error from None
         raise HeatproofError(
-            f"The weights {spec['checkpoint']} fit the network except for its head, which has the {classes} classes "
-            f"of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
+            f"The weights {_told(spec['checkpoint'])} fit the network except for its head, which has the {classes} "
+            f"classes of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
         ) from None
+
+
+def _told(checkpoint: str) -> str:
+    """Return what messages call a checkpoint: a file by its path, and an address without its secrets."""
+    return checkpoint if is_file(checkpoint) else without_secrets(checkpoint, checkpoint)
 
 
 def _local(checkpoint: str, folder: Path, most: int) -> Path:
@@ -126,15 +136,15 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
                 # What is answered can be without end.
                 if fetched > most:
                     raise HeatproofError(
-                        f"The checkpoint {checkpoint} has more than {most:,} bytes, the limit for this architecture: "
-                        "check the address and the architecture."
+                        f"The checkpoint {_told(checkpoint)} has more than {most:,} bytes, the limit for this "
+                        "architecture: check the address and the architecture."
                     )
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        fault = fault_of(error)
+        fault, reason = fault_of(error), without_secrets(str(error), checkpoint)
         raise HeatproofError(
             fault
-            or f"The checkpoint {checkpoint} cannot be fetched ({error}): check the address in the config and this "
-            "machine's way to the network, and run again."
+            or f"The checkpoint {_told(checkpoint)} cannot be fetched ({reason}): check the address in the config and "
+            "this machine's way to the network, and run again."
         ) from None
     return path
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from heatproof.models.packaged import is_packaged
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import (
     DATASET,
@@ -30,6 +31,7 @@ from heatproof.plan.paths import (
     map_file,
     response_files,
 )
+from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
@@ -74,8 +76,7 @@ class Plan(Selection):
         """Return what makes `pretrained` weights: a training from scratch or from a start, or a checkpoint."""
         entry, spec = self.models[model], self._weights_of(Network(dataset, model, PRETRAINED))
         if model in self.fetched():
-            spec |= {"checkpoint": entry.checkpoint, "sha256": entry.sha256}
-            return keyed(spec, ["heatproof.models.fetch", entry.module])
+            return _fetched(spec, entry)
         spec["training"] = self._training(entry.pretraining)
         if entry.transfer:
             start = self.start_spec(model)
@@ -96,8 +97,7 @@ class Plan(Selection):
     def start_spec(self, model: str) -> dict[str, Any]:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
-        spec = {"model": self._network_of(model), "checkpoint": entry.checkpoint, "sha256": entry.sha256}
-        return keyed(spec | filled(START_FILES, model=model), ["heatproof.models.fetch", entry.module])
+        return _fetched({"model": self._network_of(model), **filled(START_FILES, model=model)}, entry)
 
     @cache
     def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
@@ -362,6 +362,17 @@ def keyed(spec: dict[str, Any], modules: list[str]) -> dict[str, Any]:
     """Add to a spec the digest of the code that its stage can run, and the key of both together."""
     code = _code(tuple(modules))
     return {**spec, "code": code, "key": _key(spec, code)}
+
+
+def _fetched(spec: dict[str, Any], entry: ModelChoice) -> dict[str, Any]:
+    """Return the spec of a job that fetches a model's checkpoint.
+
+    Where the config has its SHA-256, neither place nor token is a part of the key: the bytes are the same anywhere.
+    """
+    checkpoint = entry.checkpoint or ""
+    anywhere = bool(entry.sha256) and not is_packaged(checkpoint)
+    told = {**spec, "checkpoint": "" if anywhere else checkpoint, "sha256": entry.sha256}
+    return {**keyed(told, ["heatproof.models.fetch", entry.module]), "checkpoint": checkpoint}
 
 
 def _key(spec: Mapping[str, Any], code: str) -> str:

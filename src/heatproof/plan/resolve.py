@@ -14,6 +14,7 @@ from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import TIMM_LAYERS, TORCHVISION_LAYERS
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.options import check_defaults, check_options, module_of
+from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
 
 SCHEMES = ("https://", "http://", "file://")
@@ -142,8 +143,8 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
     if checkpoint and "://" in checkpoint and not checkpoint.lower().startswith(SCHEMES):
         raise HeatproofError(
-            f"The checkpoint {checkpoint} of model {name!r} cannot be fetched: give a path, or an address that begins "
-            f"with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}."
+            f"The checkpoint {without_secrets(checkpoint, checkpoint)} of model {name!r} cannot be fetched: give a "
+            f"path, or an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}."
         )
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(

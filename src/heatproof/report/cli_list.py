@@ -16,6 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
+from heatproof.publishing import escaped
 from heatproof.report.stores import Stored, open_stored, stores_below
 
 # Titles with the lines below them; a title without lines is left out.
@@ -41,7 +42,7 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
     whose = "the default config" if config_path is None else str(config_path)
     sections = _SECTIONS[what](make_plan(config), whose)
     titled = [[title, *(f"  {line}".rstrip() for line in lines)] for title, lines in sections.items() if lines]
-    sys.stdout.write("\n\n".join("\n".join(lines) for lines in titled) + "\n")
+    sys.stdout.write(escaped("\n\n".join("\n".join(lines) for lines in titled) + "\n"))
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
@@ -151,27 +152,42 @@ def _columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list
     ]
 
 
+# Begins what is said of a store that cannot be read.
+DAMAGED = "damaged"
+
+
 def print_stores(folder: str | Path) -> None:
     """Print one line for each store in a folder and below: path, images, shape, bytes, maps, and what made it.
 
     Raises
     ------
     HeatproofError
-        If there is no store.
+        If there is no store; after all lines, if a store cannot be read.
     """
-    rows = [_store_row(path) for path in stores_below(folder)]
+    rows = [tuple(escaped(cell, keep="") for cell in _store_row(path)) for path in stores_below(folder)]
     if not rows:
         remedy = "the workflow makes them" if Path(folder).is_dir() else "is it the folder that you mean?"
         raise HeatproofError(f"There is no .zarr store in {folder}: {remedy} (results/maps holds attribution maps).")
     header = ("store", "images", "shape", "bytes", "maps", "made by", "")
     sys.stdout.write("\n".join(_columns([header, *rows], right=(1, 2, 3))) + "\n")
+    damaged = sum(row[-1].startswith(DAMAGED) for row in rows)
+    if damaged:
+        raise HeatproofError(f"{damaged} of {len(rows)} stores cannot be read: the last column says why.")
 
 
 def _store_row(path: Path) -> tuple[str, ...]:
     try:
-        stored = open_stored(path)
-    except HeatproofError:
-        return (str(path), "?", "?", "?", "", "", "damaged: cannot be read")
+        return _readable_row(path)
+    except HeatproofError as error:
+        wrong = str(error)
+    except Exception as error:
+        # Somebody else's store can be wrong in any way, and the others are still to be listed.
+        wrong = f"it is not as heatproof writes stores ({type(error).__name__}: {error})"
+    return (str(path), "?", "?", "?", "", "", f"{DAMAGED}: {wrong}")
+
+
+def _readable_row(path: Path) -> tuple[str, ...]:
+    stored = open_stored(path)
     return (
         str(path),
         f"{stored.images}/{len(stored.image_ids)}",

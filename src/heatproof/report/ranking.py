@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table
+from heatproof.publishing import escaped
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
@@ -75,8 +76,8 @@ def rank(
     falling = sorted(set(scores.loc[~scores["higher_is_better"], "metric"]))
     rest = "all others" if falling else "all metrics"
     direction = f"Lower is better for {', '.join(falling)}; higher" if falling else "Higher"
-    sys.stdout.write(f"{direction} is better for {rest} (--lower names metrics of which lower is).\n\n")
-    sys.stdout.write(told(found, level))
+    heading = f"{direction} is better for {rest} (--lower names metrics of which lower is)."
+    sys.stdout.write(escaped(f"{heading}\n\n{told(found, level)}"))
     if out is None:
         return
     folder = Path(out)
@@ -86,7 +87,7 @@ def rank(
         if len(table):
             write_table(table, folder / f"{name}.csv")
     save(draw(found), folder / "consistency.png")
-    sys.stdout.write(f"\nTables and consistency.png are in {folder}.\n")
+    sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
 
 
 def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None = None, level: float = 0.95) -> Ranking:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import inspect
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -117,26 +119,35 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
 
 
-def render(name: str, **values: Any) -> str:
+def render(name: str, *, script: str | None = None, **values: Any) -> str:
     """Fill a template of the folder ``templates``: a page of one file, no network, light and dark, every value escaped.
+
+    Its content security policy lets nothing be loaded, and no script run but the one that is named here, which it
+    knows by its SHA-256. Unlike a nonce that is the same for the same page, as its bytes have to be, a digest is of no
+    use to somebody who knows it.
 
     Parameters
     ----------
     name
         Of the file; it extends ``frame.html``.
+    script
+        File of the same folder with the page's own script. No value is filled into it.
     values
-        What it names; ``title`` among them.
+        What the template names; ``title`` among them.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    folder = Path(__file__).parent / "templates"
+    own = (folder / script).read_text(encoding="utf-8") if script else ""
+    sha256 = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name).render(**values)
+    return environment.get_template(name).render(script=own, sha256=sha256, **values)
 
 
 def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:

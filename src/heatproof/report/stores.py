@@ -14,6 +14,7 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.manifest import read_sealed
 from heatproof.plan.resolve import read_dataset
+from heatproof.publishing import ELSEWHERE
 from heatproof.registry import look_up
 from heatproof.store import describe
 
@@ -122,6 +123,11 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str
             raise HeatproofError(
                 f"{stored.path} was made from the dataset {said['kind']!r}, which is code outside heatproof: name your "
                 "config with --config, because a store does not decide what code is run."
+            )
+        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in said["options"].values()):
+            raise HeatproofError(
+                f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
+                "be published: name your config with --config."
             )
         return {**said, "module": DATASETS[said["kind"]].load.__module__}
     given = normalise(read_config(config))

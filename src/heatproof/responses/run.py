@@ -24,6 +24,7 @@ from heatproof.manifest import read_shard
 from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.batching import carry_out, intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
 from heatproof.shards import Origin, Shard, open_shard
 from heatproof.store import ArraySpec, read
@@ -120,7 +121,7 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    origin = Origin(key, made_by, [spec["weights"]], list(response.environment().values()), read_from)
+    origin = Origin(key, public(made_by), [spec["weights"]], list(response.environment().values()), read_from)
     piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, name, methods, maps, gap or contents.gap)
 

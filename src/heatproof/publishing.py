@@ -1,0 +1,123 @@
+"""What leaves this machine or reaches a terminal: no secrets, no places, no formulas and no control characters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Before the name of a file or folder of which the place is not told.
+ELSEWHERE = "…/"
+SHORT = 3
+# What spreadsheets take for the start of a formula, in Latin and in wide letters, or skip before one.
+FORMULA = tuple("=+-@\t\n＝＋－＠")
+# Of Unicode: control, format (bidirectional overrides among them), half a character, separators of lines.
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def public(value: Any) -> Any:
+    """Return a plain value as it may be published: addresses without secrets, files elsewhere by their name alone.
+
+    Whoever reads a manifest, a store or a page needs to know which data were used, and not where they lay on
+    somebody's machine or with what token they were fetched. Relative paths and those that begin with ``~/`` name
+    nobody and stay.
+
+    Parameters
+    ----------
+    value
+        A text, or mappings and lists of such; anything else is returned as it is.
+    """
+    if isinstance(value, Mapping):
+        return {key: public(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [public(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if "://" in value:
+        return _public_address(value)
+    path = PurePosixPath(value.replace("\\", "/"))
+    absolute = path.is_absolute() or re.match("[A-Za-z]:/", str(path)) or re.match("~[^/]", value)
+    if absolute or ".." in path.parts:
+        # The name of a home folder is that of its owner.
+        return ELSEWHERE + ("home" if _is_home(path) else path.name)
+    return value
+
+
+def _is_home(path: PurePosixPath) -> bool:
+    return path.name in ("", "..", "root") or path.name.startswith("~") or path.parent.name in ("home", "Users")
+
+
+def _public_address(address: str) -> str:
+    plain = _plain_address(address)
+    return ELSEWHERE + PurePosixPath(plain).name if plain.lower().startswith("file:") else plain
+
+
+def _plain_address(address: str) -> str:
+    """Return an address without user, password, query and fragment."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ELSEWHERE
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def without_secrets(text: str, address: str) -> str:
+    """Return a text, such as the message of an error, without the user, password, query and fragment of an address."""
+    start, *more = re.split("[?#]", address.partition("://")[2])
+    secrets = [*start.partition("/")[0].rpartition("@")[0].split(":"), *more]
+    # What is as short as a part of a word keeps nothing secret. The longest first: one can be a part of another.
+    known = sorted((re.escape(secret) for secret in secrets if len(secret) > SHORT), key=len, reverse=True)
+    pieces = text.split(address)
+    return _plain_address(address).join(re.sub("|".join(known), "…", piece) if known else piece for piece in pieces)
+
+
+def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which no text begins as a formula of a spreadsheet: an apostrophe stands before those that do.
+
+    Texts that are numbers stay as they are, negative ones too.
+    """
+    import pandas as pd
+
+    def cells(column: pd.Series) -> pd.Series:
+        return column if pd.api.types.is_numeric_dtype(column) else column.astype(object).map(_without_formula)
+
+    return table.apply(cells).rename(columns=_without_formula)
+
+
+def _without_formula(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    # Alone it is not quoted in a CSV file, and what follows would begin a row.
+    cell = cell.replace("\r", "\n")
+    if not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def escaped(text: str, keep: str = "\n\t") -> str:
+    r"""Return a text whose control characters are shown and not obeyed, ``\x1b`` for ESC.
+
+    A terminal obeys them, wherever they come from: they clear the screen, write the clipboard, or turn the order of
+    letters round. Bytes of names that are not UTF-8, for which there is no letter, are shown too.
+
+    Parameters
+    ----------
+    keep
+        Control characters that pass; none within a cell of a table.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        one if one in keep or unicodedata.category(one) not in HIDDEN else one.encode("unicode_escape").decode()
+        for one in text
+    )

@@ -1,0 +1,120 @@
+"""Pages that somebody publishes: nothing is loaded, and no script runs but the page's own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import heatproof
+from heatproof.report.results import render
+
+TEMPLATES = Path(heatproof.__file__).parent / "report/templates"
+EVIL = "</td><script>document.title='pwned'</script><img src=//evil.example/x onerror=alert(1)>"
+CHECKS = {
+    "title": EVIL,
+    "factors": [{"factor": EVIL, "uri": "data:,", "shows": EVIL, "conclusion": EVIL, "rows": []}],
+}
+GALLERY = {
+    "title": EVIL,
+    "side": 8,
+    "scale": EVIL,
+    "colours": ["red", "blue"],
+    "numbers": None,
+    "methods": [{"method": EVIL, "reference": False}],
+    "datasets": [
+        {
+            "name": EVIL,
+            "size": [8],
+            "images": [{"id": EVIL, "label": EVIL, "uri": "data:,"}],
+            "networks": [{"model": EVIL, "weights": EVIL, "metrics": []}],
+            "cells": [[[{"gap": EVIL}]]],
+        }
+    ],
+}
+
+
+class Reader(HTMLParser):
+    """Policies, scripts and links of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.policies: list[str] = []
+        self.scripts: list[str] = []
+        self.links: list[dict[str, str | None]] = []
+        self.order: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.order.append(given.get("http-equiv", tag))
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(given["content"])
+        if tag == "a":
+            self.links.append(given)
+        self.inside = tag == "script" and given.get("type") != "application/json"
+        if self.inside:
+            assert "nonce" not in given
+            assert "src" not in given
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.inside:
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+
+def directives(policy: str) -> dict[str, list[str]]:
+    return {name: values for name, *values in (part.split() for part in policy.split(";") if part.strip())}
+
+
+@pytest.mark.parametrize(("template", "values"), [("checks.html", CHECKS), ("gallery.html", GALLERY)])
+def test_a_page_without_a_script_lets_none_run(template, values):
+    page = Reader(render(template, **values))
+    (policy,) = page.policies
+    allowed = directives(policy)
+    assert allowed["default-src"] == ["'none'"]
+    assert "script-src" not in allowed
+    assert page.scripts == []
+    assert page.order.index("Content-Security-Policy") < page.order.index("title")
+
+
+def test_a_page_lets_its_own_script_run_and_no_other(tmp_path):
+    """The policy goes by the script as it was installed, so that nothing in a cell could allow another."""
+    script = (TEMPLATES / "index_script.html").read_text(encoding="utf-8")
+    page = Reader(render("checks.html", script="index_script.html", **CHECKS))
+    (policy,) = page.policies
+    known = "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
+    assert directives(policy)["script-src"] == [known, "blob:"]
+    assert page.scripts == [script]
+    assert "{{" not in script
+    assert "{%" not in script
+
+
+def test_every_template_of_a_page_has_the_policy_of_the_frame():
+    pages = [path for path in TEMPLATES.glob("*.html") if path.name not in ("frame.html", "index_script.html")]
+    assert len(pages) == 3
+    for path in pages:
+        assert path.read_text(encoding="utf-8").startswith('{% extends "frame.html" %}')
+
+
+def test_nothing_is_loaded_from_outside_and_links_open_nobody():
+    policy = directives(Reader(render("checks.html", **CHECKS)).policies[0])
+    assert not [value for values in policy.values() for value in values if "http" in value or "*" in value]
+    for path in TEMPLATES.glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for link in re.findall(r"<a [^>]*>", text):
+            assert 'href="#' in link or 'rel="noopener"' in link, f"{path.name}: {link}"
+        assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", text)
+    assert all(link["rel"] == "noopener" for link in Reader(render("checks.html", **CHECKS)).links)
+
+
+def test_the_same_page_has_the_same_bytes():
+    assert render("gallery.html", **GALLERY) == render("gallery.html", **GALLERY)

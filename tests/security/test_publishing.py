@@ -1,0 +1,362 @@
+"""What people publish names no secret, no place, and holds no formula; what they read on a terminal does not act."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+from safetensors.torch import save_file
+from toy_project import BASE
+
+from heatproof.adopt import Results
+from heatproof.attribution.make import attribute
+from heatproof.cli import main
+from heatproof.config import default_config, merge
+from heatproof.data.prepare import prepare
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.files import write_table
+from heatproof.job import guarded
+from heatproof.models.fetch import fetch
+from heatproof.models.network import build_network
+from heatproof.plan.validate import make_plan
+from heatproof.report.cli_list import print_stores
+from heatproof.report.map_figure import show
+from heatproof.shards import Origin, open_shard
+from heatproof.store import ArraySpec
+from heatproof.terminal import say_what_came_out, say_why
+
+SECRETS = ("alice", "hunter2", "SECRET", "fragment")
+ADDRESS = "https://alice:hunter2@example.org/nets/x.pth?sig=SECRET#fragment"
+MODEL = {
+    "name": "net",
+    "architecture": "cifar_vgg11_bn",
+    "module": "heatproof.models.vgg",
+    "options": {"width": 2},
+    "facts": {"mean": [0.5] * 3, "std": [0.5] * 3, "size": None},
+}
+# ESC that clears the screen, the one-byte CSI, a bidirectional override, a bell.
+CONTROL = "\x1b[2J \x9b2J \u202egnp.exe \x07"
+ACTING = set("\x1b\x9b\u202e\x07")
+
+
+def everything_in(folder: Path) -> str:
+    return "\n".join(file.read_bytes().decode("latin-1") for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A working folder, and a home folder with pictures and a checkpoint."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    home = tmp_path / "alice"
+    rng = np.random.default_rng(0)
+    for name in ("cats", "dogs"):
+        (home / "photos" / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(home / f"photos/{name}/{i}.png")
+    state = build_network(MODEL, 2).state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, home / "x.pth")
+    return home
+
+
+def fetched(checkpoint: str, sha256: str | None) -> dict:
+    files = {"output": "results/x.safetensors", "history": "results/x.history.csv", "manifest": "results/x.json"}
+    os.makedirs("results", exist_ok=True)
+    spec = {"model": MODEL, "checkpoint": str(checkpoint), "sha256": sha256, "key": "k", **files}
+    fetch(spec, {})
+    return spec
+
+
+# ---- secrets of addresses --------------------------------------------------------------------------------------------
+
+
+def test_no_secret_of_an_address_is_in_what_a_fetch_leaves(home, monkeypatch):
+    data, asked = (home / "x.pth").read_bytes(), []
+
+    def answer(address, timeout):
+        asked.append(address)
+        return io.BytesIO(data)
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    fetched(ADDRESS, hashlib.sha256(data).hexdigest())
+    assert asked == [ADDRESS], "the job itself needs all of it"
+    left = everything_in(Path("results"))
+    assert "https://example.org/nets/x.pth" in left
+    assert not [secret for secret in SECRETS if secret in left]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(f"{ADDRESS} is away"), http.client.InvalidURL("nonnumeric port: 'hunter2@example.org?sig=SECRET'")],
+)
+def test_no_secret_of_an_address_is_in_an_error(home, monkeypatch, error):
+    def refuse(address, timeout):
+        raise error
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(HeatproofError, match=r"https://example\.org/nets/x\.pth cannot be fetched") as caught:
+        fetched(ADDRESS, "0" * 64)
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+    monkeypatch.setattr("urllib.request.urlopen", lambda address, timeout: io.BytesIO(b"other"))
+    with pytest.raises(HeatproofError, match="has SHA-256") as caught:
+        fetched(ADDRESS, "0" * 64)
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+
+
+def test_no_secret_is_in_what_the_check_of_a_config_says():
+    model = {"m": {"architecture": "small_vit", "checkpoint": ADDRESS.replace("https", "ftp"), "sha256": "0" * 64}}
+    with pytest.raises(HeatproofError) as caught:
+        make_plan(merge(default_config(), {"models": [model]}))
+    assert "ftp://example.org/nets/x.pth" in str(caught.value)
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+
+
+def key_with(checkpoint: str, **settings) -> str:
+    model = {"m": {"architecture": "cifar_vgg11_bn", "checkpoint": checkpoint, **settings}}
+    spec = make_plan(merge(default_config(), {"models": [model]})).pretrain_spec("digits", "m")
+    assert spec["checkpoint"] == checkpoint
+    return spec["key"]
+
+
+def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key():
+    sha256 = "0" * 64
+    same = {key_with(at, sha256=sha256) for at in (ADDRESS, "https://example.org/x.pth?sig=NEW", "/mnt/x.pth", "x.pth")}
+    assert len(same) == 1
+    assert key_with(ADDRESS, sha256="1" * 64) not in same
+    # Without a digest a path is all that tells one checkpoint from another.
+    assert key_with("/mnt/a/x.pth") != key_with("/mnt/b/x.pth")
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(home):
+    spec = fetched(home / "x.pth", None)
+    left = everything_in(Path("results"))
+    assert "x.pth" in left
+    assert str(home) not in left
+    assert "alice" not in left
+    results = Results(SimpleNamespace(jobs=list))
+    job = SimpleNamespace(sources=(str(home / "x.pth"),))
+    assert results.read_the_same(job, spec["manifest"])
+    (home / "x.pth").write_bytes(b"other")
+    assert not results.read_the_same(job, spec["manifest"])
+    assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), spec["manifest"])
+
+
+@pytest.fixture
+def photos(home):
+    """Maps of pictures that lie in a home folder, made by the stages themselves."""
+    dataset = {"photos": {"dataset": "image_folder", "root": str(home / "photos"), "size": 16}}
+    change = {"datasets": [dataset], "evaluation": {"images": 2}, "explainers": ["random"], "shard_size": 4}
+    config = merge(BASE, change)
+    Path("mine.yaml").write_text(yaml.safe_dump({**change, "models": BASE["models"], "metrics": []}))
+    plan = make_plan(config)
+    runtime = {"batch_size": 2, "threads": 1, "device": "cpu"}
+    prepare(plan.dataset_spec("photos"), runtime)
+    spec = plan.attribute_spec("photos", None, None, ["random"], 0)
+    attribute(spec, runtime)
+    return f"{spec['explainers'][0]['store']}.zarr"
+
+
+def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, photos):
+    left = everything_in(Path("results"))
+    assert "/photos" in left
+    assert str(home) not in left
+    assert str(Path.cwd()) not in left
+    with pytest.raises(HeatproofError, match="does not say where the files of the dataset 'photos' are"):
+        show(photos, "0", None, "maps.png")
+    show(photos, "0", None, "maps.png", config="mine.yaml")
+    assert Path("maps.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "published"),
+    {
+        "/home/alice/data/photos": "…/photos",
+        "/data/photos/": "…/photos",
+        "/home/alice": "…/home",
+        "~alice/photos": "…/photos",
+        "~alice": "…/home",
+        "../alice/photos": "…/photos",
+        r"C:\Users\alice\photos": "…/photos",
+        "file:///home/alice/x.pth": "…/x.pth",
+        "~/photos": "~/photos",
+        "data/photos": "data/photos",
+        "package:resnet50": "package:resnet50",
+        ADDRESS: "https://example.org/nets/x.pth",
+        "http://[broken": "…/",
+    }.items(),
+)
+def test_what_is_published_of_a_place(said, published):
+    from heatproof.publishing import public
+
+    assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
+    assert public(public(said)) == public(said)
+
+
+# ---- formulas --------------------------------------------------------------------------------------------------------
+
+FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")']
+
+
+def test_no_text_of_a_table_begins_as_a_formula(tmp_path):
+    rows = len(FORMULAS)
+    table = pd.DataFrame(
+        {"method": FORMULAS, "score": np.linspace(-1, 1, rows), "n": range(rows), "gap": [None] * rows}
+    )
+    write_table(table, tmp_path / "a.csv")
+    read = pd.read_csv(tmp_path / "a.csv")
+    assert list(read["method"]) == ["'" + text.replace("\r", "\n") for text in FORMULAS]
+    np.testing.assert_allclose(read["score"], table["score"], rtol=1e-7)
+    write_table(read, tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
+    table = pd.DataFrame(
+        {
+            "method": ["saliency", "grad_cam", "a=b", "x-1"],
+            "score": [-0.5, np.nan, 1e-9, -np.inf],
+            "as_text": ["-0.5", "", "+3e-4", "-inf"],
+            "holds": [True, False, True, True],
+            "maybe": pd.array([True, None, False, True], dtype="boolean"),
+            "rank": pd.array([1, None, -3, 4], dtype="Int64"),
+            "either": ["x", None, 1.5, True],
+        }
+    )
+    write_table(table, tmp_path / "a.csv")
+    expected = table.to_csv(index=False, lineterminator="\n", float_format="%.8g")
+    assert (tmp_path / "a.csv").read_text() == expected
+    write_table(table[:0], tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text() == table[:0].to_csv(index=False)
+
+
+def test_formulas_of_a_foreign_table_do_not_reach_the_tables_of_rank(tmp_path, capsys):
+    rows = [
+        f"{model},{method},{i * 0.1}" for model in ("=m", "n") for i, method in enumerate(("=cmd|x", "@b", "-c", "d"))
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["model,method,score", *rows]))
+    assert main(["rank", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    cells = [cell for file in (tmp_path / "out").glob("*.csv") for cell in read_cells(file)]
+    assert "'=cmd|x" in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "@")) or cell == "-c"]
+
+
+def read_cells(file: Path) -> list[str]:
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return [*table.columns, *table.to_numpy().ravel()]
+
+
+# ---- control characters ----------------------------------------------------------------------------------------------
+
+
+def store(path: str, gap: str | None = None, maps=("m",), **made_by) -> Path:
+    split = Split((f"{CONTROL}0", "1"), np.zeros(2, dtype=np.int64))
+    arrays = {"attribution": ArraySpec(("map", "y", "x"), (len(maps), 2, 2))}
+    given = {"shard": 0, "shard_size": 2, "images": [0, 2]}
+    piece = open_shard(given, path, Origin("k", made_by), split, arrays, {"map": list(maps)})
+    if gap is None:
+        piece.add(0, {"attribution": np.zeros((2, len(maps), 2, 2), dtype=np.float32)}, 1.0, 1)
+    piece.publish("cpu", gap)
+    return Path(f"{path}.zarr")
+
+
+def test_texts_of_a_store_do_not_act_on_a_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    explainer = {"kind": f"{CONTROL}\nresults/fake.zarr", "options": {CONTROL: CONTROL}}
+    store("results/maps/a", gap=f"no\n{CONTROL}", maps=(CONTROL,), explainer=explainer)
+    assert guarded(lambda: print_stores("results")) == 0
+    said = capsys.readouterr().out
+    assert not ACTING & set(said)
+    assert r"\x1b[2J" in said
+    assert len(said.splitlines()) == 2
+    assert main(["maps", "show", "results/maps/a.zarr", "--image", CONTROL]) == 1
+    assert not ACTING & set(capsys.readouterr().err)
+
+
+def test_texts_of_a_table_do_not_act_on_a_terminal(tmp_path, capsys):
+    lines = [f"{model},{method}{CONTROL},{i}" for model in "ab" for i, method in enumerate("pqrs")]
+    (tmp_path / "t.csv").write_text("\n".join(["model,method,score", *lines]), encoding="utf-8")
+    assert main(["rank", str(tmp_path / "t.csv")]) == 0
+    assert not ACTING & set(capsys.readouterr().out)
+    (tmp_path / "t.csv").write_text("\n".join([f"model,method,score\na,{CONTROL},{CONTROL}"]), encoding="utf-8")
+    assert main(["rank", str(tmp_path / "t.csv")]) == 1
+    assert not ACTING & set(capsys.readouterr().err)
+
+
+def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    assert guarded(lambda: logging.getLogger("heatproof.x").info("image %s", CONTROL)) == 0
+    (tmp_path / "job.log").write_text(f"heatproof: no image {CONTROL}\n", encoding="utf-8")
+    say_why(SimpleNamespace(failed=[("maps", ["job.log"])]))
+    (tmp_path / "results").mkdir()
+    ranked = f"rank,method,kappa,ci_low,ci_high\n1,{CONTROL},0.5,,\n"
+    monkeypatch.setattr("heatproof.plan.paths.TABLES", {"meta_rank": "results/meta_rank.csv"})
+    (tmp_path / "results/meta_rank.csv").write_text(ranked, encoding="utf-8")
+    say_what_came_out()
+    said = capsys.readouterr().err
+    assert said.count(r"\x1b[2J") == 3
+    assert not ACTING & set(said)
+
+
+def test_ordinary_text_is_not_changed():
+    from heatproof.publishing import escaped
+
+    text = "κ 0.5 ± 0.1\n16×16\tDrähte – 日本語 …/photos"
+    assert escaped(text) == text
+    assert escaped("a\nb", keep="") == r"a\nb"
+    assert escaped(os.fsdecode(b"caf\xe9")) == r"caf\udce9"
+
+
+# ---- listing stores --------------------------------------------------------------------------------------------------
+
+
+def listed(folder: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "heatproof", "maps", "ls", folder], capture_output=True, timeout=120)
+
+
+def test_one_malformed_store_does_not_end_the_listing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store("results/maps/a", explainer=["no mapping"])
+    store("results/maps/b", explainer={"kind": "rise", "options": {}})
+    store("results/maps/c", explainer={"kind": "rise"})
+    (tmp_path / "results/maps/d.zarr").mkdir()
+    (tmp_path / "results/maps/e.zarr").mkdir()
+    (tmp_path / "results/maps/e.zarr/zarr.json").write_text("[" * 100_000)
+    ran = listed("results")
+    said = ran.stdout.decode().splitlines()
+    assert [line.split()[0] for line in said[1:]] == [f"results/maps/{name}.zarr" for name in "abcde"]
+    assert ["damaged: " in line for line in said[1:]] == [True, False, True, True, True]
+    assert ran.returncode == 1
+    assert ran.stderr.decode() == "heatproof: 4 of 5 stores cannot be read: the last column says why.\n"
+
+
+def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store("results/maps/a", explainer={"kind": "rise", "options": {}})
+    os.rename(b"results/maps", b"results/caf\xe9")
+    os.mkdir(b"results/caf\xe9/\xff.zarr")
+    ran = listed("results")
+    assert b"Traceback" not in ran.stdout + ran.stderr
+    said = ran.stdout.decode()
+    assert r"results/caf\udce9/a.zarr" in said
+    assert r"\udcff.zarr" in said
+    assert ran.returncode == 1
