@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -90,7 +91,12 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
         _require_bytes(outline, size)
         return torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
-        raise
+        # A damaged length can ask for any amount.
+        if size > psutil.virtual_memory().available / 8:
+            raise
+        raise HeatproofError(
+            f"The checkpoint {called} asks for more memory than its {size:,} bytes can need: it is damaged or hostile."
+        ) from None
     except Exception as error:  # a damaged file fails in any way
         fault = fault_of(error) if isinstance(error, OSError) else None
         reason = " ".join(str(error).split())[:200]
