@@ -536,11 +536,8 @@ def _expected_metadata(
     }
 
 
-@lru_cache(maxsize=512)
-def _decoded(path: str, name: str, sha256: str) -> Any:
-    # By digest: the stores of a dataset have the same ids, and one copy of them is enough.
-    values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
-    return values if values.dtype.kind == "i" else tuple(map(str, values))
+# By digest: the stores of a dataset have the same ids, and one copy of them is enough.
+_decoded: dict[tuple[str, str, ArrayFacts], Any] = {}
 
 
 def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
@@ -548,7 +545,11 @@ def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
     most = facts.shape[0] * MOST_NAME_BYTES + 4 if facts.dtype == "string" else facts.chunk_bytes
     if unpacked is None or unpacked > most or facts.shape[0] != facts.shard_size:
         raise ValueError(f"{name} has another size than its shape says")
-    return _decoded(path, name, sha256)
+    known = (name, sha256, facts)
+    if known not in _decoded:
+        values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
+        _decoded[known] = values if values.dtype.kind == "i" else tuple(map(str, values))
+    return _decoded[known]
 
 
 def describe(store: str | Path) -> dict[str, Any]:
