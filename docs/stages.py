@@ -37,7 +37,9 @@ def page() -> str:
     for job in graph.jobs():
         makers |= dict.fromkeys(job.outputs, job.stage)
         waits[job.stage] |= dict.fromkeys(makers.get(file, "a file of yours") for file in job.inputs)
-        leaves.setdefault(job.stage, job.products[0].data)
+        example = job.products[0].data
+        # Every figure has a job of its own: the page stays as it is when one is added.
+        leaves.setdefault(job.stage, example.replace("idsds.svg", "NAME.svg") if job.stage == "figure" else example)
     order = [*STAGES, "a file of yours"]
     rows = [
         f"| `{name}` | `{kind.run}` | {', '.join(sorted(waits[name], key=order.index)) or '–'} | `{leaves[name]}` |"

@@ -67,6 +67,8 @@ def let_go(file: IO[str]) -> None:
     with suppress(OSError, ValueError):
         file.seek(0)
         file.truncate()
+        # A process that was forked in between has the file open as well.
+        fcntl.flock(file, fcntl.LOCK_UN)
         file.close()
 
 

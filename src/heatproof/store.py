@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
 MOST_METADATA_BYTES, MOST_NAME_BYTES, MOST_LENGTH = 2**24, 2**12, 2**40
 # Stands in the index of a shard for a chunk that is not there.
 ABSENT = 2**64 - 1
+# Nanoseconds.
+RECENT = 10**9
 # As a target, because Snakemake does not make again what is missing behind tables that stand.
 TARGET = "run your snakemake command with this path as its target."
 
@@ -312,7 +315,9 @@ def _signature(path: str | Path) -> tuple[int, ...]:
         status = os.stat(path, follow_symlinks=False)
     except OSError:
         return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    # What was written just now can be written again within one tick of the file system's clock.
+    now = time.time_ns() if status.st_ctime_ns + RECENT > time.time_ns() else 0
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, now
 
 
 @lru_cache(maxsize=4096)

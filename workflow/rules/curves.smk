@@ -43,7 +43,7 @@ if plan.model_responses:
             mem_mb=grows(6000),
             runtime=grows(240),
         message:
-            "responses to random subsets"
+            "responses that need no map"
 
 
 if plan.reads_parts:

@@ -333,7 +333,7 @@ def montage_files(plan: Plan) -> list[str]:
 
 def _figures(plan: Plan) -> Iterator[Wildcards]:
     """Yield the figures of the tables that the page shows."""
-    yield from ({"figure": name} for name, entry in FIGURES.items() if entry.reads in _page_tables(plan))
+    yield from ({"figure": name} for name, entry in sorted(FIGURES.items()) if entry.reads in _page_tables(plan))
 
 
 @_report("heatproof.report.results:draw_figure", paths.FIGURE_MANIFEST, _figures)
