@@ -22,6 +22,7 @@ SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 3
 # A manifest can come from anywhere, and its digest right: what stands in it is of these types, or it is damaged.
+MOST_NAME_BYTES = 255
 FILE = {"file": str, "sha256": str, "bytes": int}
 KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("key", "spec_key", "device"), (str,)),
@@ -68,6 +69,10 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
 def _is_inside(folder: Path, facts: Any) -> bool:
     """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
     if not isinstance(facts, dict) or {name: type(facts.get(name)) for name in FILE} != FILE:
+        return False
+    names = Path(facts["file"]).parts
+    # No file can have such a name, and asking for it fails in other ways than "it is missing".
+    if "\0" in facts["file"] or any(len(name.encode("utf-8", "replace")) > MOST_NAME_BYTES for name in names):
         return False
     parts = folder.parts
     root = Path(*parts[: len(parts) - parts[::-1].index(FOLDER)]) if FOLDER in parts else folder
