@@ -184,8 +184,8 @@ class Finetuning(Training):
 
     grid: Grid = 4
     """Patches along one side of the image; one patch per image is deleted."""
-    baseline: Baseline = "zeros"
-    """What replaces the deleted patch."""
+    baseline: Baseline = "mean"
+    """What replaces the deleted patch; as in `drops.baselines`."""
     share: Share = 0.5
     """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[Epochs], Distinct] = []
@@ -267,9 +267,11 @@ class Drops(Section):
 
     grids: Annotated[list[Grid], Distinct, Field(min_length=1)] = [4]
     """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
-    baselines: Annotated[list[Baseline], Distinct, Field(min_length=1)] = ["zeros"]
-    """What replaces a deleted patch: `zeros` (after normalisation), `random`, `blur`, or `mean`, the mean colour of the
-    training images."""
+    baselines: Annotated[list[Baseline], Distinct, Field(min_length=1)] = ["mean"]
+    """What replaces a deleted patch: `mean`, the mean colour of the training images; `zeros` (after normalisation),
+    which is the mean colour only where `mean` and `std` are the data's own; `background`, the median colour of the
+    image's border; `neighbours`, in-painting from the patch's border; `blur`; `random`; or `package.module:callable`
+    of your own (`docs/protocol.md`)."""
     outputs: Annotated[list[Literal["logit", "probability"]], Distinct, Field(min_length=1)] = ["logit"]
     """Output whose drops are scored: the target's `logit`, its softmax `probability`, or both. Names of probability
     scores end in `_probability`. Needs no further network passes."""
@@ -311,6 +313,14 @@ class Settings(Section):
     """Modules of your own, as `my_package.module`, that register explainers, metrics, models, datasets, claims or
     figures. They are imported by the plan and by every job; installed packages declare theirs as entry points of the
     group `heatproof` instead."""
+    baselines: Annotated[list[Baseline], Distinct] = []
+    """Baselines as an axis of the run: each finetuned weights are made once in the domain of each, from the same
+    pretraining, and the drops, responses and scores of each are made on those weights. The first carries the plain
+    names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
+    `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
+    target: str | int = "label"
+    """Class that is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
+    network predicts for the intact image), or one class of all images, by its number."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
     """Datasets by name. Settings besides `dataset`, the kind, are options of its loader; see
     [docs/datasets.md](../docs/datasets.md)."""
@@ -413,9 +423,63 @@ def normalise(config: Mapping[str, Any]) -> Config:
         One sentence for the first thing that is wrong.
     """
     try:
-        return Settings.model_validate(copy.deepcopy(dict(config))).plain()
+        verified = Settings.model_validate(copy.deepcopy(dict(config))).plain()
     except ValidationError as error:
         raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
+    own: dict[str, None] = {}
+    labelled = label_baselines(verified, own)
+    return _over_baselines({**labelled, "own_baselines": list(own)})
+
+
+def _over_baselines(config: Config) -> Config:
+    """Write the axis of baselines out: drops of each, and for each finetuned weights in its domain."""
+    first, *others = config["baselines"] or [config["finetuning"]["baseline"]]
+    if not config["baselines"]:
+        return config
+    weights: dict[str, Config] = {}
+    for name, settings in config["weights"].items():
+        weights[name] = settings
+        if name == "pretrained" or "baseline" in settings:
+            continue
+        for baseline in others:
+            variant = f"{name}_{baseline}"
+            if variant in config["weights"]:
+                raise HeatproofError(
+                    f"The weights {variant!r} have the name that `baselines` gives to {name!r}: rename them."
+                )
+            weights[variant] = {**settings, "baseline": baseline}
+    return {
+        **config,
+        "weights": weights,
+        "finetuning": {**config["finetuning"], "baseline": first},
+        "drops": {**config["drops"], "baselines": list(config["baselines"])},
+    }
+
+
+def label_baselines(config: Any, found: dict[str, None]) -> Any:
+    """Return a config with the callable's name in place of every baseline of the user's own, and note those in `found`.
+
+    Names of baselines stand in paths and tables, where ``package.module:callable`` cannot.
+    """
+
+    def label(name: Any) -> Any:
+        if isinstance(name, str) and ":" in name:
+            found[name] = None
+            return name.rpartition(":")[2]
+        return name
+
+    if isinstance(config, list):
+        return [label_baselines(value, found) for value in config]
+    if not isinstance(config, Mapping):
+        return config
+    return {
+        key: label(value)
+        if key == "baseline"
+        else [label(name) for name in value]
+        if key == "baselines" and isinstance(value, list)
+        else label_baselines(value, found)
+        for key, value in config.items()
+    }
 
 
 def _sentence(error: ErrorDetails) -> str:

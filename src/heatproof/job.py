@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pkgutil import resolve_name
 from typing import NoReturn
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{manifest} is of another config or of other code than this run: run your snakemake command again."
                 )
         load_plugins(runtime.get("plugins", ()))
+        if runtime.get("baselines"):
+            import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
         stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)

@@ -25,6 +25,15 @@ LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection
 MAPPINGS = (dict, abc.Mapping)
 
 
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function with their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
 def check_options(
     function: Callable[..., Any],
     given: Mapping[str, Any],

@@ -113,7 +113,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     import torch
 
-    from heatproof.attribution.make import Background, find_function, stack_maps
+    from heatproof.attribution.make import Background, Fill, find_function, stack_maps
     from heatproof.attribution.registry import Explained
 
     facts, split = plan.models[model].facts, dataset.splits["evaluation"]
@@ -127,9 +127,11 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         image_ids=split.ids[:1],
         seed=plan.config["seed"],
         background=background,
+        fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
     entry_spec = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}
     try:
-        stack_maps(find_function(entry_spec)(explained, **entry.options), entry_spec, explained)
+        options = plan.explainer_options(entry.name)
+        stack_maps(find_function(entry_spec)(explained, **options), entry_spec, explained)
     except NotApplicable:
         return  # a row with its reason in the tables

@@ -191,6 +191,7 @@ SHOWN = {
     "idsds_table": ("Scores", "every method on every model"),
     "figure": ("Scores", "figure of one table"),
     "scores": ("Scores", "every metric, every method, every model"),
+    "baselines": ("Scores", "every method under every baseline"),
     "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
     "belief": ("Ranking", "how far the ranking can be believed"),
     "accuracy": ("Models", "accuracy before and after finetuning"),

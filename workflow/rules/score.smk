@@ -49,3 +49,19 @@ use rule score as all_scores with:
         runtime=grows(60),
     message:
         "table of all metrics"
+
+
+if reports.several_baselines(plan):
+
+    use rule all_scores as baselines with:
+        input:
+            reads("baselines"),
+        output:
+            shown("baselines", *paths.BASELINES.values()),
+            paths.BASELINES_MANIFEST,
+        log:
+            "results/logs/baselines.log",
+        benchmark:
+            measured("baselines")
+        message:
+            "comparison of baselines"

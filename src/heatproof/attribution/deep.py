@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, parts, require, take_background
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Count
 
@@ -18,12 +18,18 @@ TOLERANCE = 0.01
 
 
 @explainer("deep_lift", family="deep")
-def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
-    """DeepLift with the rescale rule and a zero baseline (captum `DeepLift`).
+def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[str, torch.Tensor]:
+    """DeepLift with the rescale rule and one baseline (captum `DeepLift`).
 
-    The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
-    baseline. Shrikumar, Greenside and Kundaje, "Learning important features through propagating activation
-    differences", 2017, section 3.5.1.
+    A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
+    important features through propagating activation differences", 2017, section 3.5.1.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    baseline
+        As in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
@@ -41,7 +47,7 @@ def deep_lift(explained: Explained) -> dict[str, torch.Tensor]:
 
     # An image passes through the network together with its baseline.
     maps = [
-        _rescale(part, part.images, torch.zeros_like(part.images), part.targets)
+        _rescale(part, part.images, part.baseline(baseline), part.targets)
         for part in parts(explained, max(1, explained.batch_size // 2))
     ]
     return {"deep_lift": torch.cat(maps)}

@@ -86,6 +86,24 @@ class Background:
         return self.images[:count]
 
 
+class Fill:
+    """Images of a baseline by name, with what the dataset decides of it, such as its mean colour, found once."""
+
+    def __init__(self, dataset: Dataset, facts: InputFacts, grid: int | None) -> None:
+        self.dataset, self.facts, self.grid = dataset, facts, grid
+        self.options: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, explained: Explained, name: str) -> torch.Tensor:
+        """Return the baseline images (N, C, H, W) of a batch."""
+        # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
+        if name not in self.options:
+            known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
+            facts = {"mean": self.facts.mean, "std": self.facts.std}
+            self.options[name] = known(name, None, self.dataset, facts, self.grid)
+        draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
+        return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
+
+
 def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
     return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
 
@@ -181,6 +199,7 @@ class _Context:
         self.output = Probabilities(network).eval() if network is not None and softmax else network
         self.counter = CountPasses(network)
         self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
+        self.fill = Fill(dataset, facts, entry.get("grid"))
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
@@ -200,6 +219,7 @@ class _Context:
             batch_size=self.batch_size,
             background=self.background,
             figures=figures,
+            fill=self.fill,
         )
         for attempt in self.within_memory.attempts(self.batch_size):
             with attempt as size:

@@ -12,7 +12,7 @@ from heatproof.attribution._batches import (
     require,
 )
 from heatproof.attribution._quadrature import note_completeness, quadrature
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 @explainer("integrated_gradients", family="path")
-def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str, torch.Tensor]:
-    """Integrated gradients from a zero baseline (captum `IntegratedGradients`, Gauss-Legendre).
+def integrated_gradients(
+    explained: Explained, *, steps: Count = 50, baseline: BaselineName = None
+) -> dict[str, torch.Tensor]:
+    """Integrated gradients from a baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
-    The baseline is zero after normalisation. A map sums to the output at the image minus the output at the
-    baseline. Sundararajan, Taly and Yan, "Axiomatic attribution for deep networks", 2017, equation 1.
+    A map sums to the output at the image minus the output at the baseline. Sundararajan, Taly and Yan, "Axiomatic
+    attribution for deep networks", 2017, equation 1.
 
     Parameters
     ----------
@@ -32,6 +34,9 @@ def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str
         The batch.
     steps
         Points of the quadrature, one network pass each.
+    baseline
+        Where the path begins: ``null``, zero after normalisation; a baseline by name; or ``same``, that of the patch
+        drops which the map is scored on.
 
     Returns
     -------
@@ -45,7 +50,8 @@ def integrated_gradients(explained: Explained, *, steps: Count = 50) -> dict[str
     """
     import torch
 
-    return {"integrated_gradients": torch.cat([integrate(part, 0.0, steps).sum(1) for part in parts(explained)])}
+    maps = [integrate(part, part.baseline(baseline), steps).sum(1) for part in parts(explained)]
+    return {"integrated_gradients": torch.cat(maps)}
 
 
 @explainer("integrated_gradients_uniform", family="path")

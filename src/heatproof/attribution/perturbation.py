@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import draw_uniform_images, never_alone, require
 from heatproof.attribution._superpixels import cut_grid
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import torch_generator
 
@@ -30,8 +30,9 @@ def rise(
     cells: Count = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
+    baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
-    """RISE with masked pixels set to zero (after normalisation).
+    """RISE with masked pixels set to zero (after normalisation), or blended into a baseline.
 
     Petsiuk, Das and Saenko, "RISE", 2018, equation 6: the mean of the masks weighted by the model's answers,
     divided by the share of a pixel that is kept. The masks are drawn once, and are the same for every image.
@@ -51,6 +52,8 @@ def rise(
     output
         ``"probability"``, the paper's answer of the model, is the softmax probability of the target; ``"logit"`` is
         its logit. Both are read from the network itself, whichever output the other explainers attribute.
+    baseline
+        What masked pixels are blended into, as in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
@@ -62,7 +65,8 @@ def rise(
     HeatproofError
         If an option is out of its range.
     """
-    return {"rise": _rise(explained, None, masks, cells, probability, output)}
+    fill = None if baseline is None else explained.baseline(baseline)
+    return {"rise": _rise(explained, fill, masks, cells, probability, output)}
 
 
 @explainer("rise_uniform", family="perturbation", signed=False)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
+from heatproof.options import options_of
 from heatproof.registry import Registry
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Explained:
         None if there are no training images.
     figures
         Figures recorded by `note` during the applicability check; None otherwise.
+    fill
+        ``fill(explained, name)`` returns the images (N, C, H, W) of a baseline by name; None where only zero is known.
     """
 
     network: Any
@@ -70,6 +73,23 @@ class Explained:
     batch_size: int = 64
     background: Callable[[int], torch.Tensor] | None = None
     figures: dict[str, Figure] | None = None
+    fill: Callable[[Explained, str], torch.Tensor] | None = None
+
+    def baseline(self, name: str | None) -> torch.Tensor:
+        """Return the baseline images (N, C, H, W) of the batch; zero after normalisation for None.
+
+        Raises
+        ------
+        HeatproofError
+            If a baseline is named where none but zero is known.
+        """
+        import torch
+
+        if name is None:
+            return torch.zeros_like(self.images)
+        if self.fill is None or name == SAME:
+            raise HeatproofError(f"The baseline {name!r} is known in a run alone: leave it out, for zero.")
+        return self.fill(self, name)
 
     def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
         """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
@@ -84,6 +104,10 @@ class Explained:
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
+# The baseline of the patch drops; the plan puts its name in the place of this one.
+SAME = "same"
+BaselineName = str | None
+"""Option of an explainer: ``null`` for zero after normalisation, a baseline's name, or ``same`` for the drops' own."""
 
 
 @dataclass(frozen=True)
@@ -167,15 +191,6 @@ def explainer(
         return function
 
     return enter
-
-
-def options_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a function with their defaults."""
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
 
 
 def require_library(entry: Explainer) -> None:

@@ -1,4 +1,4 @@
-"""Explainers that set regions of the image to zero (after normalisation), by captum."""
+"""Explainers that replace regions of the image by a baseline, by captum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import derive_seed
 
@@ -22,8 +22,10 @@ Side = Annotated[int, Bounds(least=2)]
 
 
 @explainer("occlusion", family="superpixels")
-def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.125) -> dict[str, torch.Tensor]:
-    """Drop of the output under a sliding square of zeros, averaged per pixel (captum `Occlusion`).
+def occlusion(
+    explained: Explained, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
+) -> dict[str, torch.Tensor]:
+    """Drop of the output under a sliding square of a baseline, averaged per pixel (captum `Occlusion`).
 
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 4.2.
 
@@ -34,6 +36,8 @@ def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.1
     window, stride
         Side of the square and the step between two of them, as shares of the image's sides, so that the number of
         network passes (50 by default) is that of any image size.
+    baseline
+        As in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
@@ -59,6 +63,7 @@ def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.1
                 part.images,
                 sliding_window_shapes=(channels, *sides),
                 strides=(channels, *steps),
+                baselines=part.baseline(baseline),
                 target=part.targets,
                 perturbations_per_eval=_masks_a_pass(part),
             )
@@ -69,8 +74,10 @@ def occlusion(explained: Explained, *, window: Share = 0.25, stride: Share = 0.1
 
 
 @explainer("feature_ablation", family="superpixels")
-def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torch.Tensor]:
-    """Drop of the output when one patch of a grid is set to zero (captum `FeatureAblation`).
+def feature_ablation(
+    explained: Explained, *, grid: Count = 8, baseline: BaselineName = None
+) -> dict[str, torch.Tensor]:
+    """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 
     On the grid and baseline of the patch drops that IDSDS correlates maps with, these are the drops themselves: an
     upper bound there, and no contender.
@@ -81,6 +88,8 @@ def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torc
         The batch.
     grid
         Patches a side; one network pass for each patch and one for the image.
+    baseline
+        As in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
@@ -101,6 +110,7 @@ def feature_ablation(explained: Explained, *, grid: Count = 8) -> dict[str, torc
         _mean_of_channels(
             method.attribute(
                 part.images,
+                baselines=part.baseline(baseline),
                 target=part.targets,
                 feature_mask=patches[None, None].expand(1, *part.images.shape[1:]),
                 perturbations_per_eval=_masks_a_pass(part),
@@ -120,6 +130,7 @@ def lime(
     cells: Side = 8,
     kernel_width: Annotated[float, Bounds(above=0)] = 0.25,
     alpha: Annotated[float, Bounds(above=0)] = 1.0,
+    baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
     """LIME: ridge regression of the output on the superpixels that are kept (captum `Lime`).
 
@@ -139,6 +150,8 @@ def lime(
         Side of the grid; SLIC makes about its square of superpixels.
     kernel_width, alpha
         Width of the kernel, and strength of the ridge.
+    baseline
+        As in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
@@ -162,25 +175,30 @@ def lime(
 
         return Lime(network, _Regression(Ridge(alpha)), get_exp_kernel_similarity_function("cosine", kernel_width))
 
-    return {"lime": _regress(explained, "lime", make, masks, segments, cells)}
+    return {"lime": _regress(explained, "lime", make, masks, segments, cells, baseline)}
 
 
 @explainer("kernel_shap", family="superpixels")
 def kernel_shap(
-    explained: Explained, *, masks: Masks = 500, segments: Segments = "grid", cells: Side = 8
+    explained: Explained,
+    *,
+    masks: Masks = 500,
+    segments: Segments = "grid",
+    cells: Side = 8,
+    baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
     """KernelSHAP: Shapley values of superpixels, by regression (captum `KernelShap`).
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, theorem 2. The superpixels' values
-    sum to the output of the image minus that of the zero image.
+    sum to the output of the image minus that of the baseline.
 
     Parameters
     ----------
     explained
         The batch.
     masks
-        Number of masked images, one network pass each, among them the image and the zero image.
-    segments, cells
+        Number of masked images, one network pass each, among them the image and the baseline.
+    segments, cells, baseline
         See `lime`.
 
     Returns
@@ -203,7 +221,7 @@ def kernel_shap(
         method.interpretable_model = _Regression(LinearRegression())
         return method
 
-    return {"kernel_shap": _regress(explained, "kernel_shap", make, masks, segments, cells)}
+    return {"kernel_shap": _regress(explained, "kernel_shap", make, masks, segments, cells, baseline)}
 
 
 class _Regression:
@@ -227,7 +245,13 @@ class _Regression:
 
 
 def _regress(
-    explained: Explained, name: str, make: Callable[[Any], Any], masks: int, segments: str, cells: int
+    explained: Explained,
+    name: str,
+    make: Callable[[Any], Any],
+    masks: int,
+    segments: str,
+    cells: int,
+    baseline: str | None,
 ) -> torch.Tensor:
     import torch
 
@@ -236,8 +260,9 @@ def _regress(
     method = make(never_alone(explained.output))
     pieces = cut(explained, segments, cells)
     maps = []
-    for image, target, piece, image_id in zip(
-        explained.images, explained.targets.tolist(), pieces, explained.image_ids, strict=True
+    fills = explained.baseline(baseline)
+    for image, fill, target, piece, image_id in zip(
+        explained.images, fills, explained.targets.tolist(), pieces, explained.image_ids, strict=True
     ):
         require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
         # captum draws from the global generator, on the CPU, one mask after another.
@@ -245,6 +270,7 @@ def _regress(
             torch.default_generator.manual_seed(derive_seed(explained.seed, f"{name} masks", image_id))
             values = method.attribute(
                 image[None],
+                baselines=fill[None],
                 target=target,
                 feature_mask=piece[None, None],
                 n_samples=masks,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import options_of
 from heatproof.registry import Registry, nearest
-from heatproof.responses.base import Response, keyword_defaults, own_options
+from heatproof.responses.base import Response, own_options
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 
@@ -161,7 +162,7 @@ def metric(
             source=source,
             options=MappingProxyType(
                 {
-                    **keyword_defaults(asks),
+                    **options_of(asks),
                     **{p.name: p.default for p in keyword_only},
                 }
             ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Count, options_of
 from heatproof.randomness import torch_generator
-from heatproof.registry import look_up
+from heatproof.registry import import_callable, look_up
 
 if TYPE_CHECKING:
     import torch
@@ -59,15 +59,31 @@ def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
     """Register a function as a baseline; its keyword-only arguments are the options."""
 
     def enter(function: BaselineFunction) -> BaselineFunction:
-        options = {
-            parameter.name: parameter.default
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
-        BASELINES[name] = Baseline(name, function, MappingProxyType(options))
+        BASELINES[name] = Baseline(name, function, MappingProxyType(options_of(function)))
         return function
 
     return enter
+
+
+def register_baselines(references: Iterable[str]) -> None:
+    """Register callables of the user's own, as ``package.module:callable``, under the name of the callable.
+
+    Raises
+    ------
+    HeatproofError
+        If one cannot be imported, or has the name of another baseline.
+    """
+    for reference in references:
+        function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
+        if name in BASELINES and BASELINES[name].function is not function:
+            raise HeatproofError(f"The baseline {reference!r} has the name of another one: rename the function.")
+        baseline(name)(function)
+
+
+def baseline_modules(name: str | None) -> list[str]:
+    """Return the module of a baseline that is not heatproof's own, whose code counts as that of a stage does."""
+    function = BASELINES[name].function if name in BASELINES else zeros
+    return [] if function.__module__ == __name__ else [function.__module__]
 
 
 def baseline_images(
@@ -98,10 +114,19 @@ def baseline_images(
     HeatproofError
         If there is no such baseline or option, or the baseline cannot work with an option's value.
     """
+    import torch
+
     entry = look_up(BASELINES, name, "baseline")
     for option in options or {}:
         look_up(entry.options, option, f"option of the baseline {name!r}")
-    return entry.function(images, image_ids, seed, **(options or {}))
+    filled = entry.function(images, image_ids, seed, **(options or {}))
+    if not isinstance(filled, torch.Tensor) or filled.shape != images.shape:
+        made = f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
+        raise HeatproofError(
+            f"The baseline {name!r} returned {made} for images of shape {tuple(images.shape)}: it must return one "
+            "image for each, of the same shape."
+        )
+    return filled
 
 
 @baseline("zeros")
@@ -165,6 +190,70 @@ def mean(
         )
     colour = torch.tensor([float(number) for number in value], dtype=torch.float64).to(images)
     return torch.zeros_like(images) + colour[:, None, None]
+
+
+@baseline("background")
+def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
+    """Constant image with the median colour of the image's own border, the outermost pixels on all four sides.
+
+    That of an object before an even ground, such as a digit on black, is the colour of the ground.
+    """
+    import torch
+
+    ring = [images[..., 0, :], images[..., -1, :], images[..., 1:-1, 0], images[..., 1:-1, -1]]
+    colour = torch.cat(ring, dim=-1).median(dim=-1).values
+    return torch.zeros_like(images) + colour[..., None, None]
+
+
+@baseline("neighbours")
+def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: Count | None = None) -> torch.Tensor:
+    """In-painting of each patch of a grid from the pixels around it, as if that patch alone were missing.
+
+    A pixel is the mean of the nearest pixels outside its patch to the left, to the right, above and below, weighted by
+    the inverse of their distance; beyond the border of the image there is none. The filling is continuous with what
+    surrounds the patch, and tells nothing of what was inside.
+
+    Parameters
+    ----------
+    images, image_ids, seed
+        As in `Baseline`; nothing is drawn.
+    grid
+        Patches along one side, at least 2. The workflow's stages fill it in.
+
+    Raises
+    ------
+    HeatproofError
+        If `grid` is left out or below 2: a patch needs a border inside the image.
+    """
+    import torch
+
+    from heatproof.grids import patch_boxes
+
+    if grid is None or grid < 2:
+        raise HeatproofError(
+            "The baseline 'neighbours' fills patches from their border: it is for patch deletion on a grid of 2 or "
+            "more. Take 'blur' or ROAD's imputation where single pixels are replaced."
+        )
+    height, width = images.shape[-2:]
+    filled = images.clone()
+    for top, bottom, left, right in patch_boxes(grid, height, width):
+        rows = torch.arange(top, bottom, device=images.device)[:, None]
+        columns = torch.arange(left, right, device=images.device)[None, :]
+        # From every side that lies in the image: the distance to the nearest pixel outside, and its values.
+        sides = []
+        if top:
+            sides.append((rows - top + 1, images[:, :, top - 1 : top, left:right]))
+        if bottom < height:
+            sides.append((bottom - rows, images[:, :, bottom : bottom + 1, left:right]))
+        if left:
+            sides.append((columns - left + 1, images[:, :, top:bottom, left - 1 : left]))
+        if right < width:
+            sides.append((right - columns, images[:, :, top:bottom, right : right + 1]))
+        mean, total = images.new_zeros(()), images.new_zeros(())
+        for distance, values in sides:
+            mean, total = mean + values / distance, total + 1 / distance
+        filled[:, :, top:bottom, left:right] = mean / total
+    return filled
 
 
 @baseline("blur")

@@ -11,6 +11,7 @@ import numpy as np
 
 from heatproof.batches import track
 from heatproof.data.registry import Dataset
+from heatproof.perturbation.baselines import BASELINES
 
 log = logging.getLogger(__name__)
 
@@ -18,9 +19,13 @@ CHUNK = 64
 
 
 def dataset_options(
-    baseline: str, options: Mapping[str, Any] | None, dataset: Dataset, facts: Mapping[str, Any]
+    baseline: str,
+    options: Mapping[str, Any] | None,
+    dataset: Dataset,
+    facts: Mapping[str, Any],
+    grid: int | None = None,
 ) -> dict[str, Any]:
-    """Complete the options of a baseline with values that depend on the dataset.
+    """Complete the options of a baseline with values that depend on the dataset and on the patches.
 
     Training images are read for the ``mean`` baseline alone, and only where its `value` is not given.
 
@@ -34,6 +39,8 @@ def dataset_options(
         An open dataset.
     facts
         The model's facts, of which ``mean`` and ``std`` are read.
+    grid
+        Patches along one side, for a baseline that fills patches from their border; None where none are deleted.
 
     Returns
     -------
@@ -43,6 +50,8 @@ def dataset_options(
     filled = dict(options or {})
     if baseline == "mean" and filled.get("value") is None:
         filled["value"] = mean_value(dataset, facts)
+    if grid is not None and "grid" in BASELINES[baseline].options:
+        filled.setdefault("grid", grid)
     return filled
 
 

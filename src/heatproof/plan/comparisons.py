@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import PRETRAINED, Case
 from heatproof.plan.plan import Plan
 from heatproof.provenance import digest
@@ -32,7 +33,8 @@ def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
 
     Two levels at least. The settings of one factor come with the plainest first, which is the one that is drawn.
     """
-    of, settings = Conventions(plan, model), (SINGLE_DELETION, *plan.metrics)
+    of = Conventions(plan, model)
+    scored, settings = of.metrics, (SINGLE_DELETION, *plan.metrics)
     yield from of.drops()
     for factor, named in {"seed": of.seeds(), "weights": of.kinds_of_weights()}.items():
         for setting in settings:
@@ -45,9 +47,9 @@ def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
         for setting in settings:
             if metric := of.metric(of.plain, setting):
                 yield "transform", setting, "raw", [(level, of.plain, metric, level) for level in ("raw", "abs")]
-    for name in plan.metrics:
+    for name in scored:
         other = re.sub(r"(?:^|(?<=_))morf(?=_|$)", "lerf", name)
-        if other != name and other in plan.metrics:
+        if other != name and other in scored:
             setting = name.replace("_morf", "")
             yield "order", setting, "MoRF", [("MoRF", of.plain, name, "raw"), ("LeRF", of.plain, other, "raw")]
     yield from of.options()
@@ -79,6 +81,11 @@ class Conventions:
         return min(plain or self.tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
 
     @cached_property
+    def metrics(self) -> dict[str, MetricChoice]:
+        """The metrics of the config that the plain weights are scored with."""
+        return {name: self.plan.metrics[name] for name in self.plan.metrics_on(self.plain, self.model)}
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """How the plain weights were finetuned; the seed alone where they were not."""
         return self.tuned.get(self.plain, {"seed": self.plan.config["seed"]})
@@ -101,7 +108,11 @@ class Conventions:
 
     def metric(self, weights: str, setting: str) -> str | None:
         """Return the metric of a setting on some weights."""
-        return self.single_deletion(weights, self.home) if setting == SINGLE_DELETION else setting
+        if setting == SINGLE_DELETION:
+            return self.single_deletion(weights, self.home)
+        return (
+            setting if weights in self.plan.weights and setting in self.plan.metrics_on(weights, self.model) else None
+        )
 
     def drops(self) -> Iterator[Comparison]:
         """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
@@ -154,7 +165,7 @@ class Conventions:
     def options(self) -> Iterator[Comparison]:
         """Yield metrics of one kind that differ in one option alone."""
         groups: dict[tuple[str, str, str], list[Level]] = {}
-        for name, entry in self.plan.metrics.items():
+        for name, entry in self.metrics.items():
             for option, value in entry.options.items():
                 rest = json.dumps({key: kept for key, kept in entry.options.items() if key != option}, default=str)
                 told = _told(option, value) if option != "grid" or value else "plain"

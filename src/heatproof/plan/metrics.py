@@ -14,10 +14,10 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_defaults, check_options, module_of
+from heatproof.options import check_defaults, check_options, module_of, options_of
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up, nearest
-from heatproof.responses.base import Reading, Response, ScoredImages, keyword_defaults
+from heatproof.responses.base import Reading, Response, ScoredImages
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class MetricChoice:
         Where its code is.
     output
         Which output of the network is read, where the metric does not choose that itself.
+    domain
+        The baseline of the run that the metric takes; None where it names one of its own, or has none. Weights that
+        were finetuned in the domain of another one are not scored with it.
     """
 
     name: str
@@ -44,6 +47,7 @@ class MetricChoice:
     responses: Mapping[str, Response]
     module: str
     output: str
+    domain: str | None = None
 
 
 def read_metric(
@@ -82,8 +86,14 @@ def read_metric(
     if unknown:
         raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {nearest(str(unknown[0]), known)}")
     for function in (metric.asks, metric.function):
-        own = {key: value for key, value in given.items() if key in keyword_defaults(function)}
+        own = {key: value for key, value in given.items() if key in options_of(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
+    domain = None
+    if "baseline" not in given and known.get("baseline") == "zeros":
+        # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
+        patches = "grid" in known and (given.get("grid") or known["grid"])
+        domain = reference[1] if patches or "grid" not in BASELINES[reference[1]].options else "mean"
+        given = {**given, "baseline": domain}
     options = {**known, **given}
     check_defaults(options, what)
     try:
@@ -96,7 +106,7 @@ def read_metric(
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise HeatproofError(f"The {what} fails on made-up responses ({reason}): mend it, or its options.") from None
     output = options.get("output", "logit")
-    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output)
+    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output, domain)
 
 
 def _referenced(reference: str) -> Metric:
@@ -118,6 +128,11 @@ def _check_baselines(responses: Iterable[Response], what: str) -> None:
         if "baseline" in response.settings:
             baseline = look_up(BASELINES, response.settings["baseline"], "baseline")
             options = response.settings.get("baseline_options") or {}
+            if baseline.options.get("grid", 0) is None and not {**options, **response.settings}.get("grid"):
+                raise HeatproofError(
+                    f"The baseline {baseline.name!r} fills patches from their border, and single pixels are replaced "
+                    "here: name another baseline, or ROAD's metrics."
+                )
             where = f"baseline {baseline.name!r} of the {what}"
             check_options(baseline.function, options, where, positional=("images", "image_ids", "seed"))
 

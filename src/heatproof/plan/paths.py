@@ -46,6 +46,12 @@ SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 TABLES = {name: f"{RESULTS}/{name}.csv" for name in ("idsds_table", "meta_rank", "accuracy", "applicability")}
 TABLES_MANIFEST = RESULTS + "/tables.json"
 IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
+BASELINES = {
+    "scores": RESULTS + "/baselines.csv",
+    "agreement": RESULTS + "/baselines/agreement.csv",
+    "conclusions": RESULTS + "/baselines/conclusions.csv",
+}
+BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
 CLAIMS = RESULTS + "/claims.csv"
 CLAIMS_MANIFEST = RESULTS + "/claims.json"
 

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from heatproof.models.packaged import is_packaged
+from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import (
     DATASET,
@@ -40,6 +41,9 @@ from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.
 USUAL = (("precision", "float32"), ("devices", 1))
+
+# What makes baseline images, on which maps depend only where their explainer has such a baseline.
+FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")
 
 # Where a spec has the key of what is upstream.
 KEYS = ("key", "upstream", "maps")
@@ -105,7 +109,8 @@ class Plan(Selection):
         network, upstream = Network(dataset, model, weights), self.pretrain_spec(dataset, model)
         training = self._training(self.finetuning(model, weights) or {})
         spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
-        made = keyed(self._weights_of(network) | spec, ["heatproof.training.stages", self.models[model].module])
+        modules = ["heatproof.training.stages", self.models[model].module, *baseline_modules(training["baseline"])]
+        made = keyed(self._weights_of(network) | spec, modules)
         # No part of the key: what is kept changes neither the training nor what follows from its weights.
         return {**made, "keep": self.keep(weights), "kept": RESUME_HINT.format(**network._asdict())}
 
@@ -165,8 +170,13 @@ class Plan(Selection):
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
         given, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
         described: dict[str, Any] = {"kind": entry.kind, "module": entry.module}
-        described |= {"options": dict(entry.options), "maps": dict(entry.maps)}
+        described["maps"] = dict(entry.maps)
         modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
+        drops = (self.finetuning(model, weights) if model and weights else None) or self.config["finetuning"]
+        described["options"] = self.explainer_options(name, drops["baseline"])
+        if filled := described["options"].get("baseline"):
+            described["grid"] = drops["grid"]
+            modules += [*FILLING, *baseline_modules(filled)]
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
@@ -197,7 +207,8 @@ class Plan(Selection):
         return STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)
 
     def _modules(self, model: str, response: Response) -> list[str]:
-        return ["heatproof.responses.run", self.models[model].module, *response.modules]
+        filled = baseline_modules(response.settings.get("baseline"))
+        return ["heatproof.responses.run", self.models[model].module, *response.modules, *filled]
 
     def _asking(self, where: Network, response: Response) -> dict[str, Any]:
         made = {**self._passes(*where), "response": response.told()}
@@ -227,15 +238,16 @@ class Plan(Selection):
         modules = self._modules(where.model, asked)
         if asked.explains:
             modules += ["heatproof.responses.explaining", entry.module]
-        described = {key: maps[key] for key in ("name", "kind", "module", "options", "maps")}
+        described: dict[str, Any] = {
+            key: maps[key] for key in ("name", "kind", "module", "options", "maps", "grid") if key in maps
+        }
         described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
         return {**described, "key": keyed(given, modules)["key"]}
 
     def runtime(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
-        return {
-            key: self.config[key] for key in ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
-        }
+        keys = ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
+        return {**{key: self.config[key] for key in keys}, "baselines": self.config["own_baselines"]}
 
     # ---- scores ------------------------------------------------------------------------------------------------------
 
@@ -265,7 +277,7 @@ class Plan(Selection):
         return [
             self.case(*net, metric)
             for net in self.networks()
-            for metric in [*self.metrics_of(net.weights, net.model), *self.metrics]
+            for metric in [*self.metrics_of(net.weights, net.model), *self.metrics_on(net.weights, net.model)]
         ]
 
     def metric_names(self) -> list[str]:

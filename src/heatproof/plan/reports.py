@@ -162,6 +162,40 @@ def all_scores(plan: Plan) -> Told:
     return _scored(plan, cases), plan.score_files(cases), [paths.SCORES_TABLE]
 
 
+def several_baselines(plan: Plan) -> list[Case]:
+    """Return one in-domain test case a network and baseline, where there are several baselines."""
+    cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
+    cases = [case for case in cases if case.network.weights not in plan.kept]
+    first = {(case.network[:2], case.baseline): case for case in reversed(cases) if case.output == cases[0].output}
+    found = [case for case in cases if first.get((case.network[:2], case.baseline)) is case]
+    return found if len({case.baseline for case in found}) > 1 else []
+
+
+def _if_several_baselines(plan: Plan) -> Iterator[Wildcards]:
+    yield from [{}] if several_baselines(plan) else ()
+
+
+@_report("heatproof.report.baselines:compare_baselines", paths.BASELINES_MANIFEST, _if_several_baselines)
+def baselines(plan: Plan) -> Told:
+    """Return the job of the tables that compare baselines."""
+    cases = several_baselines(plan)
+    methods = [
+        {
+            "method": row["name"],
+            "family": EXPLAINERS[row["kind"]].family if row["kind"] in EXPLAINERS else "",
+            "transform": row["transform"],
+            "reference": not row["uses_model"],
+        }
+        for row in _claimed_methods(plan)
+    ]
+    described = [
+        {**case.where, "baseline": case.baseline, "scores": paths.SCORES.format(**case.where)} for case in cases
+    ]
+    upstream = digest([plan.score_spec(case)["key"] for case in cases])
+    spec = {"cases": described, "methods": methods, "upstream": upstream}
+    return spec, plan.score_files(cases), [*paths.BASELINES.values()]
+
+
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
 
 
@@ -416,6 +450,10 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     The claims are among them where all metrics are, because most of them need more than patch drops.
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
+    if several_baselines(plan):
+        for name, path in paths.BASELINES.items():
+            key = "baselines" if name == "scores" else f"baselines_{name}"
+            shown[key] = (path, paths.BASELINES_MANIFEST, baselines(plan)[0])
     if all_metrics(plan):
         shown["scores"] = (paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST, all_scores(plan)[0])
         shown["claims"] = (paths.CLAIMS, paths.CLAIMS_MANIFEST, claims(plan)[0])
@@ -453,6 +491,7 @@ def _page_curves(plan: Plan) -> list[dict[str, Any]]:
 def targets(plan: Plan) -> list[str]:
     """Return what the rule `all` asks for: tables, figures and pages."""
     files = [*paths.TABLES.values(), *figure_files(plan), *page_files(plan)]
+    files += paths.BASELINES.values() if several_baselines(plan) else []
     if all_metrics(plan):
         files += [*paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values(), *paths.OVERVIEW.values()]
         files += [*paths.SIMILARITY.values(), *paths.CHECKS.values(), *chart_files(plan)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS, Explainer
+from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
@@ -14,6 +14,7 @@ from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import TIMM_LAYERS, TORCHVISION_LAYERS
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.options import check_defaults, check_options, module_of
+from heatproof.perturbation.baselines import BASELINES
 from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
 
@@ -109,6 +110,8 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
         entry = _find(EXPLAINERS, kind, "explainer", "explainer", name, given)
     defaults = check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
     check_defaults(defaults, f"explainer {name!r}")
+    if (filled := given.get("baseline")) not in (None, SAME):
+        look_up({**BASELINES, SAME: None}, filled, f"baseline of the explainer {name!r}")
     if name == entry.name:
         maps = dict(entry.maps)
     elif len(entry.maps) == 1:

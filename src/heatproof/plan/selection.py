@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from heatproof.attribution.registry import SAME
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -129,6 +130,13 @@ class Selection:
         """Names of the methods that know no model."""
         return [name for name, entry in self.methods.items() if not entry.uses_model]
 
+    def explainer_options(self, explainer: str, baseline: str = "") -> dict[str, Any]:
+        """Return the options of an explainer; one whose baseline is to be the same as the drops' gets `baseline`."""
+        options = dict(self.explainers[explainer].options)
+        if options.get("baseline") == SAME:
+            options["baseline"] = baseline or self.config["finetuning"]["baseline"]
+        return options
+
     @property
     def combinations(self) -> list[tuple[int, str]]:
         """Every grid with every baseline."""
@@ -197,10 +205,15 @@ class Selection:
     def metrics(self) -> dict[str, MetricChoice]:
         """Metric name to its entry: what is scored beside the patch drops."""
         known = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
-        entries = {
-            name: read_metric(name, dict(given), known, self.reference)
-            for name, given in self.config["metrics"].items()
-        }
+        entries: dict[str, MetricChoice] = {}
+        grid, plain = self.reference
+        for name, given in self.config["metrics"].items():
+            entries[name] = read_metric(name, dict(given), known, self.reference)
+            for other in self.config["baselines"][1:] if entries[name].domain == plain else ():
+                variant, settings = f"{name}_{other}", {"metric": name, **given}
+                entry = read_metric(variant, settings, known, (grid, other))
+                if entry.domain == other:
+                    entries[variant] = entry
         for name, entry in entries.items():
             if base_name(name) in ("idsds", "sds"):
                 raise HeatproofError(f"The metric {name!r} has a name that `drops` gives: take another one.")
@@ -212,6 +225,12 @@ class Selection:
                         "are none: name both in `drops`."
                     )
         return entries
+
+    def metrics_on(self, weights: str, model: str) -> list[str]:
+        """Return the metrics of the config that some weights are scored with: not those of another one's domain."""
+        tuned = self.finetuning(model, weights)
+        domains = self.baselines if tuned is None or not self.config["baselines"] else [tuned["baseline"]]
+        return [name for name, entry in self.metrics.items() if entry.domain is None or entry.domain in domains]
 
     def entry(self, model: str, weights: str, metric: str) -> MetricChoice:
         """Return a metric of the config, or one of the patch drops, which are named by `metrics_of`."""

@@ -8,7 +8,7 @@ from typing import Any
 from heatproof.config import normalise
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.baselines import BASELINES
+from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
@@ -28,6 +28,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     """
     verified = normalise(config)
     plan = Plan({**verified, "plugins": load_plugins(verified["plugins"])})
+    register_baselines(verified["own_baselines"])
     _ = plan.explainers, plan.methods, plan.metrics
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:

@@ -69,7 +69,8 @@ def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
     HeatproofError
         If it is missing, or has not the bytes that its manifest says.
     """
-    return pd.read_parquet(verified(path), columns=columns)
+    # Threads that cannot be started, where memory runs out, are an error of their own kind.
+    return pd.read_parquet(verified(path), columns=columns, use_threads=False)
 
 
 def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:

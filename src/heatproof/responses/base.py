@@ -8,7 +8,6 @@ while it builds its plan, and because an edit of what runs one kind of response 
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import options_of
 from heatproof.provenance import digest
 
 if TYPE_CHECKING:
@@ -377,11 +377,12 @@ class Response(ABC):
         """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
-    def with_baseline(self, fill: Callable[[str, Options | None], dict[str, Any]]) -> Response:
-        """Return a copy whose baseline options are completed by `fill`."""
+    def with_baseline(self, fill: Callable[[str, Options | None, int | None], dict[str, Any]]) -> Response:
+        """Return a copy whose baseline options are completed by `fill`, from the baseline, its options and the grid."""
         if "baseline" not in self.settings:
             return self
-        options = fill(self.settings["baseline"], self.settings.get("baseline_options"))
+        settings = self.settings
+        options = fill(settings["baseline"], settings.get("baseline_options"), settings.get("grid"))
         return replace(self, settings={**self.settings, "baseline_options": options})
 
     def told(self) -> dict[str, Any]:
@@ -517,15 +518,9 @@ def drops_of(arrays: Arrays, output: str) -> np.ndarray:
     return values[:, :1] - values[:, 1:]
 
 
-def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a function, which are its options, with their defaults."""
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
 def own_options(function: Callable[..., Any], options: Options) -> dict[str, Any]:
     """Return the options that are keyword-only arguments of a function."""
-    return {name: options[name] for name in keyword_defaults(function) if name in options}
+    return {name: options[name] for name in options_of(function) if name in options}
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from heatproof.attribution.make import Background, Probabilities, find_function, stack_maps
+from heatproof.attribution.make import Background, Fill, Probabilities, find_function, stack_maps
 from heatproof.attribution.registry import Explained
 from heatproof.data.registry import Dataset
 from heatproof.models.registry import InputFacts
@@ -52,6 +52,7 @@ def method_maps(
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["facts"].items()}
     facts = InputFacts(**given)
     background = Background(dataset, facts, session.seed) if "train" in dataset.splits else None
+    fill = Fill(dataset, facts, entry.get("grid"))
     output = Probabilities(network).eval() if spec["output"] == "probability" else network
 
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -66,6 +67,7 @@ def method_maps(
             seed=session.seed,
             batch_size=session.batch_size,
             background=background,
+            fill=fill,
         )
         maps = stack_maps(function(explained, **entry["options"]), entry, explained)
         return torch.from_numpy(method.of(maps))

@@ -130,7 +130,7 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
     response = response.with_baseline(
-        lambda baseline, options: dataset_options(baseline, options, dataset, session.facts)
+        lambda baseline, options, grid: dataset_options(baseline, options, dataset, session.facts, grid)
     )
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.

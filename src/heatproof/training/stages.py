@@ -105,7 +105,7 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     load_weights(network, spec["pretrained"])
     network.to(team.device)
     train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
-    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"])
+    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
 
     def delete(images: torch.Tensor, generator: torch.Generator, share: float = settings["share"]) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))

@@ -19,3 +19,11 @@ def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain
     from heatproof.report.plots import draw
 
     return draw(table, references, level, plain)
+
+
+@figure("baselines", reads="baselines")
+def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -> Figure:
+    """IDSDS of every method in the domain of each baseline: what is filled into a deleted patch decides the order."""
+    from heatproof.report.baselines import draw_baselines
+
+    return draw_baselines(table, references, level)
