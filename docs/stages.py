@@ -8,8 +8,9 @@ from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-# What the tiny config has not: weights of one's own, as they are and to begin with, and kept epochs.
+# What the tiny config has not: own weights, as they are and to begin with, kept epochs, and a second baseline.
 MORE = {
+    "baselines": ["mean", "zeros"],
     "models": [
         {"trained": {"architecture": "cifar_vgg11_bn"}},
         {"fetched": {"architecture": "cifar_vgg11_bn", "checkpoint": "mine.safetensors"}},

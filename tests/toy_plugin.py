@@ -179,3 +179,8 @@ def misses_its_sum(explained):
     """Says so itself."""
     explained.note("completeness_error", torch.tensor([0.1, 3.0]), 1.0)
     return noisy(explained)
+
+
+def half(images, image_ids, seed):
+    """Half of the image: a baseline."""
+    return images / 2

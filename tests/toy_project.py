@@ -109,7 +109,7 @@ class Project:
     def maps(self, explainer="mine", start=0, stop=None):
         return read(f"{self.base(explainer)}.zarr", "attribution", start, self.plan.images if stop is None else stop)
 
-    def drops_of(self, array="logit", grid=4, baseline="zeros"):
+    def drops_of(self, array="logit", grid=4, baseline="mean"):
         store = self.folder / f"results/drops/toy/net/finetuned/g{grid}_{baseline}.zarr"
         return read(store, array, 0, self.plan.drop_images)
 

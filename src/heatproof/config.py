@@ -17,6 +17,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -103,6 +104,12 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def _target(value: Any) -> Any:
+    if value not in ("label", "predicted") and (type(value) is not int or value < 0):
+        raise PydanticCustomError("target", "`label`, `predicted` or the number of a class, counted from 0")
+    return value
+
+
 # Upper bounds are far above what anybody runs: above them a slip of the hand, or a config that is to break a machine.
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
@@ -184,8 +191,8 @@ class Finetuning(Training):
 
     grid: Grid = 4
     """Patches along one side of the image; one patch per image is deleted."""
-    baseline: Baseline = "mean"
-    """What replaces the deleted patch; as in `drops.baselines`."""
+    baseline: Baseline = UNSET
+    """What replaces the deleted patch. Default: the first of `drops.baselines`."""
     share: Share = 0.5
     """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[Epochs], Distinct] = []
@@ -257,6 +264,11 @@ class Evaluation(Section):
     images: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
     are computed."""
+    only_correct: bool = False
+    """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
+    of MAS do. The share of the others stands beside the scores either way."""
+    balanced: bool = False
+    """Whether to score a network on equally many images of each class that has any: on the first of each."""
     accuracy_images: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 0
     """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
     cheap, because they need no maps."""
@@ -318,7 +330,7 @@ class Settings(Section):
     pretraining, and the drops, responses and scores of each are made on those weights. The first carries the plain
     names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
     `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
-    target: str | int = "label"
+    target: Annotated[str | int, BeforeValidator(_target)] = "label"
     """Class that is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
     network predicts for the intact image), or one class of all images, by its number."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
@@ -423,26 +435,24 @@ def normalise(config: Mapping[str, Any]) -> Config:
         One sentence for the first thing that is wrong.
     """
     try:
-        verified = Settings.model_validate(copy.deepcopy(dict(config))).plain()
+        return _over_baselines(Settings.model_validate(copy.deepcopy(dict(config))).plain())
     except ValidationError as error:
         raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
-    own: dict[str, None] = {}
-    labelled = label_baselines(verified, own)
-    return _over_baselines({**labelled, "own_baselines": list(own)})
 
 
 def _over_baselines(config: Config) -> Config:
     """Write the axis of baselines out: drops of each, and for each finetuned weights in its domain."""
-    first, *others = config["baselines"] or [config["finetuning"]["baseline"]]
+    axis = config["baselines"] or config["drops"]["baselines"]
+    first, *others = axis
     if not config["baselines"]:
-        return config
+        return {**config, "finetuning": {"baseline": first, **config["finetuning"]}}
     weights: dict[str, Config] = {}
     for name, settings in config["weights"].items():
         weights[name] = settings
         if name == "pretrained" or "baseline" in settings:
             continue
         for baseline in others:
-            variant = f"{name}_{baseline}"
+            variant = f"{name}_{baseline.rpartition(':')[2]}"
             if variant in config["weights"]:
                 raise HeatproofError(
                     f"The weights {variant!r} have the name that `baselines` gives to {name!r}: rename them."
@@ -452,7 +462,7 @@ def _over_baselines(config: Config) -> Config:
         **config,
         "weights": weights,
         "finetuning": {**config["finetuning"], "baseline": first},
-        "drops": {**config["drops"], "baselines": list(config["baselines"])},
+        "drops": {**config["drops"], "baselines": list(axis)},
     }
 
 

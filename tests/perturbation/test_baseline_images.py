@@ -4,10 +4,10 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.baselines import BASELINES, baseline_images
+from heatproof.perturbation.baselines import BASELINES, Baseline, baseline_images
 
 IDS = ("a", "b", "c", "d")
-NEEDED = {"mean": {"value": [0.1, -0.2, 1 / 3]}}
+NEEDED = {"mean": {"value": [0.1, -0.2, 1 / 3]}, "neighbours": {"grid": 4}}
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def images():
 
 
 def test_table_names_and_options():
-    assert set(BASELINES) == {"zeros", "random", "blur", "mean"}
+    assert set(BASELINES) == {"zeros", "random", "blur", "mean", "background", "neighbours"}
     assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros", "kernel": "truncated"}
     assert all(entry.summary.endswith(".") for entry in BASELINES.values())
 
@@ -111,3 +111,49 @@ def test_unknown_names_are_refused_with_the_nearest(images):
         baseline_images("zeroes", images, IDS, 0)
     with pytest.raises(HeatproofError, match=r"option of the baseline 'blur' named 'sigmas': did you mean 'sigma'"):
         baseline_images("blur", images, IDS, 0, {"sigmas": 3})
+
+
+def test_background_is_the_median_of_the_border_whatever_is_inside(images):
+    images[:, :, 1:-1, 1:-1] = 100
+    filled = baseline_images("background", images, IDS, 0)
+    for image, one in zip(images.numpy(), filled.numpy(), strict=True):
+        ring = [np.concatenate([c[0], c[-1], c[1:-1, 0], c[1:-1, -1]]) for c in image]
+        # Of an even number of pixels, the lower of the two in the middle.
+        expected = [np.sort(values)[(len(values) - 1) // 2] for values in ring]
+        np.testing.assert_array_equal(one, np.broadcast_to(np.array(expected)[:, None, None], one.shape))
+
+
+def test_neighbours_fill_a_patch_from_around_it_and_not_from_inside(images):
+    grid, tall, wide = 4, 4, 5
+    filled = baseline_images("neighbours", images, IDS, 0, {"grid": grid}).numpy()
+    for row, column in ((0, 0), (1, 2), (3, 3)):
+        top, left = row * tall, column * wide
+        for y, x in ((top, left), (top + 2, left + 3)):
+            around = [(top - 1, x), (top + tall, x), (y, left - 1), (y, left + wide)]
+            inside = [(v, u) for v, u in around if 0 <= v < 16 and 0 <= u < 20]
+            weights = [1 / (abs(v - y) + abs(u - x)) for v, u in inside]
+            values = np.stack([images[:, :, v, u].numpy() for v, u in inside])
+            expected = np.tensordot(weights, values, 1) / sum(weights)
+            np.testing.assert_allclose(filled[:, :, y, x], expected, rtol=1e-5, atol=1e-6)
+        changed = images.clone()
+        changed[:, :, top : top + tall, left : left + wide] += 1
+        again = baseline_images("neighbours", changed, IDS, 0, {"grid": grid}).numpy()
+        inside = np.s_[:, :, top : top + tall, left : left + wide]
+        np.testing.assert_array_equal(again[inside], filled[inside])
+
+
+def test_an_even_image_stays_as_it_is_under_neighbours():
+    even = torch.full((1, 3, 8, 8), 0.25)
+    assert torch.equal(baseline_images("neighbours", even, ["a"], 0, {"grid": 2}), even)
+
+
+@pytest.mark.parametrize("options", [None, {"grid": 1}])
+def test_neighbours_need_a_border(images, options):
+    with pytest.raises(HeatproofError, match="on a grid of 2 or more"):
+        baseline_images("neighbours", images, IDS, 0, options)
+
+
+def test_a_baseline_of_another_shape_is_refused(images, monkeypatch):
+    monkeypatch.setitem(BASELINES, "mine", Baseline("mine", lambda images, ids, seed: images[:1], {}))
+    with pytest.raises(HeatproofError, match="must return one image for each"):
+        baseline_images("mine", images, IDS, 0)

@@ -215,7 +215,7 @@ def test_wildcards_in_texts_give_the_same_job(way):
 def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
     plan = plan_of(shard_size=40, weights=["pretrained", "finetuned"])
     graph = Graph(plan)
-    first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "zeros", "shard": 0})
+    first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "mean", "shard": 0})
     assert [job.stage for job in graph.needed([first.products[0].data])] == ["prepare", "pretrain", "finetune", "drops"]
     scores = graph.needed([plan.score_spec(plan.case(*ON_VIT.values(), "idsds"))["output"]])
     assert {job.wildcards.get("model", "vit") for job in scores} == {"vit"}
@@ -234,7 +234,7 @@ def specs(plan):
         plan.dataset_spec("digits"),
         plan.pretrain_spec("digits", "vit"),
         plan.finetune_spec("digits", "vit", "finetuned"),
-        plan.response_spec(("digits", "vit", "finetuned"), Patches({"grid": 4, "baseline": "zeros"}), 0),
+        plan.response_spec(("digits", "vit", "finetuned"), Patches({"grid": 4, "baseline": "mean"}), 0),
         plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0),
         plan.attribute_spec("digits", None, None, plan.reference_explainers, 0),
         plan.score_spec(plan.case("digits", "vit", "finetuned", "idsds")),

@@ -28,9 +28,9 @@ def test_the_ready_example_varies_what_it_says():
     ((_, _, reference, levels),) = found(plan, "grid", "in-domain")
     assert reference == "P = 16"
     assert [level[:3] for level in levels] == [
-        ("P = 4", "finetuned_g2", "idsds_g2_zeros"),
+        ("P = 4", "finetuned_g2", "idsds_g2_mean"),
         ("P = 16", "finetuned", "idsds"),
-        ("P = 64", "finetuned_g8", "idsds_g8_zeros"),
+        ("P = 64", "finetuned_g8", "idsds_g8_mean"),
     ]
     # The plainest comes first and is drawn.
     assert [row[1] for row in found(plan, "grid")] == ["in-domain", "pretrained", "finetuned"]

@@ -27,7 +27,7 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
     rows = methods[(methods["factor"] == "grid") & (methods["level"] == "P = 4")]
     assert sorted(rows["method"]) == sorted(made.plan.methods)
     for row in rows.to_dict("records"):
-        told = table.loc[("sds_g2_zeros", row["method"])]
+        told = table.loc[("sds_g2_mean", row["method"])]
         assert row["score"] == pytest.approx(told["score"], nan_ok=True)
         assert row["rank"] == told["rank"]
     absolute = methods[(methods["factor"] == "transform") & (methods["level"] == "abs")].set_index("method")["score"]

@@ -58,7 +58,7 @@ def test_models_and_explainers_of_a_config_are_listed(tmp_path, capsys):
     print_names("models", path)
     assert "small_one  cifar_resnet20 (width=3)" in capsys.readouterr().out
     print_names("explainers", path)
-    assert "fast  integrated_gradients (steps=3)" in capsys.readouterr().out
+    assert "fast  integrated_gradients (baseline=null, steps=3)" in capsys.readouterr().out
 
 
 def test_stores_are_listed_one_a_line(results, capsys):

@@ -33,7 +33,7 @@ def scored(project):
 
 
 def test_drops_are_what_the_network_says(project):
-    made = project(evaluation={"images": 4, "accuracy_images": 9}).drop()
+    made = project(evaluation={"images": 4, "accuracy_images": 9}, drops={"baselines": ["zeros"]}).drop()
     spec = made.plan.finetune_spec(*WHERE)
     data = open_dataset(spec["dataset"])
     network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
@@ -45,11 +45,11 @@ def test_drops_are_what_the_network_says(project):
             row, column = divmod(variant - 1, 4)
             deleted[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3] = 0
         logits = network(deleted).numpy()
-        found = made.drops_of("logit")[:, variant]
+        found = made.drops_of("logit", baseline="zeros")[:, variant]
         np.testing.assert_allclose(found, logits[np.arange(9), labels], rtol=ROUNDING, atol=1e-5)
-        np.testing.assert_array_equal(made.drops_of("predicted")[:, variant], logits.argmax(1))
+        np.testing.assert_array_equal(made.drops_of("predicted", baseline="zeros")[:, variant], logits.argmax(1))
         ranks = (logits > logits[np.arange(9), labels][:, None]).sum(1)
-        np.testing.assert_array_equal(made.drops_of("target_rank")[:, variant], ranks)
+        np.testing.assert_array_equal(made.drops_of("target_rank", baseline="zeros")[:, variant], ranks)
 
 
 @pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 5), (64, 4)])
@@ -106,7 +106,7 @@ def test_nothing_but_gaps(scored):
 
 def test_tables_name_the_bytes_behind_them(scored):
     """Of every test case, although all score files have the same name."""
-    made = scored(drops={"baselines": ["zeros", "random"]})
+    made = scored(drops={"baselines": ["mean", "random"]})
     said = read_json(made.folder / "results/tables.json")
     assert set(said["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
 

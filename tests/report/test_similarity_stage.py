@@ -63,7 +63,7 @@ def made(tmp_path_factory):
 
 
 def drops_of(made, model, weights, array):
-    return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_zeros.zarr", array, 0, 10)[:, 0]
+    return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_mean.zarr", array, 0, 10)[:, 0]
 
 
 def test_every_pair_is_there_once(made):

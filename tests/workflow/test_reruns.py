@@ -71,12 +71,12 @@ def test_grid(project):
     project.config["drops"] = {"grids": [2]}
     assert project.ran() == {"drops": 2, **RESCORED}
     metrics = {line.split(",")[4] for line in (project.folder / TABLE).read_text().splitlines()[1:]}
-    assert metrics == {"sds_g2_zeros"}, "weights that were finetuned for grid 4 give no IDSDS on grid 2"
+    assert metrics == {"sds_g2_mean"}, "weights that were finetuned for grid 4 give no IDSDS on grid 2"
     assert project.ran() == {}
 
 
 def test_baseline(project):
-    project.config["drops"] = {"baselines": ["zeros", "random"]}
+    project.config["drops"] = {"baselines": ["mean", "random"]}
     assert project.ran() == {"drops": 2, "score": 1, "tables": 1}
     assert project.ran() == {}
 

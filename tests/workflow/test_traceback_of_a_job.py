@@ -47,7 +47,7 @@ CONFIG = {
 NETWORK = {"dataset": "digits", "model": "mine", "weights": "pretrained"}
 # Rules whose jobs ask the network, by a file of theirs.
 ASKED = {
-    "drops": f"{paths.DROPS}.0.json".format(**NETWORK, grid=4, baseline="zeros"),
+    "drops": f"{paths.DROPS}.0.json".format(**NETWORK, grid=4, baseline="mean"),
     "attribute": f"{paths.MAPS}.0.json".format(**NETWORK, explainer="saliency"),
     "scores": paths.SCORES_TABLE,
 }

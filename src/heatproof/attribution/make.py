@@ -15,7 +15,7 @@ import torch
 from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.batches import READING, prefetch, track
-from heatproof.data.prepare import open_dataset
+from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, kept_beside
@@ -199,6 +199,7 @@ class _Context:
         self.output = Probabilities(network).eval() if network is not None and softmax else network
         self.counter = CountPasses(network)
         self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
+        self.target = check_target(spec.get("target", "label"), dataset)
         self.fill = Fill(dataset, facts, entry.get("grid"))
 
     def read(self, low: int, high: int) -> torch.Tensor:
@@ -213,7 +214,7 @@ class _Context:
             output=self.output,
             facts=self.facts if self.network is not None else None,
             images=images.to(self.device),
-            targets=torch.from_numpy(split.labels[low:high]).to(self.device),
+            targets=self.targets(low, images),
             image_ids=split.ids[low:high],
             seed=self.spec["seed"],
             batch_size=self.batch_size,
@@ -227,6 +228,17 @@ class _Context:
                     figures.clear()
                 maps = self.function(replace(explained, batch_size=size), **self.entry["options"])
         return stack_maps(maps, self.entry, explained)
+
+    def targets(self, low: int, images: torch.Tensor) -> torch.Tensor:
+        """Return the class to explain (N,) of images that were read from index `low` on."""
+        labels = torch.from_numpy(self.dataset.splits["evaluation"].labels[low : low + len(images)]).to(self.device)
+        if self.target == "label" or self.network is None:
+            return labels
+        if self.target == "predicted":
+            with torch.no_grad():
+                parts = images.to(self.device).split(self.batch_size)
+                return torch.cat([self.network(part).argmax(1) for part in parts])
+        return torch.full_like(labels, int(self.target))
 
     def maps_of_first(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
         """Return the maps of the first `few` images, if the network has what the explainer needs."""

@@ -17,6 +17,22 @@ from heatproof.registry import import_callable, is_reference
 SPLITS = ("train", "validation", "evaluation")
 
 
+def check_target(target: str | int, dataset: Dataset) -> str | int:
+    """Return the class that a run explains and scores.
+
+    Raises
+    ------
+    HeatproofError
+        If the dataset has no such class.
+    """
+    if isinstance(target, int) and target >= dataset.num_classes:
+        raise HeatproofError(
+            f"The target of the run is class {target}, and the dataset has {dataset.num_classes}, counted from 0: name "
+            "one of them, `label` or `predicted`."
+        )
+    return target
+
+
 def open_dataset(spec: Mapping[str, Any]) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
     if is_reference(spec["kind"]):

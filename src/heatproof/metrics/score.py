@@ -40,10 +40,39 @@ class StoredReading(Reading):
         """Return the path of the store for an explainer; the same for all if the response needs no maps."""
         return self.base.format(explainer=explainer)
 
-    def read(self, explainer: str, start: int, stop: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the needed arrays for the images [start, stop) of `ids`."""
+    def read(
+        self, explainer: str, start: int, stop: int, ids: Sequence[str], rows: list[int] | slice = slice(None)
+    ) -> dict[str, np.ndarray]:
+        """Return the needed arrays for some rows of the images [start, stop) of `ids`."""
         store = self.of(explainer) + ".zarr"
-        return {name: read(store, name, start, stop, ids) for name in self.response.needed(self.output)}
+        return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed(self.output)}
+
+
+def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balanced: bool) -> np.ndarray:
+    """Choose the images on which a network is scored.
+
+    Parameters
+    ----------
+    labels
+        (N,) int.
+    right
+        (N,) bool, whether the network classifies the intact image correctly.
+    only_correct
+        Whether the others are left out (Walker et al. 2024, MAS, in their code).
+    balanced
+        Whether each class that is left has equally many images: the first of each.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) bool.
+    """
+    chosen = right.copy() if only_correct else np.ones(len(labels), dtype=bool)
+    if balanced and chosen.any():
+        places = [np.flatnonzero(chosen & (labels == label)) for label in np.unique(labels[chosen])]
+        fewest = min(map(len, places))
+        chosen = np.isin(np.arange(len(labels)), np.concatenate([place[:fewest] for place in places]))
+    return chosen
 
 
 def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
@@ -72,9 +101,17 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
                 gaps.update({method["method"]: reason for method in methods})
                 explainers.pop(explainer, None)
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
-    facts = describe(reads[0].of(spec["methods"][0]["explainer"]) + ".zarr")
-    ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)
-    scores = _score(spec, metric, reads, explainers, facts) if explainers else {}
+    for shard in shards:
+        keys[f"{spec['drops']}.{shard}.json"] = read_shard(spec["drops"], shard)["key"]
+    facts = describe(spec["drops"] + ".zarr")
+    predicted = read(spec["drops"] + ".zarr", "predicted", 0, spec["images"])[:, 0].astype(np.int64)
+    labels = np.asarray(facts["labels"])[: spec["images"]]
+    right = predicted == labels
+    scored = sample(labels, right, **spec["sampling"])
+    one_class = np.full_like(labels, spec["target"] if isinstance(spec["target"], int) else 0)
+    targets = {"label": labels, "predicted": predicted}.get(spec["target"], one_class)
+    ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
+    scores = _score(spec, metric, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
     named = [method["method"] for method in spec["methods"] if method["method"] in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
@@ -100,6 +137,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
         gates=gates,
         options=spec["options"],
         case=spec["case"],
+        share_wrong=float(1 - right.mean()),
         higher_is_better=spec["higher_is_better"],
         read=keys,
     )
@@ -110,9 +148,11 @@ def _score(
     metric: Metric,
     reads: Sequence[StoredReading],
     explainers: Mapping[str, Methods],
-    facts: Mapping[str, Any],
+    every: Sequence[str],
+    targets: np.ndarray,
+    scored: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the scores (images,) of every method."""
+    """Return the scores of every method for the images that are scored, of (N,) bool."""
     parts: dict[str, list[np.ndarray]] = {}
     maps_of = {explainer: methods[0]["maps"] + ".zarr" for explainer, methods in explainers.items()}
     size, ofs = (0, 0), [one for one in reads if one.response.along_maps]
@@ -124,16 +164,19 @@ def _score(
     step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
     for start in range(0, spec["images"], step):
         stop = min(start + step, spec["images"])
-        every = facts["image_ids"]
-        ids = every[start:stop]
-        images = ScoredImages(ids, facts["labels"][start:stop], size, spec["seed"])
+        rows = np.flatnonzero(scored[start:stop]).tolist()
+        if not len(rows):
+            continue
+        ids = [every[start + row] for row in rows]
+        images = ScoredImages(ids, targets[start:stop][rows], size, spec["seed"])
         given: dict[str, Any] = {"image_ids": ids}
         for one in reads:
             if not one.response.along_maps:
-                given |= one.inputs(one.read("", start, stop, every), images)
+                given |= one.inputs(one.read("", start, stop, every, rows), images)
         for explainer, methods in explainers.items():
-            maps = read(maps_of[explainer], "attribution", start, stop, every) if "maps" in metric.inputs else None
-            stored = {one.argument: one.read(explainer, start, stop, every) for one in ofs}
+            takes_maps = "maps" in metric.inputs
+            maps = read(maps_of[explainer], "attribution", start, stop, every)[rows] if takes_maps else None
+            stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in ofs}
             for entry in methods:
                 inputs = dict(given)
                 if maps is not None:

@@ -55,6 +55,7 @@ def read_metric(
     given: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
     reference: tuple[int, str] = (4, "zeros"),
+    target: str | int = "label",
 ) -> MetricChoice:
     """Return what the config says of a metric, checked by scoring a made-up answer with it.
 
@@ -66,6 +67,8 @@ def read_metric(
         Height and width of the images of all datasets, where known.
     reference
         Grid and baseline of the finetuning.
+    target
+        The class that the run explains and scores.
 
     Raises
     ------
@@ -92,8 +95,16 @@ def read_metric(
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
         patches = "grid" in known and (given.get("grid") or known["grid"])
-        domain = reference[1] if patches or "grid" not in BASELINES[reference[1]].options else "mean"
+        domain = reference[1] if patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options else "mean"
         given = {**given, "baseline": domain}
+    if "target" in known:
+        if given.get("target", target) != target:
+            raise HeatproofError(
+                f"The {what} scores target: {given['target']}, and the maps of this run explain target: {target}: "
+                f"leave it out, or write target: {given['target']} at the top of the config, for all maps and metrics."
+            )
+        # Responses hold the run's target in the place of the label.
+        given = {**given, "target": "label"}
     options = {**known, **given}
     check_defaults(options, what)
     try:

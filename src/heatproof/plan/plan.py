@@ -143,9 +143,9 @@ class Plan(Selection):
             "upstream": upstream["key"],
             "seed": self.config["seed"],
         }
-        # float32 goes without saying.
-        chosen = self.config["precision"]
-        return passes if chosen == "float32" else {**passes, "precision": chosen}
+        # The label and float32 go without saying.
+        usual = {"target": "label", "precision": "float32"}
+        return passes | {key: self.config[key] for key in usual if self.config[key] != usual[key]}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -265,7 +265,7 @@ class Plan(Selection):
             grid=drops.get("grid"),
             baseline=drops.get("baseline"),
             output=entry.output,
-            target=entry.options.get("target", "label"),
+            target=str(self.config["target"]),
         )
 
     def test_cases(self) -> list[Case]:
@@ -316,6 +316,9 @@ class Plan(Selection):
                 for place, row in enumerate(explainer.rows)
             ],
             "images": self.images,
+            "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
+            "target": self.config["target"],
+            "drops": self.store_of(network, self.intact),
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
             "output": SCORES.format(**case.where),
@@ -333,7 +336,7 @@ class Plan(Selection):
 
     def _score_upstream(self, network: Network, entry: MetricChoice) -> str:
         """Return a digest of the keys of all that is behind the scores of a test case."""
-        keys: list[Any] = []
+        keys: list[Any] = [self._response_whole(network, self.intact)["key"]]
         if "maps" in entry.metric.inputs:
             explainers = [*self.model_explainers, *self.reference_explainers]
             keys += [self._maps_for(network, name)["key"] for name in explainers]
@@ -349,6 +352,7 @@ class Plan(Selection):
         where, entry = case.network, self._entry_of(case)
         files: list[str] = []
         for shard in self.shards(self.images):
+            files += response_files(self.intact, self.store_of(where, self.intact), shard)
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:
                     files.append(map_file(self.maps_of(*where, explainer), shard))

@@ -143,6 +143,12 @@ class Selection:
         return list(product(self.config["drops"]["grids"], self.baselines))
 
     @property
+    def intact(self) -> Patches:
+        """The patch drops from which the class that a network predicts for the intact image is read."""
+        grid, baseline = self.combinations[0]
+        return Patches({"grid": grid, "baseline": baseline})
+
+    @property
     def baselines(self) -> list[str]:
         """Baselines of the patch drops."""
         return list(self.config["drops"]["baselines"])
@@ -208,10 +214,10 @@ class Selection:
         entries: dict[str, MetricChoice] = {}
         grid, plain = self.reference
         for name, given in self.config["metrics"].items():
-            entries[name] = read_metric(name, dict(given), known, self.reference)
+            entries[name] = read_metric(name, dict(given), known, self.reference, self.config["target"])
             for other in self.config["baselines"][1:] if entries[name].domain == plain else ():
                 variant, settings = f"{name}_{other}", {"metric": name, **given}
-                entry = read_metric(variant, settings, known, (grid, other))
+                entry = read_metric(variant, settings, known, (grid, other), self.config["target"])
                 if entry.domain == other:
                     entries[variant] = entry
         for name, entry in entries.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heatproof.config import normalise
+from heatproof.config import label_baselines, normalise
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, register_baselines
@@ -26,9 +26,10 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     HeatproofError
         One sentence for the first thing that is wrong, before any work starts.
     """
-    verified = normalise(config)
-    plan = Plan({**verified, "plugins": load_plugins(verified["plugins"])})
-    register_baselines(verified["own_baselines"])
+    own: dict[str, None] = {}
+    verified = label_baselines(normalise(config), own)
+    plan = Plan({**verified, "plugins": load_plugins(verified["plugins"]), "own_baselines": list(own)})
+    register_baselines(own)
     _ = plan.explainers, plan.methods, plan.metrics
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:

@@ -26,6 +26,7 @@ CONCLUSIONS = ["dataset", "model", "conclusion", "baseline", "difference", "ci_l
 # Verdicts on a conclusion under one baseline, by where the interval of the difference lies.
 HOLDS, REVERSED, OPEN = "holds", "reversed", "open"
 RAW_ABOVE_ABSOLUTE = "raw maps score above their absolute values"
+ABOVE = "{} methods score above {} methods"
 REFERENCES_NEAR_ZERO = "reference maps score about zero"
 # A mean score within this of zero is about zero: half of what separates neighbouring ranks of 15 methods over [-1, 1].
 NEAR_ZERO = 0.05
@@ -98,10 +99,7 @@ class Domains:
         known = rows[~rows["reference"] & (rows["transform"] == "raw") & (rows["family"] != "")]
         groups = {str(family): self.means[:, part.index].mean(axis=1) for family, part in known.groupby("family")}
         for one, other in combinations(groups, 2):
-            difference = groups[one] - groups[other]
-            # Named after what the first baseline shows, so that a conclusion is one that somebody would draw.
-            high, low = (one, other) if difference[0, 0] >= 0 else (other, one)
-            yield f"{high} methods score above {low} methods", groups[high] - groups[low]
+            yield ABOVE.format(one, other), groups[one] - groups[other]
         references = rows.index[rows["reference"]]
         if len(references):
             yield REFERENCES_NEAR_ZERO, NEAR_ZERO - np.abs(self.means[:, references]).max(axis=1)
@@ -136,9 +134,30 @@ def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> No
     made = {
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
-        "conclusions": pd.DataFrame(conclusions, columns=CONCLUSIONS),
+        "conclusions": as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS)),
     }
     publish(spec, {paths.BASELINES[name]: table for name, table in made.items()}, [c["scores"] for c in spec["cases"]])
+
+
+def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
+    """Turn comparisons of two families round where the first baseline shows the reverse, in the mean over networks.
+
+    So a conclusion is one that somebody would draw who had that baseline alone.
+    """
+    first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
+    means = first.groupby("conclusion")["difference"].mean()
+    turned = {}
+    for name in means.index[means < 0]:
+        one, _, other = str(name).removesuffix(" methods").partition(" methods score above ")
+        if other:
+            turned[name] = ABOVE.format(other, one)
+    rows = conclusions["conclusion"].isin(list(turned))
+    told = conclusions.copy()
+    told.loc[rows, ["difference", "ci_low", "ci_high"]] = -conclusions.loc[
+        rows, ["difference", "ci_high", "ci_low"]
+    ].to_numpy()
+    told.loc[rows, "verdict"] = conclusions.loc[rows, "verdict"].map({HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN})
+    return told.assign(conclusion=conclusions["conclusion"].replace(turned))
 
 
 def sentence(conclusions: pd.DataFrame) -> str:
@@ -150,19 +169,21 @@ def sentence(conclusions: pd.DataFrame) -> str:
         The table of conclusions.
     """
     names = list(dict.fromkeys(conclusions["baseline"]))
-    always, depends = [], []
+    always, depends, rest = [], [], 0
     for conclusion, rows in conclusions.groupby("conclusion", sort=False):
         by = {name: set(part["verdict"]) for name, part in rows.groupby("baseline", sort=False)}
         holding = [name for name in names if by.get(name) == {HOLDS}]
-        turned = [name for name in names if by.get(name) == {REVERSED}]
+        turned = [name for name in names if REVERSED in by.get(name, ())]
         if holding == names:
             always.append(str(conclusion))
         elif holding and turned:
-            depends.append(f"{conclusion} (under {listed(holding)}, reversed under {listed(turned)})")
-        elif holding:
-            depends.append(f"{conclusion} (under {listed(holding)} only)")
-    told = f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."
-    return told + (f" It depends on the baseline: {'; '.join(depends)}." if depends else "")
+            depends.append(f"{conclusion} (holds under {listed(holding)}; reversed under {listed(turned)})")
+        else:
+            rest += 1
+    parts = [f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."]
+    parts += [f"The baseline decides: {'; '.join(depends)}."] if depends else []
+    parts += [f"{rest} more stay open, or hold under no baseline on all networks."] if rest else []
+    return " ".join(parts)
 
 
 def listed(names: Sequence[str]) -> str:

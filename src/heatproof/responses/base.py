@@ -95,6 +95,17 @@ class Batch:
         intact = self.intact and {name: values[row:] for name, values in self.intact.items()}
         return Batch(self.images[row:], self.labels[row:], self.ids[row:], self.first + row, intact)
 
+    def aimed_at(self, target: str | int) -> Batch:
+        """Return the batch with the class that a run explains and scores in the place of the labels."""
+        import torch
+
+        if target == "label":
+            return self
+        if target == "predicted":
+            assert self.intact is not None
+            return replace(self, labels=torch.from_numpy(self.intact["predicted"]).to(self.labels))
+        return replace(self, labels=torch.full_like(self.labels, int(target)))
+
     @cached_property
     def targets(self) -> torch.Tensor:
         """The label, and the class predicted for the intact image: (N, 2) int64."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from heatproof.batches import prefetch, track
-from heatproof.data.prepare import open_dataset
+from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
 from heatproof.models.network import normalise, use_machine
@@ -32,7 +32,7 @@ from heatproof.store import ArraySpec, read
 log = logging.getLogger(__name__)
 
 Spec = Mapping[str, Any]
-TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision")
+TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
 
 
 @dataclass
@@ -132,6 +132,7 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
     response = response.with_baseline(
         lambda baseline, options, grid: dataset_options(baseline, options, dataset, session.facts, grid)
     )
+    target = check_target(spec.get("target", "label"), dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
@@ -142,8 +143,9 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
     ):
         high = min(low + size, stop)
         whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
-        if response.needs_intact:
+        if response.needs_intact or target == "predicted":
             whole = replace(whole, intact=intact_responses(session.query(whole)))
+        whole = whole.aimed_at(target)
         for work in todo:
             # As a rule with the first image of the batch; where images were added, within it or after it.
             begin = max(work.piece.missing()[0], low)

@@ -1,0 +1,91 @@
+"""One class is explained and scored, and what is scored is chosen by what the network says of the intact image."""
+
+import numpy as np
+import pytest
+from toy_project import WHERE
+
+from heatproof.errors import HeatproofError
+from heatproof.files import read_json
+from heatproof.metrics.score import sample
+
+METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
+
+
+@pytest.fixture
+def explained(project):
+    def make(**change):
+        made = project(metrics=METRICS, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}], **change)
+        return made.attribute().drop().respond().score_all()
+
+    return make
+
+
+def test_maps_drops_and_responses_are_of_the_class_that_is_named(explained):
+    label, one = explained(), explained(target=1)
+    classes = np.arange(10) % 3
+    same = classes == 1
+    for read in (lambda made: made.maps()[:, 0], lambda made: made.drops_of("logit")):
+        assert np.array_equal(read(label)[same], read(one)[same])
+        assert not np.isclose(read(label)[~same], read(one)[~same]).all(axis=tuple(range(1, read(label).ndim))).any()
+    for metric in METRICS:
+        first, second = (
+            made.scores(metric).set_index("image").query("method == 'mine'")["score"] for made in (label, one)
+        )
+        ids = np.array(first.index)
+        np.testing.assert_array_equal(first[ids[same]], second[ids[same]])
+        assert (first[ids[~same]] != second[ids[~same]]).any()
+
+
+def test_the_predicted_class_is_that_of_the_network_itself(explained):
+    label, predicted = explained(), explained(target="predicted")
+    right = label.drops_of("predicted")[:, 0] == np.arange(10) % 3
+    assert right.any()
+    np.testing.assert_array_equal(label.maps()[right], predicted.maps()[right])
+    assert (predicted.drops_of("target_rank")[:, 0] == 0).all()
+
+
+def test_a_class_that_the_dataset_does_not_have_is_refused(project):
+    with pytest.raises(HeatproofError, match="class 3, and the dataset has 3, counted from 0"):
+        project(target=3).drop()
+
+
+def test_a_metric_cannot_score_another_class_than_the_maps_explain(project):
+    with pytest.raises(
+        HeatproofError, match="scores target: predicted, and the maps of this run explain target: label"
+    ):
+        project(metrics=[{"rise_deletion": {"target": "predicted"}}])
+    project(metrics=[{"rise_deletion": {"target": "predicted"}}], target="predicted")
+
+
+def test_only_images_that_the_network_gets_right_are_scored(project):
+    every, right = (
+        project(evaluation={"images": 10, "only_correct": only}, target=0).attribute().drop().score()
+        for only in (False, True)
+    )
+    manifest = read_json(every.folder / "results/scores/toy/net/finetuned/idsds.json")
+    predicted = every.drops_of("predicted")[:, 0]
+    correct = predicted == np.arange(10) % 3
+    assert manifest["share_wrong"] == pytest.approx(1 - correct.mean())
+    kept = right.scores("idsds").query("method == 'mine'")["image"].tolist()
+    assert kept == [f"evaluation-{row:02d}" for row in np.flatnonzero(correct)]
+
+
+def test_samples_are_balanced_over_the_classes_that_are_left():
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    right = np.array([True, True, True, False, True, True])
+    every = {"only_correct": False, "balanced": False}
+    assert sample(labels, right, **every).all()
+    assert sample(labels, right, **{**every, "only_correct": True}).tolist() == right.tolist()
+    assert sample(labels, right, only_correct=True, balanced=True).tolist() == [True, False, False, False, True, True]
+    assert not sample(labels, np.zeros(6, dtype=bool), only_correct=True, balanced=True).any()
+
+
+def test_the_sampling_and_the_target_are_in_the_keys(project):
+    plain = project()
+    spec = plain.plan.score_spec(plain.plan.case(*WHERE, "idsds"))
+    other = project(evaluation={"images": 10, "balanced": True})
+    assert other.plan.score_spec(other.plan.case(*WHERE, "idsds"))["key"] != spec["key"]
+    assert (
+        project(target="predicted").plan.attribute_spec(*WHERE, ["mine"], 0)["explainers"][0]["key"]
+        != (plain.plan.attribute_spec(*WHERE, ["mine"], 0)["explainers"][0]["key"])
+    )
