@@ -29,6 +29,8 @@ def test_each_baseline_has_its_weights_and_its_scores():
         ("finetuned_background", "idsds_g4_background", "background"),
         ("finetuned_neighbours", "idsds_g4_neighbours", "neighbours"),
     ]
+    assert plan.combinations_on("pretrained", "vgg") == [(4, name) for name in AXIS]
+    assert plan.combinations_on("finetuned_background", "vgg") == [(4, "background")]
     assert "results/baselines.csv" in targets(plan)
     assert not [file for file in targets(plan_of()) if "baselines" in file]
 

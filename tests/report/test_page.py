@@ -128,6 +128,7 @@ def spec(results):
         piece.publish("cpu")
     network = {
         "where": {"dataset": "tiny", "model": "net", "weights": "finetuned"},
+        "grids": [[4, "zeros"]],
         "shown": ["idsds"],
         "drops": [4, "zeros", "logit"],
         "scored": ["idsds"],
@@ -144,7 +145,6 @@ def spec(results):
         "images": 3,
         "shards": 1,
         "drop_shards": 1,
-        "grids": [[4, "zeros"]],
         "datasets": [{"dataset": {**DATASET, "manifest": "results/datasets/tiny.json"}, "networks": [network]}],
         "methods": [
             method(EVIL, "gradient"),

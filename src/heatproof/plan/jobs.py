@@ -180,10 +180,14 @@ def _of_network(plan: Plan, where: Wildcards, response: Response) -> Made:
 
 
 def _grids(plan: Plan) -> list[Wildcards]:
-    return [{"grid": grid, "baseline": baseline} for grid, baseline in plan.combinations]
+    return [
+        {**network._asdict(), "grid": grid, "baseline": baseline}
+        for network in plan.networks()
+        for grid, baseline in plan.combinations_on(network.weights, network.model)
+    ]
 
 
-@stage(RESPOND, _each(_networks, _grids, _named("shard", lambda plan: plan.shards(plan.drop_images))))
+@stage(RESPOND, _each(_grids, _named("shard", lambda plan: plan.shards(plan.drop_images))))
 def drops(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of patch drops."""
     return _of_network(plan, where, Patches({"grid": where["grid"], "baseline": where["baseline"]}))

@@ -95,7 +95,9 @@ def read_metric(
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
         patches = "grid" in known and (given.get("grid") or known["grid"])
-        domain = reference[1] if patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options else "mean"
+        domain = (
+            reference[1] if patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options else "mean"
+        )
         given = {**given, "baseline": domain}
     if "target" in known:
         if given.get("target", target) != target:

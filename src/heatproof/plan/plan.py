@@ -318,7 +318,7 @@ class Plan(Selection):
             "images": self.images,
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
-            "drops": self.store_of(network, self.intact),
+            "drops": self.store_of(network, self.intact(network)),
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
             "output": SCORES.format(**case.where),
@@ -336,7 +336,7 @@ class Plan(Selection):
 
     def _score_upstream(self, network: Network, entry: MetricChoice) -> str:
         """Return a digest of the keys of all that is behind the scores of a test case."""
-        keys: list[Any] = [self._response_whole(network, self.intact)["key"]]
+        keys: list[Any] = [self._response_whole(network, self.intact(network))["key"]]
         if "maps" in entry.metric.inputs:
             explainers = [*self.model_explainers, *self.reference_explainers]
             keys += [self._maps_for(network, name)["key"] for name in explainers]
@@ -350,9 +350,9 @@ class Plan(Selection):
     def score_inputs(self, case: Case) -> list[str]:
         """Return the shards that the scores of a test case are of."""
         where, entry = case.network, self._entry_of(case)
-        files: list[str] = []
+        files, intact = [], self.intact(case.network)
         for shard in self.shards(self.images):
-            files += response_files(self.intact, self.store_of(where, self.intact), shard)
+            files += response_files(intact, self.store_of(where, intact), shard)
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:
                     files.append(map_file(self.maps_of(*where, explainer), shard))

@@ -291,18 +291,18 @@ def overview(plan: Plan) -> Told:
 @_report("heatproof.report.similarity:similarity", paths.SIMILARITY_MANIFEST)
 def similarity(plan: Plan) -> Told:
     """Return the job that compares networks before and after finetuning."""
-    (grid, baseline), images = plan.combinations[0], plan.similarity_images
+    networks, images = list(plan.networks()), plan.similarity_images
     # The intact image is the first variant whatever the grid.
-    drops = paths.at(paths.DROPS, grid=str(grid), baseline=baseline)
-    networks, inputs, upstream = list(plan.networks()), _dataset_files(plan), []
+    drops = {"/".join(network): plan.store_of(network, plan.intact(network)) for network in networks}
+    inputs, upstream = _dataset_files(plan), []
     for network in networks:
         upstream += [
-            plan.response_spec(network, Patches({"grid": grid, "baseline": baseline}), 0)["key"],
+            plan.response_spec(network, plan.intact(network), 0)["key"],
             plan.response_spec(network, Channels(), 0)["key"],
             *(entry["key"] for entry in plan.attribute_spec(*network, plan.model_explainers, 0)["explainers"]),
         ]
         for shard in plan.shards(images):
-            inputs += paths.drop_files(drops.format(**network._asdict()), shard)
+            inputs += paths.drop_files(drops["/".join(network)], shard)
             inputs += paths.channel_files(paths.CHANNELS.format(**network._asdict()), shard)
     spec = {
         "datasets": [
@@ -406,7 +406,6 @@ def report_page(plan: Plan) -> Told:
         "images": images,
         "shards": len(plan.shards(plan.images)),
         "drop_shards": len(plan.shards(plan.drop_images)),
-        "grids": plan.combinations,
         "datasets": [
             {
                 "dataset": plan.dataset_spec(dataset),
@@ -429,7 +428,7 @@ def report_page(plan: Plan) -> Told:
     inputs += [file for path, manifest, _ in shown.values() for file in (path, manifest)] + _dataset_files(plan)
     for network in networks:
         inputs.append(paths.WEIGHTS_MANIFEST.format(**network._asdict()))
-        for grid, baseline in plan.combinations:
+        for grid, baseline in plan.combinations_on(network.weights, network.model):
             base = paths.DROPS.format(**network._asdict(), grid=grid, baseline=baseline)
             inputs += [file for shard in plan.shards(max(images, 1)) for file in paths.drop_files(base, shard)]
     inputs += _map_files(plan, networks, max(images, 1), plan.explainers)
@@ -467,6 +466,7 @@ def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, 
     shown = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return {
         "where": network._asdict(),
+        "grids": plan.combinations_on(network.weights, network.model),
         "shown": shown[:SCORES_SHOWN],
         # Of the scores that are shown.
         "drops": list(metrics[shown[0]]),

@@ -142,10 +142,19 @@ class Selection:
         """Every grid with every baseline."""
         return list(product(self.config["drops"]["grids"], self.baselines))
 
-    @property
-    def intact(self) -> Patches:
-        """The patch drops from which the class that a network predicts for the intact image is read."""
-        grid, baseline = self.combinations[0]
+    def combinations_on(self, weights: str, model: str) -> list[tuple[int, str]]:
+        """Return the combinations that some weights are scored with: along the axis, those of their own baseline."""
+        return [pair for pair in self.combinations if pair[1] in self._domains(weights, model)]
+
+    def _domains(self, weights: str, model: str) -> list[str]:
+        """Return the baselines that some weights are scored with."""
+        tuned = self.finetuning(model, weights)
+        along = self.config["baselines"] and tuned and tuned["baseline"] in self.baselines
+        return [tuned["baseline"]] if along else self.baselines
+
+    def intact(self, network: Network) -> Patches:
+        """Return the patch drops from which what a network says of the intact image is read."""
+        grid, baseline = self.combinations_on(network.weights, network.model)[0]
         return Patches({"grid": grid, "baseline": baseline})
 
     @property
@@ -198,7 +207,7 @@ class Selection:
         domain = None if finetuning is None else (finetuning["grid"], finetuning["baseline"])
         return {
             metric_name(domain, *pair, self.reference, output): (*pair, output)
-            for pair in self.combinations
+            for pair in self.combinations_on(weights, model)
             for output in self.config["drops"]["outputs"]
         }
 
@@ -234,9 +243,8 @@ class Selection:
 
     def metrics_on(self, weights: str, model: str) -> list[str]:
         """Return the metrics of the config that some weights are scored with: not those of another one's domain."""
-        tuned = self.finetuning(model, weights)
-        domains = self.baselines if tuned is None or not self.config["baselines"] else [tuned["baseline"]]
-        return [name for name, entry in self.metrics.items() if entry.domain is None or entry.domain in domains]
+        domains = {None, *self._domains(weights, model)}
+        return [name for name, entry in self.metrics.items() if not self.config["baselines"] or entry.domain in domains]
 
     def entry(self, model: str, weights: str, metric: str) -> MetricChoice:
         """Return a metric of the config, or one of the patch drops, which are named by `metrics_of`."""

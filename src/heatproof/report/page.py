@@ -198,7 +198,7 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
                 for response in spec["curves"]:
                     base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
                     yield "curves", f"{of} · {explainer} · {response['name']}", base, "", spec["shards"]
-            for grid, baseline in spec["grids"]:
+            for grid, baseline in network["grids"]:
                 base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
                 yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", spec["drop_shards"]
             yield "weights", of, paths.WEIGHTS_MANIFEST.format(**where), network["weights_code"], 0

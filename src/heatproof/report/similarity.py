@@ -46,7 +46,9 @@ def _manifests(spec: Mapping[str, Any]) -> list[str]:
         for name in weights
     ]
     maps = [paths.at(paths.MAPS, explainer=explainer["name"]) for explainer in spec["explainers"]]
-    bases = [_base(pattern, net) for net in networks for pattern in (spec["drops"], paths.CHANNELS, *maps)]
+    bases = [
+        base for net in networks for base in (_drops(spec, net), *(_base(one, net) for one in (paths.CHANNELS, *maps)))
+    ]
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
 
 
@@ -105,7 +107,7 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
 
 def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # Those of one network stand for both: every other store is read by them.
-    ids = open_store(_base(spec["drops"], one) + ".zarr").image_ids[: spec["images"]]
+    ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec["images"]]
     first, second = said = [_said(spec, net, ids) for net in (one, two)]
     probabilities = [np.exp(values["log_probability"]) for values in said]
     yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
@@ -161,7 +163,7 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
 def _said(spec: Mapping[str, Any], net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return what a network says of the intact images."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    return {name: read(_base(spec["drops"], net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    return {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
 
 
 def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
@@ -170,6 +172,10 @@ def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
 
 def _base(pattern: str, net: Network, **more: str) -> str:
     return pattern.format(**net._asdict(), **more)
+
+
+def _drops(spec: Mapping[str, Any], net: Network) -> str:
+    return spec["drops"]["/".join(net)]
 
 
 def _have_channels(*nets: Network) -> bool:
