@@ -164,6 +164,9 @@ class Training(Section):
     """Epochs between steps of the step schedule."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` trains on labels in random order, for a null control: such a network has learnt nothing that an
+    explanation could show (`docs/null_control.md`)."""
     shift: Annotated[int, Field(ge=0, le=8192)] = 0
     """Largest random shift of training images, in pixels per direction."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -179,7 +182,9 @@ class Training(Section):
 class Pretraining(Training):
     """Training from scratch, for models without a `checkpoint`, or from the checkpoint with `transfer: true`."""
 
-    epochs: Epochs = 30
+    epochs: Annotated[int, Field(ge=0, le=100_000)] = 30
+    """Passes over the training images; 0 keeps the weights that the model is built with: random ones, or those that an
+    architecture of your own loads itself."""
     batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 128
     lr: Positive = 0.1
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0005
@@ -333,6 +338,10 @@ class Settings(Section):
     target: Annotated[str | int, BeforeValidator(_target)] = "label"
     """Class that is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
     network predicts for the intact image), or one class of all images, by its number."""
+    training_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Number of networks of each kind: each model is trained so many times, with seeds of its own, as `resnet20`,
+    `resnet20_seed1` and so on. Intervals of a ranking then include what chance in training does, and
+    `results/ranking/variance.csv` says how much that is. Published weights are finetuned so many times."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
     """Datasets by name. Settings besides `dataset`, the kind, are options of its loader; see
     [docs/datasets.md](../docs/datasets.md)."""

@@ -101,7 +101,7 @@ def test_the_defaults_alone_are_a_whole_config():
 
 def test_training_reads_every_key_of_the_schema_and_no_other():
     # Who trains is read before the schedule is.
-    fields = set(Schedule.__dataclass_fields__) | {"devices"}
+    fields = set(Schedule.__dataclass_fields__) | {"devices", "labels"}
     filled = normalise({})
     assert set(filled["pretraining"]) == fields
     assert set(filled["finetuning"]) == fields | {"grid", "baseline", "share", "keep"}

@@ -40,7 +40,7 @@ from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.
-USUAL = (("precision", "float32"), ("devices", 1))
+USUAL = (("precision", "float32"), ("devices", 1), ("labels", "true"))
 
 # What makes baseline images, on which maps depend only where their explainer has such a baseline.
 FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")

@@ -20,7 +20,6 @@ from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.curves import Curves
 from heatproof.responses.network import Channels
-from heatproof.responses.patches import Patches
 
 MONTAGE_IMAGES = 4
 # Scores under one map: the in-domain ones where there are any.

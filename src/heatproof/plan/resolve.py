@@ -55,9 +55,13 @@ class ExplainerChoice:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model under the name that the config gives it."""
+    """A model under the name that the config gives it.
+
+    Models of one ``kind`` are an entry of the config and its copies with other seeds of training.
+    """
 
     name: str
+    kind: str
     architecture: str
     options: Mapping[str, Any]
     facts: InputFacts
@@ -166,6 +170,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         )
     return ModelChoice(
         name=name,
+        kind=name,
         architecture=architecture,
         options=options,
         facts=replace(facts, **overrides),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -53,7 +53,27 @@ class Selection:
     @cached_property
     def models(self) -> dict[str, ModelChoice]:
         """Model name to its entry."""
-        return {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+        entries = {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+        for entry in list(entries.values()):
+            for place in range(1, self.config["training_seeds"]):
+                name = f"{entry.name}_seed{place}"
+                if name in entries:
+                    raise HeatproofError(
+                        f"The model {name!r} has the name that `training_seeds` gives to {entry.name!r}: rename it."
+                    )
+                pretraining, finetuning = (
+                    {**settings, "seed": settings.get("seed", self.config["seed"]) + place}
+                    for settings in (entry.pretraining, entry.finetuning)
+                )
+                entries[name] = replace(
+                    entry, name=name, kind=entry.name, pretraining=pretraining, finetuning=finetuning
+                )
+        return entries
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Model name to the name of the entry in the config; models of one kind differ in the seeds of training."""
+        return {name: model.kind for name, model in self.models.items()}
 
     def fetched(self) -> list[str]:
         """Return the models whose weights are a checkpoint as it is."""
@@ -149,8 +169,9 @@ class Selection:
     def _domains(self, weights: str, model: str) -> list[str]:
         """Return the baselines that some weights are scored with."""
         tuned = self.finetuning(model, weights)
-        along = self.config["baselines"] and tuned and tuned["baseline"] in self.baselines
-        return [tuned["baseline"]] if along else self.baselines
+        if tuned and self.config["baselines"] and tuned["baseline"] in self.baselines:
+            return [tuned["baseline"]]
+        return self.baselines
 
     def intact(self, network: Network) -> Patches:
         """Return the patch drops from which what a network says of the intact image is read."""
@@ -187,8 +208,10 @@ class Selection:
 
     def networks(self) -> Iterator[Network]:
         """Yield every network that is scored: dataset, model, weights."""
-        for pair, weights in product(self.pairs(), self.weights):
-            yield Network(*pair, weights)
+        for (dataset, model), weights in product(self.pairs(), self.weights):
+            # Published weights are the same whatever seed the finetuning has.
+            if weights != PRETRAINED or self.kinds[model] == model or model not in self.fetched():
+                yield Network(dataset, model, weights)
 
     def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
         """Return height and width of the images that a model gets; None where they are not known."""

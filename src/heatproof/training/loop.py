@@ -198,6 +198,12 @@ def fit(
                     "random": _random_state(_device(model)),
                 }
             )
+    if not trained.history:
+        # As it was built: no epoch, and one row of what it is.
+        loss, accuracy = validate(model, validation, schedule.batch_size)
+        row = {"epoch": -1, "lr": 0.0, "train_loss": float("nan")}
+        trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
+        trained = trained._replace(best=_copy(model))
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained

@@ -73,7 +73,7 @@ def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
     for path in start:
         load_weights(network, path, but=find_head(spec["model"]))
     network.to(team.device)
-    train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
+    train, validation = _examples(dataset, spec)
     journal = _journal(spec, *start)
     trained = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
     if not team.is_main:
@@ -104,7 +104,7 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     network = build_network(spec["model"], dataset.num_classes)
     load_weights(network, spec["pretrained"])
     network.to(team.device)
-    train, validation = (_examples(dataset, split, spec["model"]["facts"]) for split in ("train", "validation"))
+    train, validation = _examples(dataset, spec)
     options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
 
     def delete(images: torch.Tensor, generator: torch.Generator, share: float = settings["share"]) -> torch.Tensor:
@@ -163,10 +163,18 @@ def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
 
 
-def _examples(dataset: Dataset, split: str, facts: Mapping[str, Any]) -> Examples:
-    count = len(dataset.splits[split])
-    images = normalise(dataset.images(split, 0, count), facts)
-    return Examples(images, torch.from_numpy(dataset.splits[split].labels))
+def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
+    """Return the training and the validation images, normalised, with the labels that are learnt."""
+    found = []
+    for split in ("train", "validation"):
+        images = normalise(dataset.images(split, 0, len(dataset.splits[split])), spec["model"]["facts"])
+        labels = torch.from_numpy(dataset.splits[split].labels)
+        if spec["training"].get("labels") == "shuffled":
+            # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
+            order = torch_generator(spec["dataset"]["seed"], f"shuffled labels of {split}")
+            labels = labels[torch.randperm(len(labels), generator=order)]
+        found.append(Examples(images, labels))
+    return found
 
 
 def _schedule(settings: Mapping[str, Any]) -> Schedule:

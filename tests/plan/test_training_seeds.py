@@ -1,0 +1,41 @@
+"""Several networks of a kind, trained with seeds of their own."""
+
+import pytest
+
+from heatproof.config import merge, read_config
+from heatproof.errors import HeatproofError
+from heatproof.plan.validate import make_plan
+
+MINE = {"mine": {"architecture": "cifar_vgg11_bn", "checkpoint": "toy.safetensors"}}
+TRAINED = {"vgg": {"architecture": "cifar_vgg11_bn"}}
+
+
+def plan_of(**change):
+    return make_plan(merge(read_config(), {"metrics": [], "explainers": ["saliency"], **change}))
+
+
+def test_networks_of_a_kind_differ_in_both_seeds():
+    plan = plan_of(models=[TRAINED], training_seeds=3, seed=5)
+    assert plan.kinds == {"vgg": "vgg", "vgg_seed1": "vgg", "vgg_seed2": "vgg"}
+    trained = [plan.pretrain_spec("digits", model)["training"]["seed"] for model in plan.models]
+    tuned = [plan.finetune_spec("digits", model, "finetuned")["training"]["seed"] for model in plan.models]
+    assert trained == tuned == [5, 6, 7]
+    assert [case.training_seed for case in plan.all_cases() if case.network.weights == "finetuned"] == [5, 6, 7]
+
+
+def test_the_first_is_the_one_that_a_run_without_seeds_makes():
+    one, three = (plan_of(models=[TRAINED], training_seeds=seeds) for seeds in (1, 3))
+    for plan in (one, three):
+        assert plan.finetune_spec("digits", "vgg", "finetuned") == one.finetune_spec("digits", "vgg", "finetuned")
+
+
+def test_published_weights_are_finetuned_several_times_and_scored_once():
+    plan = plan_of(models=[MINE], training_seeds=2)
+    scored = [(network.model, network.weights) for network in plan.networks()]
+    assert scored == [("mine", "pretrained"), ("mine", "finetuned"), ("mine_seed1", "finetuned")]
+
+
+def test_a_name_that_is_taken_is_refused():
+    taken = {"vgg_seed1": {"architecture": "cifar_vgg11_bn"}}
+    with pytest.raises(HeatproofError, match="'vgg_seed1' has the name that `training_seeds` gives to 'vgg'"):
+        _ = plan_of(models=[TRAINED, taken], training_seeds=2).models

@@ -1,0 +1,37 @@
+"""Networks that have learnt nothing: as they were built, and trained on labels in random order."""
+
+import numpy as np
+import torch
+from toy_project import WHERE
+
+from heatproof.data.prepare import open_dataset
+from heatproof.files import read_json
+from heatproof.models.network import build_network
+from heatproof.models.weights_file import read_safetensors
+from heatproof.randomness import derive_seed
+from heatproof.training import stages
+
+
+def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
+    made = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"])
+    spec = made.plan.pretrain_spec("toy", "net")
+    made.inside(stages.pretrain, spec)
+    built = build_network(spec["model"], 3, derive_seed(7, "initial weights")).state_dict()
+    kept = read_safetensors(made.folder / spec["output"], "weights")
+    assert built.keys() == kept.keys()
+    assert all(torch.equal(built[name], kept[name]) for name in built)
+    assert len((made.folder / spec["history"]).read_text().splitlines()) == 2
+    assert read_json(made.folder / spec["manifest"])["key"]
+
+
+def test_shuffled_labels_are_the_same_in_pretraining_and_finetuning_and_not_the_true_ones(project):
+    made = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
+    before, tuned = made.plan.pretrain_spec("toy", "net"), made.plan.finetune_spec(*WHERE)
+    dataset = open_dataset(before["dataset"])
+    first, second = (stages._examples(dataset, spec) for spec in (before, tuned))
+    for place, split in enumerate(("train", "validation")):
+        true = dataset.splits[split].labels
+        assert torch.equal(first[place].labels, second[place].labels)
+        assert (first[place].labels.numpy() != true).any()
+        assert np.array_equal(np.sort(first[place].labels.numpy()), np.sort(true))
+    assert before["key"] != project().plan.pretrain_spec("toy", "net")["key"]
