@@ -249,7 +249,7 @@ class ModelSettings(Section):
     transfer: bool = UNSET
     """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
     other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
-    mean: Annotated[list[Annotated[float, Field(ge=-1000, le=1000)]], ThreeNumbers] = UNSET
+    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], ThreeNumbers] = UNSET
     """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
     trained with; the baseline `zeros` is zero after normalisation."""
     std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ThreeNumbers] = UNSET
@@ -526,6 +526,8 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _hint(error: ErrorDetails, value: Any) -> str:
+    if "mean" in error["loc"] and isinstance(value, int | float) and value > 1:
+        return ": images have values in [0, 1], so divide mean and std by 255"
     try:
         written = error["type"] in ("int_type", "float_type") and isinstance(value, str) and f"{float(value):g}"
     except ValueError:

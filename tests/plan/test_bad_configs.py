@@ -1,5 +1,6 @@
 """Whatever is wrong in a config is said in one sentence, before any work starts."""
 
+import re
 import subprocess
 import sys
 
@@ -384,3 +385,25 @@ def test_several_configs_are_laid_over_each_other(tmp_path):
     assert said.startswith(f"{first} under {over} is sound")
     assert "1 explainers, 30 images" in said
     assert "2 explainers, 40 images" in check_config(over, first)
+
+
+OWN = {"architecture": "toy_plugin:network", "checkpoint": "mine.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"weights": ["pretrain", "finetuned"]}, "did you mean 'pretrained'?"),
+        ({"models": [{"mine": OWN}]}, "brings weights and does not say mean and std"),
+        ({"models": [{"mine": {**OWN, "mean": [0.5, 0.5, 0.5]}}]}, "does not say std"),
+        ({"models": [{"mine": {**OWN, "mean": [123.7, 116.3, 103.5]}}]}, "divide mean and std by 255"),
+    ],
+)
+def test_preprocessing_and_weights_are_settled_before_a_run(change, sentence):
+    with pytest.raises(HeatproofError, match=re.escape(sentence)):
+        make_plan(merge(default_config(), change))
+
+
+def test_a_network_of_ones_own_that_is_trained_here_needs_no_preprocessing():
+    trained = {"mine": {"architecture": "toy_plugin:network"}}
+    assert make_plan(merge(default_config(), {"models": [trained]})).models["mine"].stated == frozenset()

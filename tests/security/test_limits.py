@@ -22,7 +22,7 @@ REFUSED = {
     "an infinite deviation": (model(std=[1.0, INF, 1.0]), "'std.1' in models: m must be a finite number"),
     "a deviation of nearly zero": (model(std=[1e-320, 1.0, 1.0]), "'std.0' in models: m must be at least 1e-06"),
     "a mean that is NaN": (model(mean=[0.5, 0.5, NAN]), "'mean.2' in models: m must be a finite number"),
-    "a mean beyond all pixels": (model(mean=[0.5, 0.5, -1e300]), "'mean.2' in models: m must be at least -1000"),
+    "a mean beyond all pixels": (model(mean=[0.5, 0.5, -1e300]), "'mean.2' in models: m must be at least 0"),
     "an infinite rate": ({"pretraining": {"lr": INF}}, "'pretraining.lr' in the config must be a finite number"),
     "an infinite rate of weights": ({"weights": [{"f": {"lr": INF}}]}, "'lr' in weights: f must be a finite number"),
     "a rate beyond all weights": ({"finetuning": {"lr": 1e300}}, "'finetuning.lr' in the config must be at most 1000"),

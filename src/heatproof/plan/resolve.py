@@ -57,7 +57,8 @@ class ExplainerChoice:
 class ModelChoice:
     """A model under the name that the config gives it.
 
-    Models of one ``kind`` are an entry of the config and its copies with other seeds of training.
+    Models of one ``kind`` are an entry of the config and its copies with other seeds of training. ``stated`` are the
+    input facts that the config itself names.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ModelChoice:
     pretraining: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     module: str
+    stated: frozenset[str] = frozenset()
 
 
 def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, given: Mapping[str, Any]) -> Any:
@@ -182,4 +184,5 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         pretraining={**config["pretraining"], **given.get("pretraining", {})},
         finetuning={**config["finetuning"], **given.get("finetuning", {})},
         module=module_of(build, architecture),
+        stated=frozenset(named),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from heatproof.config import label_baselines, normalise
@@ -12,7 +13,8 @@ from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan import jobs, reports
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
-from heatproof.registry import load_plugins, look_up
+from heatproof.plan.resolve import ModelChoice
+from heatproof.registry import is_reference, load_plugins, look_up
 
 # What enters the stages, upstream first.
 BUILDERS = (jobs, reports)
@@ -34,6 +36,13 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for name, given in plan.config["weights"].items():
         if name == PRETRAINED and given:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
+        if name != PRETRAINED and not given and get_close_matches(name, [PRETRAINED], cutoff=0.7):
+            raise HeatproofError(
+                f"The weights {name!r} would be finetuned like `finetuned`: did you mean {PRETRAINED!r}? Any other "
+                "name is one of your own."
+            )
+    for entry in plan.models.values():
+        _check_preprocessing(entry)
     finetunings = [plan.finetuning(model, weights) or {} for model in plan.models for weights in plan.weights]
     for name in [*plan.baselines, *(settings["baseline"] for settings in finetunings if settings)]:
         look_up(BASELINES, name, "baseline")
@@ -47,6 +56,18 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         _check_count(plan, dataset)
         _check_parts(plan, dataset)
     return plan
+
+
+def _check_preprocessing(model: ModelChoice) -> None:
+    """Refuse weights that come from elsewhere without the preprocessing that they were trained with."""
+    ready = model.checkpoint or not model.pretraining["epochs"]
+    missing = [key for key in ("mean", "std") if key not in model.stated]
+    if is_reference(model.architecture) and ready and missing:
+        raise HeatproofError(
+            f"The model {model.name!r} brings weights and does not say {' and '.join(missing)}: give the channel means "
+            "and deviations with which they were trained, for images in [0, 1], such as mean: [0.485, 0.456, 0.406] "
+            "and std: [0.229, 0.224, 0.225] of ImageNet."
+        )
 
 
 def _check_kept(plan: Plan) -> None:

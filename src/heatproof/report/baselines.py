@@ -18,7 +18,7 @@ from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.ranking.ranks import rank_methods
 from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
-from heatproof.report.results import NETWORK, publish
+from heatproof.report.results import NETWORK, listed, publish
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
@@ -184,11 +184,6 @@ def sentence(conclusions: pd.DataFrame) -> str:
     parts += [f"The baseline decides: {'; '.join(depends)}."] if depends else []
     parts += [f"{rest} more stay open, or hold under no baseline on all networks."] if rest else []
     return " ".join(parts)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as an English list."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 @white
