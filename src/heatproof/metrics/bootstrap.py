@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from heatproof.errors import HeatproofError
@@ -98,8 +101,9 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
     """
     defined = ~np.isnan(scores)
     n_images = defined.sum(axis=1)
-    mean = np.full(len(scores), np.nan)
-    np.divide(np.where(defined, scores, 0.0).sum(axis=1), n_images, out=mean, where=n_images > 0)
+    # Exactly rounded sums: the same scores in another order have the same mean, and tie.
+    mean = np.array([math.fsum(row[known]) / max(known.sum(), 1) for row, known in zip(scores, defined, strict=True)])
+    mean[n_images == 0] = np.nan
     low, high = interval(bootstrap_means(scores, seed, repetitions), level)
     low[n_images < 2] = high[n_images < 2] = np.nan
     return {
@@ -109,6 +113,12 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
         "n_images": n_images,
         "n_undefined": scores.shape[1] - n_images,
     }
+
+
+def least_share(images: int | np.ndarray, share: float) -> Any:
+    """Return the least number of images, at least 1, that is this share of them."""
+    # Less rounding than one image, so that 0.5 of 64 is 32.
+    return np.maximum(1, np.ceil(share * np.asarray(images) - 1e-9)).astype(int)
 
 
 def draw_counts(generator: np.random.Generator, repetitions: int, items: int) -> np.ndarray:
