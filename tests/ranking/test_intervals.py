@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t as student
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.intervals import interval_of
+from heatproof.metrics.bootstrap import interval_of
 
 
 def test_student_interval_by_hand():
@@ -24,7 +24,7 @@ def test_student_interval_by_hand():
 
 @pytest.mark.parametrize("kind", ["student", "percentile"])
 def test_fewer_than_two_cases_have_no_interval(kind):
-    low, high = interval_of(np.zeros(2), np.ones((2, 9)), np.array([1, 2]), kind=kind)
+    low, high = interval_of(np.zeros(2), np.tile(np.arange(9.0), (2, 1)), np.array([1, 2]), kind=kind)
     assert np.isnan([low[0], high[0]]).all()
     assert not np.isnan([low[1], high[1]]).any()
 

@@ -109,6 +109,7 @@ def test_the_command_prints_and_writes(write, tmp_path, capsys):
     for words in ("6 methods in 3 test cases", "Meta-Rank", "bradley_terry", "left out", "Consistency", "Best of each"):
         assert words in printed
     names = {"meta_rank", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families"}
+    names.add("properties")
     assert {path.stem for path in out.glob("*.csv")} == names
     assert (out / "consistency.png").read_bytes().startswith(b"\x89PNG")
     pairs = pd.read_csv(out / "consistency.csv")

@@ -62,6 +62,8 @@ RELIABILITY = {
         "reliability",
         "significance",
         "truth",
+        "properties",
+        "variance",
     )
 }
 RELIABILITY_PNG = {

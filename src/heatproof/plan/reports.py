@@ -148,6 +148,7 @@ def tables(plan: Plan) -> Told:
         "drops": drops,
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
+        "least_coverage": plan.config["scores"]["least_coverage"],
         "images": plan.drop_images,
     }
     shards = plan.shards(plan.drop_images)
@@ -159,7 +160,13 @@ def tables(plan: Plan) -> Told:
 def all_scores(plan: Plan) -> Told:
     """Return the job of the table of all metrics."""
     cases = plan.all_cases()
-    return _scored(plan, cases), plan.score_files(cases), [paths.SCORES_TABLE]
+    return {**_scored(plan, cases), **_ranked(plan)}, plan.score_files(cases), [paths.SCORES_TABLE]
+
+
+def _ranked(plan: Plan) -> dict[str, Any]:
+    """Return what decides which scores are ranked: the least coverage, and which metric of the table each one is."""
+    kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
+    return {"kinds": kinds, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
@@ -234,6 +241,7 @@ def reliability(plan: Plan) -> Told:
     tested = sorted({case.metric for case in plan.test_cases()})
     spec = {
         **_scored(plan, cases),
+        **_ranked(plan),
         "tested": [name for name in tested if base_name(name) == "idsds"] or tested,
         # Their ranking of methods is the true one, where the dataset's parts can be removed.
         "truths": [name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
