@@ -421,12 +421,15 @@ def page_files(plan: Plan) -> list[str]:
 def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
-    The claims are among them where all metrics are, because most of them need more than patch drops.
+    The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
+    ranking of all test cases.
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
     if all_metrics(plan):
         shown["scores"] = (paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST, all_scores(plan)[0])
         shown["claims"] = (paths.CLAIMS, paths.CLAIMS_MANIFEST, claims(plan)[0])
+        for name in ("ranking", "variance"):
+            shown[name] = (paths.RELIABILITY[name], paths.RELIABILITY_MANIFEST, reliability(plan)[0])
         for name in ("summary", "captions"):
             shown[name] = (paths.CHECKS[name], paths.CHECKS_MANIFEST, checks(plan)[0])
     return shown

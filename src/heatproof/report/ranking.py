@@ -89,10 +89,11 @@ def rank(
 def directions_told(scores: pd.DataFrame) -> str:
     """Return which direction every metric of a table was read with."""
     said = []
-    for better, word in ((False, "Lower"), (True, "Higher")):
+    for better, word in ((False, "lower"), (True, "higher")):
         names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
         said += [f"{word} is better for {', '.join(names)}"] if names else []
-    return f"{'; '.join(said)}. Name metrics of which lower is better with --lower if that is wrong."
+    sentence = "; ".join(said)
+    return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, name metrics of which lower is better by --lower."
 
 
 def rank_table(

@@ -56,7 +56,8 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     seed, level = spec["seed"], spec["level"]
     means = mean_scores(scores, spec["directions"], spec["least_coverage"])
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
-    means["counted_as"] = means["metric"].map(stand_ins(means, spec["kinds"])).fillna("")
+    stands = stand_ins(means, spec["kinds"])
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
     found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
