@@ -1,57 +1,101 @@
-"""How often the interval of Meta-Rank's κ holds the true κ, in simulations where that is known.
+"""How often intervals hold the truth, and sets the best method, in simulations where both are known.
 
-The score of a method is its quality plus Gaussian noise, drawn anew for every test case, so that the chance that one
-method ranks above another is known, and with it the κ of infinitely many test cases. Qualities are evenly spaced; the
-spread is the distance from worst to best in units of the noise. What no number of test cases removes is the ½ that is
-added to all wins: where methods are far apart, κ is nearer to 0 than that of infinitely many cases. Beside it stands
-therefore how often the interval holds the mean κ of that many test cases, over all repetitions.
+The score of a method is its quality plus Gaussian noise, of which a part is the network's and common to all of its
+test cases: their correlation within the network. So the chance that one method ranks above another is known, and with
+it the κ of infinitely many networks. Qualities are evenly spaced; the spread is the distance from worst to best
+in units of the noise. What no number of networks removes is the ½ that is added to all wins: where methods are far
+apart, κ is nearer to 0 than that of infinitely many. Beside it stands therefore how often the interval holds the mean κ
+of that many networks, over all repetitions. "Before" takes test cases as independent.
 
     python benchmarks/coverage.py [REPETITIONS]
+
+prints markdown tables.
 """
 
 import sys
-import time
 
 import numpy as np
 from scipy.stats import norm, spearmanr
 
+from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
+from heatproof.ranking.best import best_of_resamples, best_set
 from heatproof.ranking.images import meta_rank_of_images
-from heatproof.ranking.meta_rank import meta_rank
+from heatproof.ranking.meta_rank import LEAST_NETWORKS, meta_rank
 
-SETTINGS = ((26, 10, 1), (26, 10, 2), (26, 10, 4), (26, 4, 1), (26, 30, 1), (100, 10, 2), (8, 10, 2), (5, 10, 1))
-KINDS = ("student", "percentile")
-OVER = ("cases", "both")
+NETWORKS = (3, 6, 13)
+CORRELATIONS = (0.0, 0.5, 0.9)
+# Weights before and after finetuning, with two metrics each.
+CASES = 4
+# Each on its own a thing that goes wrong: few and many methods, hardly and surely different ones.
+SHAPES = ((4, 2), (30, 2), (10, 4))
 
 
 def true_kappa(quality, noise=1.0):
-    """Return κ of infinitely many test cases."""
+    """Return κ of infinitely many networks."""
     above = norm.logsf((quality[None] - quality[:, None]) / (noise * np.sqrt(2)))
     odds = above - above.T
     return odds.mean(axis=1)
 
 
 def covered(truth, estimates, lows, highs):
-    """Return coverage of the true κ, of the mean κ, the mean width, and the mean rank correlation with the truth."""
+    """Return coverage of the true value, of the mean estimate, mean width, and mean rank correlation with the truth."""
     estimates, lows, highs = map(np.array, (estimates, lows, highs))
-    mean = estimates.mean(axis=0)
-    held, held_mean = ((lows <= value) & (value <= highs) for value in (truth, mean))
+    held, held_mean = ((lows <= value) & (value <= highs) for value in (truth, estimates.mean(axis=0)))
     order = np.mean([spearmanr(truth, estimate).statistic for estimate in estimates])
-    return held.mean(), held_mean.mean(), (highs - lows).mean(), order
+    return held.mean(), held_mean.mean(), np.nanmean(highs - lows), order
 
 
-def over_cases(cases, methods, spread, repetitions, kind="student", resamples=1000):
-    """Simulate test cases, and return what `covered` does."""
+def draw_networks(rng, networks, methods, spread, correlation, cases=CASES):
+    """Return qualities (M,) and scores (networks, cases, M)."""
     quality = np.linspace(0, spread, methods)
-    found = []
+    own = rng.normal(size=(networks, 1, methods))
+    rest = rng.normal(size=(networks, cases, methods))
+    return quality, quality + np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+
+
+def over_networks(networks, correlation, repetitions, methods=10, spread=2, resamples=200, kind="student", cases=CASES):
+    """Simulate test cases of networks; return what `covered` does, with cases as independent and with networks."""
+    found = {"before": [], "after": []}
     for repetition in range(repetitions):
-        rng = np.random.default_rng([repetition, cases, methods])
-        scores = quality + rng.normal(size=(cases, methods))
-        found.append(meta_rank(scores, seed=repetition, repetitions=resamples, kind=kind))
-    return covered(true_kappa(quality), *zip(*((one.kappa, one.ci_low, one.ci_high) for one in found), strict=True))
+        rng = np.random.default_rng([repetition, networks, methods])
+        quality, scores = draw_networks(rng, networks, methods, spread, correlation, cases)
+        group = np.repeat(np.arange(networks), cases).tolist()
+        for name, groups in (("before", None), ("after", group)):
+            options = {"seed": repetition, "repetitions": resamples, "kind": kind}
+            found[name].append(meta_rank(scores.reshape(-1, methods), groups=groups, **options))
+    truth = true_kappa(quality)
+    return {
+        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in every), strict=True))
+        for name, every in found.items()
+    }
+
+
+def over_scores(networks, correlation, repetitions, images=32, methods=10, spread=2, resamples=200):
+    """Simulate scores of images of each network; return coverage and width of mean scores, percentiles and Student.
+
+    The noise of an image is common to all methods in part, as images are easy or hard; scores are squeezed into
+    (-1, 1), and so skewed.
+    """
+    # The mean of a squeezed Gaussian, by quadrature.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    found = {"before": [], "after": []}
+    for repetition in range(repetitions):
+        rng = np.random.default_rng([repetition, networks, methods, images])
+        _, cases = draw_networks(rng, networks, methods, spread, correlation, cases=1)
+        centres = 0.3 * cases[:, 0]
+        truth = np.tanh(centres[..., None] + 0.6 * nodes) @ weights / weights.sum()
+        noise = (rng.normal(size=(networks, 1, images)) + rng.normal(size=(networks, methods, images))) / np.sqrt(2)
+        for values, true in zip(np.tanh(centres[..., None] + 0.6 * noise), truth, strict=True):
+            low, high = interval(bootstrap_means(values, repetition, resamples))
+            found["before"].append(((low <= true) & (true <= high), high - low))
+            summary = summarise(values, repetition, repetitions=resamples)
+            low, high = summary["ci_low"], summary["ci_high"]
+            found["after"].append(((low <= true) & (true <= high), high - low))
+    return {name: [float(np.mean(column)) for column in zip(*every, strict=True)] for name, every in found.items()}
 
 
 def over_images(cases, methods, spread, images, repetitions, over="both", resamples=100, effect=3.0, noise=2.0):
-    """Simulate scores of images; all test cases score the same ones, of which each suits some methods more."""
+    """Simulate scores of images; all networks score the same ones, of which each suits some methods more."""
     quality = np.linspace(0, spread, methods)
     found = []
     for repetition in range(repetitions):
@@ -65,25 +109,94 @@ def over_images(cases, methods, spread, images, repetitions, over="both", resamp
     return covered(true_kappa(quality), *zip(*((one.kappa, one.ci_low, one.ci_high) for one in found), strict=True))
 
 
-def _print(name, result, seconds):
-    held, held_mean, width, order = result
-    figures = f"true κ {held:.3f}   mean κ {held_mean:.3f}   width {width:.2f}   order {order:.3f}   {seconds:.0f} s"
-    print(f"{name:44} {figures}", flush=True)
+def best_over_images(images, spread, repetitions, methods=8, gaps=0.0, resamples=200):
+    """Return how often the best method is in the set that images cannot tell from it, and the mean size of the set."""
+    held, size = [], []
+    for repetition in range(repetitions):
+        rng = np.random.default_rng([repetition, images, methods])
+        # Heavy tails, and noise that an image has in common to all methods.
+        scores = np.linspace(0, spread, methods)[:, None] + rng.standard_t(5, size=(methods, images))
+        scores += rng.normal(size=images)
+        scores[rng.random(scores.shape) < gaps] = np.nan
+        chosen = best_set(scores, seed=repetition, repetitions=resamples)
+        held.append(chosen[-1])
+        size.append(chosen.sum())
+    return np.mean(held), np.mean(size)
+
+
+def best_over_networks(networks, spread, correlation, repetitions, methods=8, resamples=200):
+    """Return how often the best method is in the set of Meta-Rank, and the mean size of the set."""
+    held, size = [], []
+    for repetition in range(repetitions):
+        rng = np.random.default_rng([repetition, networks, methods])
+        _, scores = draw_networks(rng, networks, methods, spread, correlation)
+        group = np.repeat(np.arange(networks), CASES).tolist()
+        one = meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples)
+        chosen = best_of_resamples(
+            one.kappa, one.resampled, one.n_networks, floor=one.floor, least=LEAST_NETWORKS, seed=repetition
+        )
+        held.append(chosen[-1])
+        size.append(chosen.sum())
+    return np.mean(held), np.mean(size)
+
+
+def table(header, rows):
+    """Print a markdown table."""
+    print(f"| {' | '.join(header)} |", "| " + " | ".join("---" for _ in header) + " |", sep="\n")
+    for row in rows:
+        print(f"| {' | '.join(cell if isinstance(cell, str) else f'{cell:.2f}' for cell in row)} |", flush=True)
+    print()
+
+
+def main(repetitions=1000):
+    """Print all tables."""
+    print(
+        f"Coverage of 95 % intervals, {repetitions} repetitions, {CASES} test cases a network, 10 methods, spread 2:\n"
+    )
+    header = ["networks", "correlation", "κ before", "width", "κ after", "mean κ after", "width"]
+    rows = []
+    for networks in NETWORKS:
+        for correlation in CORRELATIONS:
+            found = over_networks(networks, correlation, repetitions)
+            scores = over_scores(networks, correlation, max(1, repetitions // 5))
+            before, after = found["before"], found["after"]
+            row = [
+                str(networks),
+                f"{correlation:g}",
+                f"{before[0]:.3f}",
+                before[2],
+                f"{after[0]:.3f}",
+                f"{after[1]:.3f}",
+            ]
+            row += [after[2], f"{scores['before'][0]:.3f}", scores["before"][1], f"{scores['after'][0]:.3f}"]
+            rows.append([*row, scores["after"][1]])
+    table([*header, "score before", "width", "score after", "width"], rows)
+    print("Other numbers of methods and spreads, κ after, at a correlation of 0.5:\n")
+    rows = []
+    for methods, spread in SHAPES:
+        for networks in NETWORKS:
+            found = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
+            rows.append([f"{methods}, {spread}", str(networks), f"{found[0]:.3f}", f"{found[1]:.3f}", found[2]])
+    table(["methods, spread", "networks", "κ", "mean κ", "width"], rows)
+    print("The best method is in the set, 8 methods:\n")
+    rows = []
+    for images in (8, 64):
+        for spread in (0, 1):
+            held, size = best_over_images(images, spread, repetitions)
+            rows.append([f"{images} images", "equal" if spread == 0 else "unequal", f"{held:.3f}", f"{size:.1f}"])
+    for networks in NETWORKS:
+        for spread in (0, 2):
+            held, size = best_over_networks(networks, spread, 0.9, repetitions)
+            rows.append([f"{networks} networks", "equal" if spread == 0 else "unequal", f"{held:.3f}", f"{size:.1f}"])
+    table(["of", "means", "in the set", "methods in the set"], rows)
+    print("The same 50 images on 26 networks, 10 methods, spread 2:\n")
+    rows = []
+    for over in ("cases", "both"):
+        # Every resample of images is a ranking of its own, so there are fewer here.
+        held, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
+        rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{held:.3f}", width])
+    table(["drawn", "κ", "width"], rows)
 
 
 if __name__ == "__main__":
-    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    print(f"coverage of 95 % intervals, {repetitions} repetitions")
-    for cases, methods, spread in SETTINGS:
-        for kind in KINDS:
-            began = time.monotonic()
-            result = over_cases(cases, methods, spread, repetitions, kind)
-            _print(f"{cases} cases × {methods} methods, spread {spread}, {kind}", result, time.monotonic() - began)
-    # Every resample of images is a ranking of its own, so there are fewer here.
-    repetitions //= 5
-    print(f"the same images in all test cases, {repetitions} repetitions")
-    for images in (50, 500):
-        for over in OVER:
-            began = time.monotonic()
-            result = over_images(26, 10, 2, images, repetitions, over)
-            _print(f"26 × 10, spread 2, {images} images, {over}", result, time.monotonic() - began)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

@@ -308,6 +308,9 @@ class Scores(Section):
     """Number of bootstrap resamples of images (scores) and of test cases (Meta-Rank)."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """Confidence level of the intervals."""
+    least_coverage: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the images on which a method has to be defined to be ranked; below it, its score stands without a
+    rank."""
 
 
 class Report(Section):

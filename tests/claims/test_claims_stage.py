@@ -15,7 +15,10 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.paths import RELIABILITY, RELIABILITY_PNG
 from heatproof.plan.reports import OFFSET_KINDS
+from heatproof.report.ranking import rank_table
 from heatproof.report.reliability import reliability
+from heatproof.report.score_import import read_scores
+from heatproof.report.tables import all_scores, tables
 
 CONFIG = {
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
@@ -74,17 +77,35 @@ def test_it_reads_what_its_rule_names(made):
     assert not missing
 
 
+def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
+    """The command ranked 36 test cases where the run's own ranking had 2, and ordered them otherwise."""
+    for job, stage in (("all_scores", all_scores), ("reliability", reliability), ("tables", tables)):
+        inside(made.folder, lambda job=job, stage=stage: stage(made.job(job).spec, made.runtime()))
+    results = made.folder / "results"
+    for table, ranking in (("scores", "ranking/ranking"), ("idsds_table", "meta_rank")):
+        found = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
+        told = pd.read_csv(results / f"{ranking}.csv")
+        columns = ["method", "kappa", "rank", "n_cases", "n_networks"]
+        pd.testing.assert_frame_equal(found[columns], told[columns], check_dtype=False, atol=1e-6)
+    scores = pd.read_csv(results / "scores.csv", keep_default_na=False)
+    assert set(scores["property"]) == {"single deletion", "incremental deletion", "incremental insertion"}
+    assert set(scores["counted_as"]) == {""}
+    assert (pd.read_csv(results / "meta_rank.csv")["note"] == "1 network: an interval needs 3").all()
+    variance = pd.read_csv(results / "ranking/variance.csv")
+    assert (variance.loc[variance["component"] == "seed", "note"] == "no model is trained with several seeds").all()
+
+
 def test_how_far_the_ranking_can_be_believed(made):
     spec = made.job("reliability").spec
     inside(made.folder, lambda: reliability(spec, made.runtime()))
     assert all((made.folder / file).stat().st_size for file in [*RELIABILITY.values(), *RELIABILITY_PNG.values()])
-    tables = {name: pd.read_csv(made.folder / path) for name, path in RELIABILITY.items()}
+    found = {name: pd.read_csv(made.folder / path) for name, path in RELIABILITY.items()}
     methods = len(made.plan.methods)
-    assert sorted(tables["ranking"]["method"]) == sorted(made.plan.methods)
-    assert tables["ranking"]["n_cases"].max() == len(made.plan.all_cases())
+    assert sorted(found["ranking"]["method"]) == sorted(made.plan.methods)
+    assert found["ranking"]["n_cases"].max() == len(made.plan.all_cases())
     cases = len(made.plan.all_cases())
-    assert len(tables["consistency"]) == cases * (cases - 1) / 2
-    assert tables["consistency"]["spearman"].between(-1, 1).all()
-    assert len(tables["significance"]) == methods * (methods - 1) / 2
-    assert (tables["significance"]["p_holm"] >= tables["significance"]["p"]).all()
-    assert set(tables["reliability"]["metric"]) == {"idsds", *OFFSET_KINDS}
+    assert len(found["consistency"]) == cases * (cases - 1) / 2
+    assert found["consistency"]["spearman"].between(-1, 1).all()
+    assert len(found["significance"]) == methods * (methods - 1) / 2
+    assert (found["significance"]["p_holm"] >= found["significance"]["p"]).all()
+    assert set(found["reliability"]["metric"]) == {"idsds", *OFFSET_KINDS}

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.intervals import interval_of
+from heatproof.metrics.bootstrap import interval_of
 
 
 def test_student_interval_by_hand():
@@ -24,7 +25,7 @@ def test_student_interval_by_hand():
 
 @pytest.mark.parametrize("kind", ["student", "percentile"])
 def test_fewer_than_two_cases_have_no_interval(kind):
-    low, high = interval_of(np.zeros(2), np.ones((2, 9)), np.array([1, 2]), kind=kind)
+    low, high = interval_of(np.zeros(2), np.tile(np.arange(9.0), (2, 1)), np.array([1, 2]), kind=kind)
     assert np.isnan([low[0], high[0]]).all()
     assert not np.isnan([low[1], high[1]]).any()
 
@@ -52,18 +53,79 @@ def test_true_kappa_is_what_very_many_cases_give(simulation):
     np.testing.assert_allclose(simulation.true_kappa(quality), odds.mean(axis=1), atol=0.03)
 
 
+def covers(held):
+    """In 100 repetitions of ten methods a share of 0.95 is known to about 0.015; benchmarks/coverage.py runs 1,000."""
+    return 0.92 <= held <= 0.99
+
+
+@pytest.mark.parametrize("networks", [3, 6, 13])
+def test_intervals_cover_where_cases_of_a_network_are_alike(simulation, networks):
+    """With cases as independent ones, the intervals of three networks held κ in 0.6 of the runs."""
+    found = simulation.over_networks(networks, 0.9, 60, resamples=100)
+    assert covers(found["after"][0])
+    assert found["before"][0] < 0.8
+    assert found["after"][2] > found["before"][2]
+
+
+def test_intervals_of_mean_scores_cover(simulation):
+    found = simulation.over_scores(3, 0.5, 60, images=8)
+    assert 0.92 <= found["after"][0] <= 0.98
+    assert found["before"][0] < 0.92
+
+
 @pytest.mark.slow
 def test_planted_order_is_recovered_and_intervals_cover(simulation):
     """With 250 repetitions of 10 methods a share of 0.95 is known to about 0.01; the benchmark runs 1,000."""
-    held, held_mean, _, order = simulation.over_cases(26, 10, 2, 250, resamples=200)
+    held, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
     assert 0.92 < held < 0.98
     assert 0.92 < held_mean < 0.98
     assert order > 0.93
     # The ordinary percentiles are too narrow, which is why they are not the default.
-    assert simulation.over_cases(26, 10, 2, 250, kind="percentile", resamples=200)[0] < held
+    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("networks", [3, 6, 13])
+@pytest.mark.parametrize("correlation", [0, 0.5, 0.9])
+def test_intervals_cover_in_every_design(simulation, networks, correlation):
+    assert simulation.over_networks(networks, correlation, 400)["after"][0] >= 0.92
+    assert simulation.over_scores(networks, correlation, 100)["after"][0] >= 0.92
 
 
 @pytest.mark.slow
 def test_cases_alone_miss_what_images_have_in_common(simulation):
     cases, both = (simulation.over_images(12, 5, 1, 20, 40, over=over, resamples=40) for over in ("cases", "both"))
     assert cases[0] < 0.85 < both[0]
+
+
+def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
+    monkeypatch.setattr(simulation, "NETWORKS", (3,))
+    monkeypatch.setattr(simulation, "CORRELATIONS", (0.5,))
+    monkeypatch.setattr(simulation, "SHAPES", ((4, 2),))
+    simulation.main(2)
+    rules = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| --- |")]
+    assert len(rules) == 4
+
+
+@pytest.mark.parametrize("spread", [0, 1])
+@pytest.mark.parametrize("gaps", [0, 0.2])
+def test_the_best_method_is_in_the_set(simulation, spread, gaps):
+    held, size = simulation.best_over_images(32, spread, 120, gaps=gaps, resamples=100)
+    assert held >= 0.95
+    assert size < 8
+
+
+@pytest.mark.parametrize("spread", [0, 2])
+def test_the_best_method_is_in_the_set_of_networks(simulation, spread):
+    held, size = simulation.best_over_networks(6, spread, 0.9, 80, resamples=100)
+    assert held >= 0.95
+    assert size < 8
+
+
+def test_an_interval_has_width_or_is_none():
+    """Where all resamples agree, κ of two cases was said to lie from 1.431 to 1.431."""
+    low, high = interval_of(np.ones(2), np.ones((2, 50)), np.array([5, 5]))
+    assert np.isnan([low, high]).all()
+    low, high = interval_of(np.ones(2), np.ones((2, 50)), np.array([5, 5]), floor=np.array([0.0, 0.5]))
+    assert np.isnan(low).tolist() == [True, False]
+    assert high[1] - low[1] == pytest.approx(2 * norm.ppf(0.975) * 0.5)

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.meta_rank import meta_rank, meta_rank_table
+from heatproof.ranking.meta_rank import meta_rank
+from heatproof.ranking.table import meta_rank_table
 
 METHODS = ("gradient", "integrated", "random")
 
@@ -25,11 +26,12 @@ def scores():
 
 def test_columns_order_and_values(scores):
     table = meta_rank_table(scores, repetitions=50)
-    assert list(table) == ["method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "bradley_terry"]
+    columns = ["method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry", "in_best_set"]
+    assert list(table) == [*columns, "note"]
     assert table["method"].tolist() == ["random", "integrated", "gradient"]
     assert table["rank"].tolist() == [1, 2, 3]
     assert table["n_cases"].tolist() == [6, 6, 6]
-    expected = meta_rank(np.tile([0.0, 1.0, 2.0], (6, 1)), repetitions=5)
+    expected = meta_rank(np.tile([0.0, 1.0, 2.0], (3, 1)), repetitions=5)
     np.testing.assert_allclose(table["kappa"], expected.kappa[::-1], atol=1e-12)
 
 

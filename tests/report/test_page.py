@@ -38,10 +38,10 @@ tiny,net,finetuned,random,idsds,-0.1,-0.2,0.1,4,0,3,
 tiny,net,finetuned,cam,idsds,,,,0,0,,it has <b>no</b> layer
 tiny,net,finetuned,smooth,infidelity,3,2,4,4,0,1,
 """
-RANK_TEXT = f"""method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry
-smooth,1.5,1.25,1.75,1,2,2.5
-{QUOTED},0,-0.5,0.5,2,2,0
-random,-1.5,,,3,2,-2.5
+RANK_TEXT = f"""method,kappa,ci_low,ci_high,rank,n_cases,n_networks,bradley_terry,in_best_set,note
+smooth,1.5,1.25,1.75,1,2,3,2.5,True,
+{QUOTED},0,-0.5,0.5,2,2,3,0,False,
+random,-1.5,,,3,2,2,-2.5,False,2 networks: an interval needs 3
 """
 APPLICABILITY_TEXT = """dataset,model,weights,explainer,images,figure,value,limit,gap
 tiny,net,finetuned,cam,0,,,,it has <b>no</b> layer
@@ -265,10 +265,10 @@ tiny,net,finetuned,poor,idsds,-0.0001,-0.1,0.1,10,0,2,
 tiny,net,finetuned,flat,idsds,,,,0,10,,
 tiny,net,finetuned,cam,idsds,,,,0,0,,no layer
 """
-RANKS = """method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry
-<i>good</i>,1.5,1.25,1.75,1,2,2.5
-poor,-1.5,,,2,1,-2.5
-cam,,,,,0,
+RANKS = """method,kappa,ci_low,ci_high,rank,n_cases,n_networks,bradley_terry,in_best_set,note
+<i>good</i>,1.5,1.25,1.75,1,2,3,2.5,True,
+poor,-1.5,,,2,1,1,-2.5,False,1 network: an interval needs 3
+cam,,,,,0,0,,False,
 """
 
 
@@ -289,8 +289,17 @@ def test_scores_side_by_side_tell_every_case(shown):
 
 
 def test_ranking_and_accuracy(shown):
-    assert {"1.500", "1.250", "1.750", "−1.500"} <= set(shown.texts)
+    assert {"1.500", "1.250", "1.750", "−1.500", "✓", "1 network: an interval needs 3"} <= set(shown.texts)
     assert {"98.4%", "50.0%", "75.0%", "256"} <= set(shown.texts)
+
+
+def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):
+    """With all metrics these are of scores.csv, and the ranking is the one that `heatproof rank` prints of it."""
+    Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
+    tables = {**spec["tables"], "ranking": told_table("results/ranking.csv")}
+    texts = Reader(written({**spec, "tables": tables, "images": 0, "curves": []})).texts
+    assert "−4.250" in texts
+    assert "1.500" in texts
 
 
 # ---- the page of maps ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from PIL import Image
 
 from heatproof.errors import HeatproofError
 from heatproof.plan.paths import FIGURE_FILES, FIGURE_MANIFEST, IDSDS_TABLE, filled
-from heatproof.report.plots import draw, method_order
+from heatproof.report.plots import draw, draw_variance, method_order
 from heatproof.report.results import draw_figure, read_table
 
 PLOT = filled(FIGURE_FILES, figure="idsds")
@@ -110,6 +110,18 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]
+
+
+def test_variance_components_are_shares_of_one():
+    rows = [("idsds", "w", "network", 0.2), ("idsds", "w", "image", 0.3), ("idsds", "w", "residual", 0.5)]
+    rows += [("sds", "w", "image", 1.0), ("sds", "w", "seed", float("nan"))]
+    table = pd.DataFrame(rows, columns=["metric", "weights", "component", "share"])
+    (axes,) = draw_variance(table).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["idsds · w", "sds · w"]
+    ends = [bar.get_x() + bar.get_width() for bars in axes.containers for bar in bars]
+    assert max(ends) == pytest.approx(1)
+    assert [bars.get_label() for bars in axes.containers] == ["network", "image", "residual"]
+    assert "two networks" in texts(draw_variance(table.tail(1)))[0]
 
 
 def test_table_without_gap_column_is_read(tmp_path):

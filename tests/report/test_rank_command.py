@@ -109,6 +109,7 @@ def test_the_command_prints_and_writes(write, tmp_path, capsys):
     for words in ("6 methods in 3 test cases", "Meta-Rank", "bradley_terry", "left out", "Consistency", "Best of each"):
         assert words in printed
     names = {"meta_rank", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families"}
+    names.add("properties")
     assert {path.stem for path in out.glob("*.csv")} == names
     assert (out / "consistency.png").read_bytes().startswith(b"\x89PNG")
     pairs = pd.read_csv(out / "consistency.csv")
@@ -148,6 +149,44 @@ def test_order_of_deletion_is_a_factor(write):
     row = groups[(groups["factor"] == "order") & (groups["pairs_that"] == "differ in this alone")].iloc[0]
     assert row["n_pairs"] == 3
     assert row["spearman"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("option", [[], ["--lower", "score"]])
+def test_the_direction_is_said(write, capsys, option):
+    both = pd.concat([tidy(metric="idsds"), tidy(metric="road_morf"), tidy(metric="score")])
+    assert main(["rank", str(write(both)), *option]) == 0
+    lower = "road_morf, score" if option else "road_morf"
+    higher = "idsds" if option else "idsds, score"
+    assert capsys.readouterr().out.startswith(f"Lower is better for {lower}; higher is better for {higher}. ")
+
+
+def test_counts_are_no_scores(write):
+    """`rank` ranked n_images, of which more would be better."""
+    table = tidy().rename(columns={"score": "mine"}).assign(n_images=64, n_undefined=0, rank=1, ci_low=0.1, ci_high=0.2)
+    read = read_scores([write(table)])
+    assert set(read["metric"]) == {"mine"}
+    assert len(read) == len(table)
+
+
+def test_what_others_stand_for_is_left_out_and_said(write, capsys):
+    rng = np.random.default_rng(1)
+    parts = [tidy(metric=name).assign(score=rng.normal(size=18)) for name in ("mas_insertion", "mas_deletion")]
+    both = pd.concat([*parts, tidy(metric="mas_difference")])
+    found = rank_table(read_scores([write(both)]), repetitions=20)
+    assert set(found.meta_rank["n_cases"]) == {6}
+    assert set(found.meta_rank["n_networks"]) == {3}
+    assert set(found.tables["properties"]["property"]) == {"incremental insertion", "incremental deletion"}
+    main(["rank", str(write(both))])
+    assert "because others stand for them: mas_difference" in capsys.readouterr().out
+
+
+def test_tables_of_a_run_are_ranked_as_the_run_does(write):
+    """A gap has a score, and a metric that another one stands for has rows: neither counts."""
+    table = tidy(metric="idsds", gap="", counted_as="")
+    table.loc[table["method"] == "rise", "gap"] = "defined on 1 of 64 images, a rank needs 32"
+    other = tidy(metric="idsds_probability", gap="", counted_as="idsds").assign(score=0.0)
+    ranked = rank_table(read_scores([write(pd.concat([table, other]))]), repetitions=20).meta_rank.set_index("method")
+    assert ranked["n_cases"].to_dict() == dict.fromkeys(METHODS, 3) | {"rise": 0}
 
 
 def test_families(write):

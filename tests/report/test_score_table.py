@@ -6,7 +6,15 @@ import pytest
 from jobs import write_listed
 
 from heatproof.manifest import write_sealed
-from heatproof.report.tables import CASE, SCORE_COLUMNS, accuracy_table, higher_is_better, read_gaps, score_table
+from heatproof.report.tables import (
+    CASE,
+    SCORE_COLUMNS,
+    accuracy_table,
+    higher_is_better,
+    mean_scores,
+    read_gaps,
+    score_table,
+)
 from heatproof.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
@@ -117,6 +125,48 @@ def test_the_interval_depends_on_seed_level_and_images_and_on_no_other_method():
     narrow = score_table(scores_of(planted), NO_GAPS, seed=0, repetitions=200, level=0.5).set_index("method")
     assert (narrow.ci_low > table.ci_low).all()
     assert (narrow.ci_high < table.ci_high).all()
+
+
+def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
+    """A method defined on one image of 64 counted as much as the others."""
+    random = np.random.default_rng(0)
+    planted = {name: random.normal(size=8) for name in ("a", "b", "lucky", "half")}
+    planted["lucky"][1:] = np.nan
+    planted["lucky"][0] = 9.0
+    planted["half"][4:] = np.nan
+    table = score_table(scores_of(planted), NO_GAPS, seed=0, least_coverage=0.5).set_index("method")
+    assert table.loc["lucky", "score"] == 9.0
+    assert pd.isna(table.loc["lucky", "rank"])
+    assert not table.loc["lucky", "in_best_set"]
+    assert table.loc["lucky", "gap"] == "defined on 1 of 8 images, a rank needs 4"
+    assert sorted(table["rank"].dropna()) == [1, 2, 3]
+    assert table["n_images"].to_dict() == {"a": 8, "b": 8, "half": 4, "lucky": 1}
+    assert score_table(scores_of(planted), NO_GAPS, seed=0).set_index("method").loc["lucky", "rank"] == 1
+    means = mean_scores(scores_of(planted), {"idsds": True}, 0.5).set_index("method")["score"]
+    assert means.isna().to_dict() == {"a": False, "b": False, "half": False, "lucky": True}
+
+
+def test_what_cannot_be_told_from_the_best_is_marked():
+    """Differences are paired: hard images are hard for all methods."""
+    random = np.random.default_rng(1)
+    hard = 3 * random.normal(size=40)
+    planted = {name: hard + shift + 0.2 * random.normal(size=40) for name, shift in (("a", 1.0), ("b", 1.0), ("c", 0))}
+    table = score_table(scores_of(planted), NO_GAPS, seed=0).set_index("method")
+    assert table["in_best_set"].to_dict() == {"a": True, "b": True, "c": False}
+    assert table.loc["c", "ci_high"] > table.loc["a", "ci_low"], "intervals that overlap tell nothing of a difference"
+    lower = score_table(scores_of(planted), NO_GAPS, seed=0, directions={"idsds": False}).set_index("method")
+    assert lower["in_best_set"].to_dict() == {"a": False, "b": False, "c": True}
+
+
+def test_pairs_are_compared_on_the_images_where_both_are_defined():
+    """The better of two methods on every image is no worse for being defined on the hard ones as well."""
+    random = np.random.default_rng(2)
+    hard = np.r_[np.full(20, -5.0), np.zeros(20)]
+    better = hard + 1 + 0.1 * random.normal(size=40)
+    other = np.where(hard < 0, np.nan, hard + 0.1 * random.normal(size=40))
+    table = score_table(scores_of({"better": better, "other": other}), NO_GAPS, seed=0).set_index("method")
+    assert table.loc["other", "score"] > table.loc["better", "score"]
+    assert table["in_best_set"].to_dict() == {"better": True, "other": False}
 
 
 @pytest.mark.parametrize("name", ["idsds", "sds", "idsds_g8_zeros", "sds_g4_blur"])

@@ -60,6 +60,8 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
 
 @metric(
     "ids",
+    measures="incremental deletion",
+    derived_from=("deletion_lerf",),
     higher_is_better=True,
     order="lerf",
     range=(0.0, 1.0),
@@ -88,6 +90,7 @@ def incremental_deletion_score(
 
 @metric(
     "deletion_morf",
+    measures="incremental deletion",
     higher_is_better=False,
     order="morf",
     range=(0.0, 1.0),
@@ -96,6 +99,7 @@ def incremental_deletion_score(
 )
 @metric(
     "deletion_lerf",
+    measures="incremental deletion",
     higher_is_better=True,
     order="lerf",
     range=(0.0, 1.0),
@@ -154,6 +158,7 @@ def road(default_order: str) -> Any:
 
 @metric(
     "road_morf",
+    measures="incremental deletion",
     higher_is_better=False,
     order="morf",
     range=(0.0, 1.0),
@@ -162,6 +167,7 @@ def road(default_order: str) -> Any:
 )
 @metric(
     "road_lerf",
+    measures="incremental deletion",
     higher_is_better=True,
     order="lerf",
     range=(0.0, 1.0),

@@ -27,7 +27,7 @@ def _which(target: str) -> int:
     return TARGETS.index(target)
 
 
-@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures)
+@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures, measures="information")
 def softmax_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -50,7 +50,7 @@ def softmax_information(
     )
 
 
-@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures)
+@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures, measures="information")
 def accuracy_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -76,6 +76,7 @@ def accuracy_information(
 
 @metric(
     "sensitivity_n",
+    measures="deletion of random subsets",
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Ancona et al., Towards better understanding of gradient-based attribution methods, 2018",
@@ -98,6 +99,7 @@ def sensitivity_n(
 
 @metric(
     "infidelity",
+    measures="deletion of random subsets",
     higher_is_better=False,
     range=(0.0, np.inf),
     source="Yeh et al., On the (in)fidelity and sensitivity of explanations, 2019; captum.metrics.infidelity",

@@ -55,6 +55,11 @@ class Metric:
     order
         Order of deletion for which `higher_is_better` applies; with the other order the direction is reversed. None if
         the metric has no such option.
+    measures
+        The property of a map that the metric measures, which several metrics may; "" where it measures its own.
+    derived_from
+        Metrics from whose scores this one follows: one whose score it is under another name, or several that it
+        combines. Where they are there, it is no test case of its own in rankings.
     """
 
     name: str
@@ -67,6 +72,8 @@ class Metric:
     reads: type[Response]
     asks: Callable[..., Any]
     order: str | None = None
+    measures: str = ""
+    derived_from: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -113,6 +120,8 @@ def metric(
     sequences: SequencesFunction | None = None,
     order: str | None = None,
     reads: type[Response] = Patches,
+    measures: str = "",
+    derived_from: tuple[str, ...] = (),
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as a metric.
 
@@ -122,7 +131,7 @@ def metric(
     ----------
     name
         The key in the config.
-    higher_is_better, range, source, order
+    higher_is_better, range, source, order, measures, derived_from
         See `Metric`.
     sequences
         Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
@@ -169,6 +178,8 @@ def metric(
             reads=reads,
             asks=asks,
             order=order,
+            measures=measures,
+            derived_from=derived_from,
         )
         return function
 

@@ -144,6 +144,7 @@ def _area(curves: np.ndarray) -> Any:
 
 @metric(
     "rise_insertion",
+    measures="incremental insertion",
     higher_is_better=True,
     order="morf",
     range=(0.0, 1.0),
@@ -176,6 +177,8 @@ def rise_insertion(
 
 @metric(
     "rise_deletion",
+    measures="incremental deletion",
+    derived_from=("deletion_morf",),
     higher_is_better=False,
     order="morf",
     range=(0.0, 1.0),
@@ -200,6 +203,7 @@ def rise_deletion(
 
 @metric(
     "rise_difference",
+    derived_from=("rise_insertion", "rise_deletion"),
     higher_is_better=True,
     order="morf",
     range=(-1.0, 1.0),
@@ -234,6 +238,7 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
 
 @metric(
     "mas_insertion",
+    measures="incremental insertion",
     higher_is_better=True,
     order="morf",
     range=(0.0, 1.0),
@@ -262,6 +267,7 @@ def mas_insertion(
 
 @metric(
     "mas_deletion",
+    measures="incremental deletion",
     higher_is_better=False,
     order="morf",
     range=(0.0, 1.0),
@@ -281,6 +287,7 @@ def mas_deletion(
 
 @metric(
     "mas_difference",
+    derived_from=("mas_insertion", "mas_deletion"),
     higher_is_better=True,
     order="morf",
     range=(-1.0, 1.0),

@@ -15,12 +15,14 @@ Combination = tuple[int, str]
 
 @metric(
     "idsds",
+    measures="single deletion",
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Hesse et al., Benchmarking the Attribution Quality of Vision Models, 2024, section 3, equation 1",
 )
 @metric(
     "sds",
+    measures="single deletion",
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Hesse et al. 2024, section 4.2 (SDS), after Selvaraju et al., Grad-CAM, 2017",

@@ -68,6 +68,8 @@ RELIABILITY = {
         "reliability",
         "significance",
         "truth",
+        "properties",
+        "variance",
     )
 }
 RELIABILITY_PNG = {

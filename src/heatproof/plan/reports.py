@@ -147,6 +147,7 @@ def tables(plan: Plan) -> Told:
         "drops": drops,
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
+        "least_coverage": plan.config["scores"]["least_coverage"],
         "images": plan.drop_images,
     }
     shards = plan.shards(plan.drop_images)
@@ -158,7 +159,13 @@ def tables(plan: Plan) -> Told:
 def all_scores(plan: Plan) -> Told:
     """Return the job of the table of all metrics."""
     cases = plan.all_cases()
-    return _scored(plan, cases), plan.score_files(cases), [paths.SCORES_TABLE]
+    return {**_scored(plan, cases), **_ranked(plan)}, plan.score_files(cases), [paths.SCORES_TABLE]
+
+
+def _ranked(plan: Plan) -> dict[str, Any]:
+    """Return what decides which scores are ranked: the least coverage, and which metric of the table each one is."""
+    kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
+    return {"kinds": kinds, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 def several_baselines(plan: Plan) -> list[Case]:
@@ -267,6 +274,7 @@ def reliability(plan: Plan) -> Told:
     tested = sorted({case.metric for case in plan.test_cases()})
     spec = {
         **_scored(plan, cases),
+        **_ranked(plan),
         "tested": [name for name in tested if base_name(name) == "idsds"] or tested,
         # Their ranking of methods is the true one, where the dataset's parts can be removed.
         "truths": [name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
@@ -445,7 +453,8 @@ def page_files(plan: Plan) -> list[str]:
 def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
-    The claims are among them where all metrics are, because most of them need more than patch drops.
+    The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
+    ranking of all test cases.
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
     if several_baselines(plan):
@@ -455,6 +464,8 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     if all_metrics(plan):
         shown["scores"] = (paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST, all_scores(plan)[0])
         shown["claims"] = (paths.CLAIMS, paths.CLAIMS_MANIFEST, claims(plan)[0])
+        for name in ("ranking", "variance"):
+            shown[name] = (paths.RELIABILITY[name], paths.RELIABILITY_MANIFEST, reliability(plan)[0])
         for name in ("summary", "captions"):
             shown[name] = (paths.CHECKS[name], paths.CHECKS_MANIFEST, checks(plan)[0])
     return shown

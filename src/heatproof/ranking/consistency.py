@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ import pandas as pd
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.randomness import numpy_generator
+from heatproof.ranking.meta_rank import LEAST_NETWORKS, labels
+from heatproof.ranking.ranks import comparable
 
 # With fewer methods a rank correlation takes few values, and extreme ones by chance.
 MINIMUM = 5
@@ -61,7 +63,7 @@ def agreement(scores: np.ndarray, minimum: int = MINIMUM) -> Agreement:
     present = ~np.isnan(scores)
     shared = present.astype(int) @ present.T.astype(int)
     # Infinite scores have ranks like others; pandas would take them for missing.
-    table = pd.DataFrame(scores.T).rank()
+    table = pd.DataFrame(comparable(scores).T).rank()
     spearman, kendall = (
         table.corr(method, min_periods=minimum).to_numpy(dtype=float, copy=True) for method in ("spearman", "kendall")
     )
@@ -87,6 +89,7 @@ def group_means(
     cases: pd.DataFrame,
     factors: Sequence[str] | None = None,
     *,
+    groups: Sequence[Hashable] | None = None,
     seed: int = 0,
     repetitions: int = 1000,
     level: float = 0.95,
@@ -104,8 +107,10 @@ def group_means(
         T rows; a column for each factor, such as dataset, model, weights, metric and order.
     factors
         Columns of `cases`; left out, all that have more than one value.
+    groups
+        (T,), which test cases are one network and are drawn together; left out, each is one of its own.
     seed, repetitions, level
-        Settings of the bootstrap over test cases. A pair counts as often as both of its cases together, and a case is
+        Settings of the bootstrap over networks. A pair counts as often as both of its cases together, and a case is
         never paired with itself. Percentiles; a resample without such a pair is left out.
 
     Returns
@@ -113,39 +118,42 @@ def group_means(
     pandas.DataFrame
         For every factor a row for the pairs that ``differ in this alone``, ``share this`` and ``differ in this``
         (whatever else they differ in): factor, pairs_that, n_pairs, then mean and interval of spearman and of
-        kendall. n_pairs counts pairs with a correlation; means over no pair, and intervals over fewer than two, are
-        NaN. The first row, ``any``, is over all pairs.
+        kendall. n_pairs counts pairs with a correlation; means over no pair, and intervals over fewer than two or of
+        pairs of fewer than `LEAST_NETWORKS` networks, are NaN. The first row, ``any``, is over all pairs.
     """
     names = [column for column in cases.columns if cases[column].nunique() > 1] if factors is None else list(factors)
     codes = {name: pd.factorize(cases[name])[0] for name in cases.columns}
     differ = {name: code[:, None] != code for name, code in codes.items()}
     several = sum(part.astype(int) for part in differ.values())
     upper = np.triu(np.ones((len(cases), len(cases)), dtype=bool), 1)
-    groups = [("any", "are any two", upper)]
+    kinds = [("any", "are any two", upper)]
     for name in names:
-        groups.append((name, "differ in this alone", upper & differ[name] & (several == 1)))
-        groups.append((name, "share this", upper & ~differ[name]))
-        groups.append((name, "differ in this", upper & differ[name]))
-    counts = draw_counts(numpy_generator(seed, "bootstrap over pairs of test cases"), repetitions, len(cases))
+        kinds.append((name, "differ in this alone", upper & differ[name] & (several == 1)))
+        kinds.append((name, "share this", upper & ~differ[name]))
+        kinds.append((name, "differ in this", upper & differ[name]))
+    network = labels(groups, len(cases))
+    generator = numpy_generator(seed, "bootstrap over pairs of test cases")
+    counts = draw_counts(generator, repetitions, network.max(initial=0) + 1)[:, network]
     rows = []
-    for name, which, pairs in groups:
+    for name, which, pairs in kinds:
         row: dict[str, object] = {"factor": name, "pairs_that": which}
         row["n_pairs"] = int((pairs & ~np.isnan(agree.spearman)).sum())
         for statistic in ("spearman", "kendall"):
-            mean, low, high = _mean_of_pairs(getattr(agree, statistic), pairs, counts, level)
+            mean, low, high = _mean_of_pairs(getattr(agree, statistic), pairs, counts, network, level)
             row |= {statistic: mean, f"{statistic}_low": low, f"{statistic}_high": high}
         rows.append(row)
     return pd.DataFrame(rows, columns=[*COLUMNS, *COLUMNS_OF_KENDALL])
 
 
 def _mean_of_pairs(
-    values: np.ndarray, pairs: np.ndarray, counts: np.ndarray, level: float
+    values: np.ndarray, pairs: np.ndarray, counts: np.ndarray, network: np.ndarray, level: float
 ) -> tuple[float, float, float]:
     known = pairs & ~np.isnan(values)
     if not known.any():
         return float("nan"), float("nan"), float("nan")
     mean = float(values[known].mean())
-    if known.sum() < 2:
+    behind = network[known.any(axis=0) | known.any(axis=1)]
+    if known.sum() < 2 or len(set(behind)) < LEAST_NETWORKS:
         return mean, float("nan"), float("nan")
     weight = ((counts @ known) * counts).sum(axis=1)
     total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts
+from heatproof.metrics.bootstrap import draw_counts, interval_of
 from heatproof.randomness import numpy_generator
-from heatproof.ranking.intervals import interval_of
 from heatproof.ranking.kappa import kappa_of
-from heatproof.ranking.meta_rank import MetaRank, meta_rank
+from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, labels, meta_rank, shares
 
 OVER = ("images", "cases", "both")
 
@@ -22,6 +21,8 @@ def meta_rank_of_images(
     *,
     images_of: Sequence[str],
     methods: Sequence[str] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
     seed: int = 0,
     repetitions: int = 1000,
     level: float = 0.95,
@@ -31,9 +32,9 @@ def meta_rank_of_images(
 
     Test cases of one dataset score the same images, so an unlucky draw of images moves all of them together, and
     drawing test cases alone cannot show that. Every resample draws the images of each dataset with replacement, once
-    for all methods and all of its test cases, takes the mean scores over them, draws test cases where asked to, and
-    solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a test case already carry the noise of
-    their images, so that ``both`` counts the part of it in which test cases differ twice: it is the cautious one.
+    for all methods and all of its test cases, takes the mean scores over them, draws networks where asked to, and
+    solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a network already carry the noise of
+    their images, so that ``both`` counts the part of it in which networks differ twice: it is the cautious one.
 
     Parameters
     ----------
@@ -45,6 +46,8 @@ def meta_rank_of_images(
         T names of datasets: whose images a test case scores.
     methods
         M names, for messages.
+    groups, weights
+        Which test cases are one network, and their shares in it, as in `meta_rank`.
     seed
         The workflow's seed.
     repetitions
@@ -52,7 +55,7 @@ def meta_rank_of_images(
     level
         Nominal coverage of the interval.
     over
-        What is drawn: ``images`` (for these very test cases; percentiles), ``cases`` or ``both``.
+        What is drawn: ``images`` (for these very networks; percentiles), ``cases`` (the networks) or ``both``.
 
     Returns
     -------
@@ -75,8 +78,13 @@ def meta_rank_of_images(
             )
     whole = np.stack([_means(values, np.ones((1, values.shape[1])))[0] for values in scores])
     if over == "cases":
-        return meta_rank(whole, methods=methods, seed=seed, repetitions=repetitions, level=level)
-    estimate = meta_rank(whole, methods=methods, seed=seed, repetitions=1)
+        options = {"seed": seed, "repetitions": repetitions, "level": level}
+        return meta_rank(whole, methods=methods, groups=groups, weights=weights, **options)  # type: ignore[arg-type]
+    estimate = meta_rank(whole, methods=methods, groups=groups, weights=weights, seed=seed, repetitions=1)
+    some = ~np.isnan(whole).all(axis=1)
+    group = np.unique(labels(groups, len(whole))[some], return_inverse=True)[1]
+    share = np.zeros(len(whole))
+    share[some] = shares(group, None if weights is None else weights[some])
     means = np.empty((repetitions, *whole.shape))
     drawn = {
         name: draw_counts(numpy_generator(seed, f"bootstrap over images of {name}"), repetitions, count)
@@ -84,19 +92,36 @@ def meta_rank_of_images(
     }
     for case, (name, values) in enumerate(zip(images_of, scores, strict=True)):
         means[:, case] = _means(values, drawn[name])
-    cases = np.ones((repetitions, len(scores)), dtype=int)
+    cases = np.tile(share, (repetitions, 1))
     if over == "both":
-        cases = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, len(scores)).astype(int)
+        counts_of = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, group.max() + 1)
+        cases[:, some] *= counts_of[:, group]
     resampled = np.empty((whole.shape[1], repetitions))
     parts = np.empty(repetitions, dtype=int)
-    for repetition, weights in enumerate(cases):
-        repeated = np.repeat(means[repetition], weights, axis=0)
-        resampled[:, repetition], parts[repetition] = kappa_of(repeated, around=estimate.kappa)
-    kind = "percentile" if over == "images" else "student"
-    # With the test cases as they are, one is enough for an interval.
-    n_cases = estimate.n_cases + (over == "images")
-    low, high = interval_of(estimate.kappa, resampled, n_cases, level=level, kind=kind)
-    return replace(estimate, ci_low=low, ci_high=high, repetitions=repetitions, disconnected=int((parts > 1).sum()))
+    for repetition, counted in enumerate(cases):
+        drawn_cases = counted > 0
+        values, part_weights = means[repetition][drawn_cases], counted[drawn_cases]
+        resampled[:, repetition], parts[repetition] = kappa_of(values, estimate.kappa, part_weights)
+    known = estimate.n_networks > 0
+    low, high = np.full((2, len(known)), np.nan)
+    # With the networks as they are, one is enough for an interval.
+    n, kind, least = (
+        (estimate.n_networks + 1, "percentile", 2)
+        if over == "images"
+        else (estimate.n_networks, "student", LEAST_NETWORKS)
+    )
+    floor = np.nan_to_num(estimate.floor)
+    low[known], high[known] = interval_of(
+        estimate.kappa[known], resampled[known], n[known], level=level, kind=kind, least=least, floor=floor[known]
+    )
+    return replace(
+        estimate,
+        ci_low=low,
+        ci_high=high,
+        resampled=resampled,
+        repetitions=repetitions,
+        disconnected=int((parts > 1).sum()),
+    )
 
 
 def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -11,7 +11,9 @@ from heatproof.ranking.ranks import pairwise_wins
 _CELLS = 131_072
 
 
-def kappa_of(scores: np.ndarray, around: np.ndarray | None = None) -> tuple[np.ndarray, int]:
+def kappa_of(
+    scores: np.ndarray, around: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, int]:
     """Return κ of scores (T, M), and the number of connected parts of the methods.
 
     Parameters
@@ -20,6 +22,8 @@ def kappa_of(scores: np.ndarray, around: np.ndarray | None = None) -> tuple[np.n
         (T, M), higher is better in every test case; NaN where a method has no score.
     around
         (M,), what κ of every part is placed around where there are several; left out, 0.
+    weights
+        (T,), how much each test case counts, not negative; left out, 1.
 
     Returns
     -------
@@ -29,11 +33,12 @@ def kappa_of(scores: np.ndarray, around: np.ndarray | None = None) -> tuple[np.n
     parts : int
         Number of connected parts; κ compares methods within a part alone.
     """
+    counted = np.ones(len(scores)) if weights is None else weights
     present = ~np.isnan(scores)
-    if not present.any():
+    if not present[counted > 0].any():
         return np.full(scores.shape[1], np.nan), 0
     placed = np.zeros(scores.shape[1]) if around is None else np.nan_to_num(around)
-    kappa, part = solve(balance_of(pairwise_wins(scores)), present, np.ones(len(scores)), placed)
+    kappa, part = solve(balance_of(pairwise_wins(scores, weights)), present, counted, placed)
     if around is not None:
         kappa[_alone(part)] = np.nan
     return kappa, int(part.max()) + 1
@@ -47,6 +52,26 @@ def balance_of(wins: np.ndarray) -> np.ndarray:
         won, lost = (part.astype(np.float64) for part in (wins[start : start + step], wins[:, start : start + step].T))
         balance[start : start + step] = ((won + lost) * (np.log(won + 0.5) - np.log(lost + 0.5))).sum(axis=1)
     return balance
+
+
+def half_win_spread(wins: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of κ, (M,), that the half wins leave which are added to both sides of every pair.
+
+    The half win and half loss of a pair are taken for half an observation each, and pairs for independent ones: by the
+    delta method their share of the variance of κ. For two methods it is at most that of Gart and Zweifel, On the
+    bias of various estimators of the logit, 1967: 1 / (w + ½) + 1 / (l + ½). Networks that all agree show no spread of
+    their own, and this one is what they leave open.
+    """
+    spread = np.empty(len(wins))
+    step = max(1, _CELLS // len(wins))
+    for start in range(0, len(wins), step):
+        won, lost = (part.astype(np.float64) for part in (wins[start : start + step], wins[:, start : start + step].T))
+        played = won + lost
+        others = (played > 0).sum(axis=1)
+        part = played * (others / (others + 1) / np.maximum(played.sum(axis=1), 1e-300))[:, None]
+        squares = (part / (won + 0.5)) ** 2 + (part / (lost + 0.5)) ** 2
+        spread[start : start + step] = np.sqrt(squares.sum(axis=1) / 2)
+    return spread
 
 
 def solve(
@@ -105,11 +130,12 @@ def parts_of(present: np.ndarray) -> np.ndarray:
 def resample(
     scores: np.ndarray, present: np.ndarray, counts: np.ndarray, kappa: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return κ (M, R) when test cases count as often as `counts` (R, T) says, and the number of parts (R,)."""
+    """Return κ (M, R) when test cases count as much as `counts` (R, T) says, and the number of parts (R,)."""
     balances = resampled_balances(scores, present, counts)
     if present.all():
         # The row means of D, which save a solution for every resample.
-        return balances.T.astype(np.float64) / scores.size, np.ones(len(counts), dtype=int)
+        total = counts.sum(axis=1) * scores.shape[1]
+        return balances.T.astype(np.float64) / total, np.ones(len(counts), dtype=int)
     resampled = np.empty((scores.shape[1], len(counts)))
     parts = np.empty(len(counts), dtype=int)
     for repetition, weights in enumerate(counts):
@@ -121,7 +147,8 @@ def resample(
 
 def resampled_balances(ranks: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `balance_of`, in single precision."""
-    cases, methods = ranks.shape
+    methods = ranks.shape[1]
+    cases = counts.sum(axis=1, keepdims=True).astype(np.float32)
     # The last column adds 1 in the product, which is twice the ½ that is added to the wins.
     weights = np.column_stack([counts, np.ones(len(counts))]).astype(np.float32)
     complete = present.all()
@@ -135,7 +162,7 @@ def resampled_balances(ranks: np.ndarray, present: np.ndarray, counts: np.ndarra
         for start in range(0, len(counts), step):
             rows = slice(start, start + step)
             wins = weights[rows] @ won
-            losses = np.float32(2 * cases + 2) - wins if complete else weights[rows] @ lost
+            losses = 2 * cases[rows] + 2 - wins if complete else weights[rows] @ lost
             played = None if complete else (wins + losses - 2) / 2
             pull = np.log(np.divide(wins, losses, out=wins), out=wins)
             if played is not None:

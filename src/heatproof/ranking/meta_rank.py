@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts
+from heatproof.metrics.bootstrap import draw_counts, interval_of
 from heatproof.randomness import numpy_generator
-from heatproof.ranking.intervals import interval_of
-from heatproof.ranking.kappa import balance_of, parts_of, resample, solve
+from heatproof.ranking.kappa import balance_of, half_win_spread, parts_of, resample, solve
 from heatproof.ranking.ranks import bradley_terry, comparable, pairwise_wins, rank_methods
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-log = logging.getLogger(__name__)
-
-COLUMNS = ("method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "bradley_terry")
-CASE = ("dataset", "model", "weights", "metric")
 REPETITIONS = 1000
+# Networks below which κ has no interval. With two, that of benchmarks/coverage.py is wider than all values that κ can
+# take; with three it covers and is narrower.
+LEAST_NETWORKS = 3
 # The work grows with resamples × pairs of methods; the spread of 200 resamples is known to 5 %.
 FEWEST_REPETITIONS = 200
 METHODS_TIMES_REPETITIONS = 500_000
-# Below this difference, κ of methods with the same record differs by rounding alone.
-DECIMALS = 10
 
 
 @dataclass(frozen=True)
@@ -40,13 +32,19 @@ class MetaRank:
     kappa
         Mean log-odds of ranking above another method, mean 0, higher is better; NaN for a method without a score.
     ci_low, ci_high
-        Bootstrap interval of κ over test cases; NaN for a method scored in fewer than two.
+        Bootstrap interval of κ over networks; NaN for a method scored in fewer than `LEAST_NETWORKS`.
     rank
         1 is best, equal κ share the smallest rank; NaN where κ is.
     n_cases
         Test cases in which the method has a score.
+    n_networks
+        Independent cases, groups of test cases, in which the method has a score.
     bradley_terry
         Bradley-Terry log-strengths of the same wins, mean 0; NaN where κ is.
+    resampled
+        (M, R), κ in every resample.
+    floor
+        Standard deviation of κ where all networks agree: see `heatproof.ranking.kappa.half_win_spread`.
     repetitions
         Number of resamples behind the interval.
     disconnected
@@ -58,7 +56,10 @@ class MetaRank:
     ci_high: np.ndarray
     rank: np.ndarray
     n_cases: np.ndarray
+    n_networks: np.ndarray
     bradley_terry: np.ndarray
+    resampled: np.ndarray
+    floor: np.ndarray
     repetitions: int
     disconnected: int
 
@@ -67,6 +68,8 @@ def meta_rank(
     scores: np.ndarray,
     *,
     methods: Sequence[str] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
     seed: int = 0,
     repetitions: int | None = None,
     level: float = 0.95,
@@ -82,13 +85,17 @@ def meta_rank(
     κ_p - κ_q = D_pq in least squares weighted by n_pq, with mean 0. Where every method has a score in every test case,
     κ_p is the mean of row p of D.
 
-    The interval comes from test cases drawn with replacement. A resample may leave a method without a score, or split
-    the methods into parts that are never compared. κ is then known up to one constant per part: every part of at least
-    two methods is placed so that its mean is that of its methods' κ from all cases, which shows the spread within
-    the part and not that between parts; other methods have no value in that repetition.
+    Test cases of one network (its metrics, its weights before and after finetuning) rank alike, so the network is the
+    independent case: `groups` says which belong together. Within a group, cases share one count: w_pq and n_pq are sums
+    of shares, and κ of a table is that of the same table twice. With one case a group this is the paper's.
 
-    `interval_of` says how the interval is made of the resamples, and benchmarks/coverage.py how often it covers. Test
-    cases that share a model or images are not independent: take it as the least uncertainty that there is.
+    The interval comes from groups drawn with replacement, each with all of its cases. A resample may leave a method
+    without a score, or split the methods into parts that are never compared. κ is then known up to one constant per
+    part: every part of at least two methods is placed so that its mean is that of its methods' κ from all cases, which
+    shows the spread within the part and not that between parts; other methods have no value in that repetition.
+
+    `interval_of` says how the interval is made of the resamples, and benchmarks/coverage.py how often it covers. It is
+    no narrower than what the half wins leave open where all networks agree.
 
     Parameters
     ----------
@@ -96,6 +103,10 @@ def meta_rank(
         (T, M), higher is better in every test case; NaN where a method has no score.
     methods
         M names, for messages.
+    groups
+        (T,), which test cases are one network; left out, each is one of its own.
+    weights
+        (T,), shares of the test cases in their group, with sum 1; left out, equal ones.
     seed
         The workflow's seed.
     repetitions
@@ -118,21 +129,29 @@ def meta_rank(
     scored = n_cases > 0
     if not scored.any():
         raise HeatproofError("No method has a score in any test case, so there is nothing to rank.")
-    known = scores[:, scored][~np.isnan(scores).all(axis=1)]
+    some = ~np.isnan(scores).all(axis=1)
+    group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
+    share = shares(group, None if weights is None else weights[some])
+    known = scores[:, scored][some]
     present = ~np.isnan(known)
     _check_connected(present, names[scored])
 
-    wins = pairwise_wins(known)
-    kappa, _ = solve(balance_of(wins), present, np.ones(len(known)), np.zeros(known.shape[1]))
+    wins = pairwise_wins(known, share)
+    kappa, _ = solve(balance_of(wins), present, share, np.zeros(known.shape[1]))
     strengths = bradley_terry(wins)
+    floor = half_win_spread(wins)
     del wins
 
-    counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, len(known))
-    resampled, parts = resample(comparable(known), present, counts, kappa)
-    low, high = interval_of(kappa, resampled, n_cases[scored], level=level, kind=kind)
+    counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, group.max() + 1)
+    resampled, parts = resample(comparable(known), present, counts[:, group] * share, kappa)
+    n_networks = np.zeros(len(scored), dtype=int)
+    n_networks[scored] = networks_of(present, group)
+    least = LEAST_NETWORKS if kind == "student" else 2
+    options: dict[str, Any] = {"level": level, "kind": kind, "least": least, "floor": floor}
+    low, high = interval_of(kappa, resampled, n_networks[scored], **options)
 
     def everywhere(values: np.ndarray) -> np.ndarray:
-        filled = np.full(len(scored), np.nan)
+        filled = np.full((len(scored), *values.shape[1:]), np.nan)
         filled[scored] = values
         return filled
 
@@ -140,82 +159,49 @@ def meta_rank(
         kappa=everywhere(kappa),
         ci_low=everywhere(low),
         ci_high=everywhere(high),
-        rank=rank_methods(np.round(everywhere(kappa), DECIMALS)),
+        rank=rank_methods(everywhere(kappa)),
         n_cases=n_cases,
+        n_networks=n_networks,
         bradley_terry=everywhere(strengths),
+        resampled=everywhere(resampled),
+        floor=everywhere(floor),
         repetitions=repetitions,
         disconnected=int((parts > 1).sum()),
     )
 
 
-def default_repetitions(methods: int) -> int:
-    """Return the number of resamples: 1000 up to 500 methods, then fewer, and 200 from 2,500 methods."""
-    return int(np.clip(METHODS_TIMES_REPETITIONS // max(1, methods), FEWEST_REPETITIONS, REPETITIONS))
-
-
-def meta_rank_table(
-    scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None = None, level: float = 0.95
-) -> pd.DataFrame:
-    """Rank the methods of a table of scores over all of its test cases.
+def shares(group: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return the share of each case in its group, with sum 1 in every group.
 
     Parameters
     ----------
-    scores
-        One row for each method in each test case, with columns ``dataset``, ``model``, ``weights``, ``metric``,
-        ``method``, ``score`` and ``higher_is_better``; the first four make the test case. A missing row and a NaN
-        score are both a gap.
-    seed, repetitions, level
-        As in `meta_rank`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``method, kappa, ci_low, ci_high, rank, n_cases, bradley_terry``, best first; methods without any
-        score come last, with n_cases 0 and the rest missing.
-
-    Raises
-    ------
-    HeatproofError
-        As in `meta_rank`; or if a column is missing, a method has two scores in one test case, or a test case has both
-        directions.
+    group
+        (T,) int, the group of each case, counted from 0.
+    weights
+        (T,), in which proportion the cases of a group share; left out, equally.
     """
-    import pandas as pd
-
-    needed = [*CASE, "method", "score", "higher_is_better"]
-    missing = [column for column in needed if column not in scores.columns]
-    if missing:
-        raise HeatproofError(f"The table of scores has no column {missing[0]!r}: it needs {', '.join(needed)}.")
-    rows = scores[needed].astype(dict.fromkeys([*CASE, "method"], str))
-    twice = rows.duplicated([*CASE, "method"])
-    if twice.any():
-        raise HeatproofError(f"{_describe(rows[twice].iloc[0])} has more than one score: give one mean score for each.")
-    if not rows["higher_is_better"].isin([True, False]).all():
-        raise HeatproofError(
-            "The column 'higher_is_better' of the table of scores has to be true or false in every row."
-        )
-    both = rows.groupby(list(CASE))["higher_is_better"].transform("nunique") > 1
-    if both.any():
-        raise HeatproofError(f"{_describe(rows[both].iloc[0])} and others disagree on whether higher is better.")
-    upwards = rows["higher_is_better"].astype(bool)
-    rows["score"] = rows["score"].astype(float).where(upwards, -rows["score"].astype(float))
-    # Pivoting sorts cases and methods, so that the interval does not depend on the order of the rows.
-    cases = rows.pivot(index=list(CASE), columns="method", values="score")
-    names = cases.columns.tolist()
-    result = meta_rank(cases.to_numpy(), methods=names, seed=seed, repetitions=repetitions, level=level)
-    if result.disconnected:
-        log.warning(
-            "In %d of %d resamples of the test cases, some methods were not comparable: the intervals of κ leave the "
-            "spread between such parts out.",
-            result.disconnected,
-            result.repetitions,
-        )
-    table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in COLUMNS[1:]})
-    table["rank"] = table["rank"].astype("Int64")
-    return table.sort_values(["rank", "method"], ignore_index=True)
+    given = np.ones(len(group)) if weights is None else weights
+    return given / np.bincount(group, given)[group]
 
 
-def _describe(row: pd.Series) -> str:
-    return f"The method {row['method']!r} in the test case {', '.join(filter(None, row[list(CASE)]))}"
+def networks_of(present: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return in how many groups (M,) a method has a score, from (T, M) bool and the group (T,) of each case."""
+    return (np.eye(group.max() + 1, dtype=bool)[group].T.astype(int) @ present > 0).sum(axis=0)
+
+
+def labels(groups: Sequence[Hashable] | None, cases: int) -> np.ndarray:
+    """Return the number of each case's group; without groups, each is one of its own."""
+    if groups is None:
+        return np.arange(cases)
+    if len(groups) != cases:
+        raise HeatproofError(f"There are {cases} test cases and {len(groups)} groups: name the group of each case.")
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in groups])
+
+
+def default_repetitions(methods: int) -> int:
+    """Return the number of resamples: 1000 up to 500 methods, then fewer, and 200 from 2,500 methods."""
+    return int(np.clip(METHODS_TIMES_REPETITIONS // max(1, methods), FEWEST_REPETITIONS, REPETITIONS))
 
 
 def _check_connected(present: np.ndarray, names: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Ranks of methods within test cases, pairwise wins, and Bradley-Terry strengths."""
+"""Ranks of methods within test cases, ties, pairwise wins, and Bradley-Terry strengths."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from scipy.stats import rankdata
 
 # Pairs compared at a time; the arrays stay in the processor's cache.
 _PAIRS = 1_048_576
+# Scores that differ by less are tied, in every ranking: relative to the larger one, and absolute below 1. The mean of
+# ten thousand numbers, and κ, are rounded by no more than 1e4 × 2^-53.
+TOLERANCE = 1e-12
 
 
 def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
@@ -23,45 +26,61 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
     Returns
     -------
     numpy.ndarray
-        (..., M) float64; NaN where the score is NaN, which takes no rank from others.
+        (..., M) float64; NaN where the score is NaN, which takes no rank from others. Scores within `TOLERANCE` of
+        their neighbour share a rank.
     """
-    best_first = -scores if higher_is_better else scores
-    return rankdata(best_first, method="min", axis=-1, nan_policy="omit")
+    places = comparable(scores).astype(np.float64)
+    return rankdata(-places if higher_is_better else places, method="min", axis=-1, nan_policy="omit")
 
 
-def pairwise_wins(scores: np.ndarray) -> np.ndarray:
+def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Count the test cases in which one method ranks above another.
 
     Parameters
     ----------
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
+    weights
+        (T,), how much each test case counts; left out, 1.
 
     Returns
     -------
     numpy.ndarray
-        (M, M) float32: in row p and column q the number of test cases in which p has the larger score, a tie counted
-        as ½ for both. Cases in which p or q has no score do not count, and the diagonal is 0.
+        (M, M), float32 where every case counts 1, which is exact, else float64: in row p and column q the number of
+        test cases in which p has the larger score, a tie counted as ½ for both. Cases in which p or q has no score do
+        not count, and the diagonal is 0.
     """
     dense_ranks = comparable(scores)
     cases, methods = dense_ranks.shape
-    wins = np.empty((methods, methods), dtype=np.float32)
+    alike = weights is None or bool((weights == 1).all())
+    wins = np.empty((methods, methods), dtype=np.float32 if alike else np.float64)
+    kind = np.float64 if not alike else np.int8 if cases < 64 else np.int32
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
         # Twice the wins, so that a tie is a whole number; no comparison with NaN is true.
-        twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=np.int8 if cases < 64 else np.int32)
-        for row in dense_ranks:
-            twice += np.greater(row[rows, None], row).view(np.int8)
-            twice += np.greater_equal(row[rows, None], row).view(np.int8)
+        twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=kind)
+        for case, row in enumerate(dense_ranks):
+            for won in (np.greater(row[rows, None], row), np.greater_equal(row[rows, None], row)):
+                twice += won.view(np.int8) if alike or weights is None else weights[case] * won
         np.multiply(twice, 0.5, out=wins[rows], casting="same_kind")
     np.fill_diagonal(wins, 0)
     return wins
 
 
 def comparable(scores: np.ndarray) -> np.ndarray:
-    """Return dense ranks of each row in float32, ordered like the scores; NaN stays NaN."""
-    return rankdata(scores, method="dense", axis=-1, nan_policy="omit").astype(np.float32)
+    """Return dense ranks of each row in float32, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN."""
+    order = np.argsort(scores, axis=-1, kind="stable")
+    ordered = np.take_along_axis(scores, order, axis=-1)
+    below, above = ordered[..., :-1], ordered[..., 1:]
+    with np.errstate(invalid="ignore"):
+        # Where a score is infinite, the difference is so too, or none: it is compared as it is.
+        limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
+        apart = above - below > np.where(np.isfinite(limit), limit, 0)
+    places = np.ones(scores.shape, dtype=np.float32)
+    np.put_along_axis(places, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=np.float32), axis=-1)
+    places[np.isnan(scores)] = np.nan
+    return places
 
 
 # Pairs handled at a time.

@@ -14,6 +14,7 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.ranks import comparable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,8 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
     """
     from scipy.stats import rankdata
 
-    return rankdata(-scores if higher_is_better else scores, axis=1, nan_policy="propagate")
+    places = comparable(_matrix(scores)).astype(float)
+    return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
 
 def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
 from heatproof.ranking.kappa import kappa_of
-from heatproof.ranking.meta_rank import DECIMALS
-from heatproof.ranking.ranks import rank_methods
+from heatproof.ranking.meta_rank import labels, shares
+from heatproof.ranking.ranks import comparable, rank_methods
 
 
-def leave_one_out(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def leave_one_out(
+    scores: np.ndarray, groups: Sequence[Hashable] | None = None, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute κ without each test case in turn.
 
     Parameters
     ----------
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
+    groups, weights
+        As in `heatproof.ranking.meta_rank.meta_rank`; what is left of a network counts as much as it did.
 
     Returns
     -------
@@ -28,18 +32,30 @@ def leave_one_out(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         the test cases that are left. Where these split the methods into parts, every part keeps the mean κ that it
         has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
     """
-    whole, _ = kappa_of(scores)
-    kappa = np.stack([kappa_of(np.delete(scores, case, axis=0), around=whole)[0] for case in range(len(scores))])
-    return kappa, rank_methods(np.round(kappa, DECIMALS))
+    group = labels(groups, len(scores))
+    given = np.ones(len(scores)) if weights is None else weights
+    whole, _ = kappa_of(scores, weights=shares(group, given))
+    kappa = np.empty(scores.shape)
+    for case in range(len(scores)):
+        left, others = np.delete(scores, case, axis=0), np.delete(group, case)
+        share = shares(np.unique(others, return_inverse=True)[1], np.delete(given, case))
+        kappa[case], _ = kappa_of(left, whole, share)
+    return kappa, rank_methods(kappa)
 
 
-def stability(scores: np.ndarray, methods: Sequence[str], cases: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def stability(
+    scores: np.ndarray,
+    methods: Sequence[str],
+    cases: Sequence[str],
+    groups: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure how much the ranking depends on single test cases.
 
     Parameters
     ----------
-    scores
-        (T, M), as in `leave_one_out`.
+    scores, groups, weights
+        As in `leave_one_out`.
     methods, cases
         M and T names.
 
@@ -52,9 +68,9 @@ def stability(scores: np.ndarray, methods: Sequence[str], cases: Sequence[str]) 
         case, spearman of the ranking without it with the full one (-1 to 1, higher is steadier), largest_change, and
         method, the one that it moves. In the order of `cases`.
     """
-    whole, _ = kappa_of(scores)
-    rank = rank_methods(np.round(whole, DECIMALS))
-    kappa, ranks = leave_one_out(scores)
+    whole, _ = kappa_of(scores, weights=shares(labels(groups, len(scores)), weights))
+    rank = rank_methods(whole)
+    kappa, ranks = leave_one_out(scores, groups, weights)
     change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
     by_method = pd.DataFrame(
         {
@@ -90,7 +106,7 @@ def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd
     Parameters
     ----------
     ranked
-        As `heatproof.ranking.meta_rank.meta_rank_table` returns it.
+        As `heatproof.ranking.table.meta_rank_table` returns it.
     families
         Method to family, for instance that of its explainer; methods that are not in it are left out.
 
@@ -116,7 +132,7 @@ def _extreme(ranks: np.ndarray, missing: float) -> np.ndarray:
 
 def _spearman(first: np.ndarray, second: np.ndarray) -> float:
     both = ~np.isnan(first) & ~np.isnan(second)
-    a, b = np.round(first[both], DECIMALS), np.round(second[both], DECIMALS)
+    a, b = comparable(first[both]), comparable(second[both])
     if len(set(a)) < 2 or len(set(b)) < 2:
         return float("nan")
     return float(spearmanr(a, b).statistic)

@@ -1,4 +1,4 @@
-"""The figure: every method's score with its interval, one panel a model."""
+"""The figures: every method's score with its interval, one panel a model; and where the variance comes from."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
+from heatproof.ranking.variance import COMPONENTS
 from heatproof.report.drawing import broken, draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.results import CASE
 
@@ -189,3 +190,42 @@ def _axis_label(table: pd.DataFrame, level: float) -> str:
         f"score: rank correlation of patch sums and logit drops, mean over {images} with {level:.0%} interval; "
         f"higher is better\nmethods in their order on {first['dataset']} · {first['model']} ({first['weights']})"
     )
+
+
+@white
+def draw_variance(table: pd.DataFrame) -> Figure:
+    """Draw the shares of the variance components, a bar for each metric and weights.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.variance.variance_table` returns it.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Bars of the mean share over methods, the metrics with most of the network's share first; a sentence where no
+        metric has known components.
+    """
+    known = table[table["share"].notna()]
+    if known.empty:
+        figure = new_figure(7.5, 0.8)
+        figure.text(0.5, 0.5, "Components need two networks on one dataset.", ha="center", va="center", size=10)
+        return figure
+    shares = known.groupby(["metric", "weights", "component"], sort=False)["share"].mean().unstack().fillna(0)
+    shares = shares[[name for name in COMPONENTS if name in shares]]
+    shares = shares.div(shares.sum(axis=1), axis=0)
+    lead = shares.drop(columns=["image", "residual"], errors="ignore").sum(axis=1)
+    shares = shares.loc[lead.sort_values(ascending=False, kind="stable").index]
+    figure = new_figure(7.5, ROW * len(shares) + 1.1)
+    axes = figure.subplots()
+    left = pd.Series(0.0, shares.index)
+    for name, colour in zip(shares, sns.color_palette("colorblind"), strict=False):
+        axes.barh(range(len(shares)), shares[name], left=left, color=colour, height=0.75, label=name)
+        left += shares[name]
+    axes.set_yticks(range(len(shares)), [" · ".join(key) for key in shares.index], size=8)
+    axes.set(xlim=(0, 1), ylim=(len(shares) - 0.5, -0.5))
+    axes.set_xlabel("share of the variance of scores of images, mean over methods", size=8.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=shares.shape[1], frameon=False, fontsize=8.5)
+    return figure

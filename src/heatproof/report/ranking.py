@@ -18,9 +18,8 @@ from heatproof.errors import HeatproofError
 from heatproof.files import write_table
 from heatproof.publishing import escaped
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
-from heatproof.ranking.images import meta_rank_of_images
-from heatproof.ranking.meta_rank import COLUMNS, meta_rank_table
 from heatproof.ranking.stability import family_leaderboards, stability
+from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
 from heatproof.report.drawing import new_figure, plain
 from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
@@ -62,7 +61,8 @@ def rank(
         As in `heatproof.report.score_import.read_scores`.
     out
         Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
-        stability_methods.csv, stability_cases.csv, families.csv where families are known, and consistency.png.
+        stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
+        families.csv where families are known, and consistency.png.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
@@ -73,11 +73,7 @@ def rank(
     """
     scores = read_scores(paths, lower)
     found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
-    falling = sorted(set(scores.loc[~scores["higher_is_better"], "metric"]))
-    rest = "all others" if falling else "all metrics"
-    direction = f"Lower is better for {', '.join(falling)}; higher" if falling else "Higher"
-    heading = f"{direction} is better for {rest} (--lower names metrics of which lower is)."
-    sys.stdout.write(escaped(f"{heading}\n\n{told(found, level)}"))
+    sys.stdout.write(escaped(f"{directions_told(scores)}\n\n{told(found, level)}"))
     if out is None:
         return
     folder = Path(out)
@@ -90,32 +86,60 @@ def rank(
     sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
 
 
-def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None = None, level: float = 0.95) -> Ranking:
+def directions_told(scores: pd.DataFrame) -> str:
+    """Return which direction every metric of a table was read with."""
+    said = []
+    for better, word in ((False, "lower"), (True, "higher")):
+        names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
+        said += [f"{word} is better for {', '.join(names)}"] if names else []
+    sentence = "; ".join(said)
+    return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, name metrics of which lower is better by --lower."
+
+
+def rank_table(
+    scores: pd.DataFrame,
+    *,
+    images: pd.DataFrame | None = None,
+    seed: int = 0,
+    repetitions: int | None = None,
+    level: float = 0.95,
+) -> Ranking:
     """Rank methods, and ask how far the ranking can be believed.
 
     Parameters
     ----------
     scores
         As `heatproof.report.score_import.read_scores` returns it. With a column ``image`` the scores are those of
-        images, and the interval is over images and test cases.
+        images, and the interval is over images and networks. Metrics that others stand for are left out, as
+        `heatproof.ranking.table.counted` says.
+    images
+        The scores of images, where `scores` are their means.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
     Raises
     ------
     HeatproofError
-        As in `heatproof.ranking.meta_rank.meta_rank_table`.
+        As in `heatproof.ranking.table.meta_rank_table`.
     """
     families = families_of(scores)
+    every = dict.fromkeys(scores["metric"])
+    scores = counted(scores)
+    left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
     signed = scores["score"].where(scores["higher_is_better"], -scores["score"])
-    scores = scores.assign(score=signed, higher_is_better=True)
-    means = _over_images(scores) if "image" in scores else scores
-    ranked = meta_rank_table(means, seed=seed, repetitions=repetitions, level=level)
+    scores = scores.assign(score=signed)
+    if "image" in scores:
+        images, scores = scores, over_images(scores)
+    elif images is not None:
+        directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
+        images = images[images["metric"].isin(directions.index)]
+        images = images.assign(score=images["score"] * np.where(images["metric"].map(directions), 1, -1))
+    means = scores.assign(higher_is_better=True)
+    options: dict[str, Any] = {"seed": seed, "repetitions": repetitions, "level": level}
+    ranked = meta_rank_table(means, images=images, **options)
     wide = means.pivot(index=CASE, columns="method", values="score")
     wide = wide.loc[wide.notna().any(axis=1), wide.notna().any()]
-    if "image" in scores:
-        ranked = _with_images(scores, wide, ranked, seed, repetitions or 1000, level)
     cases = wide.index.to_frame(index=False)
     split = cases["metric"].map(split_order)
     factors = cases.assign(metric=split.str[0], order=split.str[1])
@@ -124,16 +148,20 @@ def rank_table(scores: pd.DataFrame, *, seed: int = 0, repetitions: int | None =
     first, second = np.triu_indices(len(names), 1)
     one, other = (np.array(names, dtype=object)[places] for places in (first, second))
     pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
-    by_method, by_case = stability(values, wide.columns.tolist(), names)
+    groups, weights = design(cases, means)
+    by_method, by_case = stability(values, wide.columns.tolist(), names, groups, weights)
     tables = {
         "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
-        "consistency_groups": group_means(agree, factors, seed=seed, level=level),
+        "consistency_groups": group_means(agree, factors, groups=groups, seed=seed, level=level),
         "stability_methods": by_method,
         "stability_cases": by_case,
         "families": family_leaderboards(ranked, families),
+        "properties": properties_table(means, **options),
     }
-    several = f" and {scores['image'].nunique()} images" if "image" in scores else ""
-    return Ranking(ranked, names, agree, tables, f"over test cases{several}")
+    several = f" and {images['image'].nunique()} images" if images is not None else ""
+    networks = f"{len(set(groups))} network{'' if len(set(groups)) == 1 else 's'}"
+    alone = f"; left out, because others stand for them: {left_out}" if left_out else ""
+    return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}")
 
 
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
@@ -194,7 +222,8 @@ def told(found: Ranking, level: float) -> str:
     methods = int((found.meta_rank["n_cases"] > 0).sum())
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
     ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
-    columns = ["rank", "method", "kappa", "interval", "n_cases", "bradley_terry"]
+    ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
+    columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
     parts.append(_printed(f"Meta-Rank, κ with {level:.0%} interval {found.note}; higher is better", ranked[columns]))
     families, groups = found.tables["families"], found.tables["consistency_groups"]
     if len(families):
@@ -216,35 +245,6 @@ def told(found: Ranking, level: float) -> str:
         few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
         parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
     return "\n\n".join(parts) + "\n"
-
-
-def _over_images(scores: pd.DataFrame) -> pd.DataFrame:
-    rows = [*CASE, "method"]
-    twice = scores.duplicated([*rows, "image"])
-    if twice.any():
-        one = scores[twice].iloc[0]
-        raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
-    # A mean over no image is a gap.
-    return scores.groupby([*rows, "higher_is_better"], sort=False)["score"].mean().reset_index()
-
-
-def _with_images(
-    scores: pd.DataFrame, wide: pd.DataFrame, ranked: pd.DataFrame, seed: int, repetitions: int, level: float
-) -> pd.DataFrame:
-    """Replace the interval by that over images and test cases."""
-    images = {name: sorted(part.unique()) for name, part in scores.groupby("dataset")["image"]}
-    tables = scores.pivot(index=[*CASE, "image"], columns="method", values="score").reindex(columns=wide.columns)
-    arrays = [tables.loc[case].reindex(images[case[0]]).T.to_numpy(dtype=float) for case in wide.index]
-    result = meta_rank_of_images(
-        arrays,
-        images_of=[case[0] for case in wide.index],
-        methods=wide.columns.tolist(),
-        seed=seed,
-        repetitions=repetitions,
-        level=level,
-    )
-    values = pd.DataFrame({"ci_low": result.ci_low, "ci_high": result.ci_high}, index=wide.columns)
-    return ranked.drop(columns=["ci_low", "ci_high"]).join(values, on="method")[list(COLUMNS)]
 
 
 def _interval(table: pd.DataFrame, low: str, high: str) -> list[str]:

@@ -17,10 +17,13 @@ from heatproof.plan import paths
 from heatproof.ranking.per_image import cases_of, read_scores
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
+from heatproof.ranking.table import property_of, stand_ins
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
+from heatproof.ranking.variance import variance_table
 from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish
+from heatproof.report.tables import mean_scores
 
 # What is drawn: the columns, and what the axis says.
 PANELS = (
@@ -38,21 +41,27 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
 
     Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;
-    ``consistency`` Spearman's ρ and Kendall's τ of every two test cases; ``consistency_groups`` their means where one
-    of dataset, model, weights, metric or order differs; ``stability_methods`` and ``stability_cases`` ranks with one
-    test case left out; ``families`` the best of each family; ``reliability`` Krippendorff's α of the images' rankings
-    in each test case, higher is more consistent; ``significance`` Wilcoxon's test of every two methods over images,
-    Holm's correction, with effect sizes, for the metrics that the spec has as ``tested``: the tests of all take
-    minutes; ``truth`` as `heatproof.ranking.truth.truth_table` returns it. Tests are at 1 - level.
+    ``properties`` the same within each property that metrics measure; ``consistency`` Spearman's ρ and Kendall's τ of
+    every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
+    differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
+    each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+    ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
+    metrics that the spec has as ``tested``: the tests of all take minutes; ``truth`` as
+    `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
+    Tests are at 1 - level. Rankings leave out metrics that others stand for, and methods that are defined on too few
+    images.
     """
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     seed, level = spec["seed"], spec["level"]
-    means = scores.groupby([*CASE, "method", "higher_is_better"], sort=False)["score"].mean().reset_index()
-    found = rank_table(means, seed=seed, level=level)
+    means = mean_scores(scores, spec["directions"], spec["least_coverage"])
+    means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
+    stands = stand_ins(means, spec["kinds"])
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
+    found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(spec["tested"]) & (known > 0.5)]
+    compared = scores[scores["metric"].isin(spec["tested"]) & (known >= max(spec["least_coverage"], 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
     bootstrap = {"seed": seed, "repetitions": spec["bootstrap"], "level": level}
@@ -63,6 +72,7 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         "reliability": reliability_table(scores[scores["score"].notna()]),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
+        "variance": variance_table(scores),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,13 @@ NAMES = {
     "higher_is_better": ("higher_is_better",),
     "family": ("family",),
     "image": ("image", "image_id"),
+    "kind": ("kind",),
+    "property": ("property",),
+    "counted_as": ("counted_as",),
+    "gap": ("gap",),
 }
+# Numbers of our tables, and of others', that are no scores.
+COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
 
@@ -48,7 +55,9 @@ def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.Da
     Returns
     -------
     pandas.DataFrame
-        dataset, model, weights, metric, method, score, higher_is_better, and family and image where a table has them.
+        dataset, model, weights, metric, method, score, higher_is_better, and where a table has them family, image, kind
+        (of which a model is one training), property (that a metric measures), counted_as (the metric that
+        stands for one) and gap (why there is no rank).
 
     Raises
     ------
@@ -76,7 +85,7 @@ def _read(path: Path) -> pd.DataFrame:
     rest = [column for column in raw.columns if column not in named]
     long = raw.rename(columns=named)
     if "score" not in long:
-        long = _melt(path, long, rest, [column for column in rest if _numeric(raw[column])])
+        long = _melt(path, long, rest, [one for one in rest if not COUNTS.fullmatch(one) and _numeric(raw[one])])
     if "method" not in long:
         raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
     result = pd.DataFrame({"method": long["method"].str.strip()})
@@ -86,7 +95,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
     result["score"] = _scores(path, long["score"], result["method"])
     result["higher_is_better"] = _directions(path, long, result["metric"])
-    for name in ("family", "image"):
+    for name in ("family", "image", "kind", "property", "counted_as", "gap"):
         if name in long:
             result[name] = long[name].str.strip()
     return result

@@ -10,29 +10,34 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import require_manifest
-from heatproof.metrics.bootstrap import summarise
+from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
-from heatproof.ranking.meta_rank import meta_rank_table
+from heatproof.ranking.best import best_set
 from heatproof.ranking.per_image import read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
+from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
 from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.store import read
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
+SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
 def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    table = score_table(scores, read_gaps(spec["scores"]), spec["seed"], spec["bootstrap"], spec["level"])
-    ranked = table[table["metric"].isin(spec["ranked"])]
-    ranked = ranked.assign(higher_is_better=[higher_is_better(metric) for metric in ranked["metric"]])
+    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    table = score_table(scores, read_gaps(spec["scores"]), **drawn, least_coverage=spec["least_coverage"])
+    # The same deletion with another output is no test case of its own.
+    others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
+    table.insert(len(SCORE_COLUMNS), "counted_as", [others.get(name, "") for name in table["metric"]])
+    ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
     made = {
         paths.IDSDS_TABLE: table,
-        paths.META_RANK: meta_rank_table(ranked, seed=spec["seed"], repetitions=spec["bootstrap"], level=spec["level"]),
+        paths.META_RANK: meta_rank_table(ranked, images=scores, **drawn),
         paths.ACCURACY: accuracy_table(spec["drops"], spec["images"]),
         paths.APPLICABILITY: applicability_table(spec["scores"]),
     }
@@ -42,15 +47,42 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write scores.csv: every metric of the config.
 
-    It has the columns of idsds_table.csv, ``higher_is_better``, and ``above_reference`` (see `above_reference`).
+    It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
+    ``property`` that the metric measures; ``counted_as`` names the metric that stands for one in rankings, "" where it
+    is a test case of its own.
     """
     _, files, scores = read_scores(spec)
     directions = spec["directions"]
-    table = score_table(scores, read_gaps(files), spec["seed"], spec["bootstrap"], spec["level"], directions)
-    place = list(table.columns).index("rank") + 1
-    table.insert(place, "higher_is_better", table["metric"].map(directions))
-    table.insert(place + 1, "above_reference", above_reference(table, spec["references"], directions))
+    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    table = score_table(scores, read_gaps(files), **drawn, directions=directions, least_coverage=spec["least_coverage"])
+    stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
+    added = {
+        "higher_is_better": table["metric"].map(directions),
+        "above_reference": above_reference(table, spec["references"], directions),
+        "property": table["metric"].map({name: property_of(name, spec["kinds"]) for name in directions}),
+        "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
+    }
+    for place, (name, values) in enumerate(added.items()):
+        table.insert(len(SCORE_COLUMNS) + place, name, values)
     publish(spec, {paths.SCORES_TABLE: table}, files)
+
+
+def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:
+    """Return the mean score of each method in each test case, NaN where it is defined on too few images to be ranked.
+
+    Parameters
+    ----------
+    scores
+        As `score_table` takes them.
+    directions
+        Metric to whether higher is better.
+    least_coverage
+        Share of the images on which a method has to be defined.
+    """
+    grouped = scores.groupby([*CASE, "method"], sort=False)["score"].agg(["mean", "count", "size"]).reset_index()
+    enough = grouped["count"] >= least_share(grouped["size"].to_numpy(), least_coverage)
+    means = grouped.assign(score=grouped["mean"].where(enough), higher_is_better=grouped["metric"].map(directions))
+    return means.drop(columns=["mean", "count", "size"])
 
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
@@ -81,6 +113,7 @@ def score_table(
     repetitions: int = 1000,
     level: float = 0.95,
     directions: Mapping[str, bool] | None = None,
+    least_coverage: float = 0.0,
 ) -> pd.DataFrame:
     """Summarise scores of images to one row a method and test case, sorted for reading.
 
@@ -94,27 +127,40 @@ def score_table(
         Of the bootstrap over images; the same images are drawn for all methods of a test case.
     directions
         Metric to whether higher is better; left out, as the table of metrics says.
+    least_coverage
+        Share of the images on which a method has to be defined to be ranked.
 
     Returns
     -------
     pandas.DataFrame
         `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
-        defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. Where something does
-        not apply there is a row without a score, and a column ``gap`` with the reason; no gaps, no column.
+        defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. ``in_best_set`` is
+        true where the method cannot be told from the best on these images: see `heatproof.ranking.best.best_set`.
+        Where something does not apply there is a row without a score, and a column ``gap`` with the reason; a method
+        defined on too few images has its score, no rank, and the reason there; no gaps, no column.
     """
     higher = higher_is_better if directions is None else directions.__getitem__
     parts = []
     for case, rows in scores.groupby(CASE, sort=False):
         wide = rows.pivot(index="method", columns="image", values="score")
         summary = summarise(wide.to_numpy(dtype=np.float64), seed, repetitions=repetitions, level=level)
-        ranks = rank_methods(summary["mean"], higher(str(case[-1])))
-        part = pd.DataFrame({**summary, "rank": ranks}, wide.index).rename(columns={"mean": "score"}).reset_index()
+        values = wide.to_numpy(dtype=np.float64) * (1 if higher(str(case[-1])) else -1)
+        least = least_share(wide.shape[1], least_coverage)
+        enough = summary["n_images"] >= least
+        values[~enough] = np.nan
+        summary["rank"] = rank_methods(np.where(enough, summary["mean"], np.nan), higher(str(case[-1])))
+        summary["in_best_set"] = best_set(values, seed=seed, repetitions=repetitions, level=level)
+        part = pd.DataFrame(summary, wide.index).rename(columns={"mean": "score"}).reset_index()
+        few = ~enough & (summary["n_images"] > 0)
+        if few.any():
+            reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
+            part["gap"] = [reason if one else None for reason, one in zip(reasons, few, strict=True)]
         parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
     # Of cases that have scores; those of gaps alone come last.
     count = len(parts)
     if len(gaps):
-        parts.append(gaps.assign(n_images=0, n_undefined=0))
-    columns = [*SCORE_COLUMNS, "gap"] if len(gaps) else SCORE_COLUMNS
+        parts.append(gaps.assign(n_images=0, n_undefined=0, in_best_set=False))
+    columns = [*SCORE_COLUMNS, "gap"] if any("gap" in part for part in parts) else SCORE_COLUMNS
     table = pd.concat(parts, ignore_index=True).reindex(columns=columns).astype({"rank": "Int64"})
     place = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
     return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]

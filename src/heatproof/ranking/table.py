@@ -1,0 +1,311 @@
+"""Meta-Rank of a table of scores: networks as independent cases, properties within them, and no metric twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS
+from heatproof.metrics.single_deletion import base_name
+from heatproof.ranking.best import best_of_resamples
+from heatproof.ranking.images import meta_rank_of_images
+from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
+from heatproof.ranking.ranks import comparable
+
+log = logging.getLogger(__name__)
+
+CASE = ["dataset", "model", "weights", "metric"]
+ESTIMATES = ("kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry")
+COLUMNS = ("method", *ESTIMATES, "in_best_set", "note")
+# Methods with different ranks above which equal rankings of two metrics are no chance.
+TELLING = 5
+# ρ of two rankings that are equal but for float rounding.
+EQUAL = 0.999
+
+
+def meta_rank_table(
+    scores: pd.DataFrame,
+    *,
+    images: pd.DataFrame | None = None,
+    seed: int = 0,
+    repetitions: int | None = None,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Rank the methods of a table of scores over all of its test cases.
+
+    A network, that is a dataset and a model, is the independent case. Where models have a ``kind``, those of one kind
+    are trainings with other seeds, and the kind is the case: in it, seeds count equally. In a network properties do
+    (see `property_of`), and in a property its test cases: κ is that of all properties together, however many metrics
+    measure one.
+
+    Parameters
+    ----------
+    scores
+        One row for each method in each test case, with columns ``dataset``, ``model``, ``weights``, ``metric``,
+        ``method``, ``score`` and ``higher_is_better``; the first four make the test case. A missing row and a NaN
+        score are both a gap. ``kind`` of the model and ``property`` of the metric are read where they are there.
+    images
+        The scores of images behind them, in the same direction, with a column ``image``: the interval is then over
+        images within networks. What is a gap in `scores` is one here.
+    seed, repetitions, level
+        As in `heatproof.ranking.meta_rank.meta_rank`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing. ``n_networks``
+        are the independent cases. ``in_best_set`` is true where the method cannot be told from the best, over the same
+        networks (see `heatproof.ranking.best.best_set`); ``note`` says why there is no interval.
+
+    Raises
+    ------
+    HeatproofError
+        As in `meta_rank`; or if a column is missing, a method has two scores in one test case, or a test case has both
+        directions.
+    """
+    rows = _checked(scores)
+    # Pivoting sorts cases and methods, so that the interval does not depend on the order of the rows.
+    cases = rows.pivot(index=CASE, columns="method", values="score")
+    # A case of gaps alone says nothing, and has no images.
+    cases = cases[cases.notna().any(axis=1)]
+    names = cases.columns.tolist()
+    groups, weights = design(cases.index.to_frame(index=False), rows)
+    options: dict[str, Any] = {"methods": names, "groups": groups, "weights": weights, "seed": seed, "level": level}
+    if images is not None and len(cases):
+        signs = scores.astype(dict.fromkeys(CASE, str)).drop_duplicates(CASE).set_index(CASE)["higher_is_better"]
+        arrays, images_of = _of_images(images, cases, signs)
+        result = meta_rank_of_images(arrays, images_of=images_of, repetitions=repetitions or 1000, **options)
+    else:
+        result = meta_rank(cases.to_numpy(), repetitions=repetitions, **options)
+    if result.disconnected:
+        log.warning(
+            "In %d of %d resamples of the networks, some methods were not comparable: the intervals of κ leave the "
+            "spread between such parts out.",
+            result.disconnected,
+            result.repetitions,
+        )
+    table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in ESTIMATES})
+    table["in_best_set"] = best_of_resamples(
+        result.kappa,
+        result.resampled,
+        result.n_networks,
+        floor=result.floor,
+        least=LEAST_NETWORKS,
+        seed=seed,
+        level=level,
+    )
+    table["note"] = _notes(result)
+    table["rank"] = table["rank"].astype("Int64")
+    return table.sort_values(["rank", "method"], ignore_index=True)
+
+
+def property_of(metric: str, kinds: Mapping[str, str] | None = None) -> str:
+    """Return what a metric measures, as the table of metrics says; itself where it says nothing.
+
+    Parameters
+    ----------
+    metric
+        Its name in tables.
+    kinds
+        Name to the metric of the table of metrics that it is, where a config has named it otherwise.
+    """
+    entry = METRICS.get(base_name((kinds or {}).get(metric, metric)))
+    return (entry.measures if entry else "") or base_name(metric)
+
+
+def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
+    """Rank the methods within each property that the metrics of a table measure.
+
+    Parameters
+    ----------
+    scores, options
+        As `meta_rank_table` takes them, without ``images``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``property``, ``metrics`` that measure it, and `COLUMNS`. A property in which no test case compares all methods
+        with each other is left out.
+    """
+    names = {name: property_of(name) for name in scores["metric"].unique()}
+    of = scores["property"] if "property" in scores else scores["metric"].map(names)
+    tables = []
+    for name, rows in scores.groupby(of.where(of != "", scores["metric"]), sort=False):
+        try:
+            table = meta_rank_table(rows, **options)
+        except HeatproofError as error:
+            log.info("There is no ranking of %s: %s", name, error)
+            continue
+        table.insert(0, "property", name)
+        table.insert(1, "metrics", ", ".join(sorted(rows["metric"].unique())))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["property", "metrics", *COLUMNS])
+
+
+def stand_ins(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return which metrics are no test cases of their own, and the metrics that stand for them.
+
+    Such are a metric that is computed from others that are there (``derived_from`` in the table of metrics), one that
+    is declared to be another one and ranks like it, and one whose rankings are those of an earlier one on every
+    network that has both: a single score under two names.
+
+    Parameters
+    ----------
+    scores
+        Mean scores, as `meta_rank_table` takes them.
+    kinds
+        As in `property_of`.
+    """
+    wide = _checked(over_images(scores)).pivot(index=CASE, columns="method", values="score")
+    places = pd.DataFrame(comparable(wide.to_numpy(dtype=float)), wide.index, wide.columns)
+    metrics = list(dict.fromkeys(scores["metric"]))
+    by_metric = {name: places[places.index.get_level_values("metric") == name].droplevel("metric") for name in metrics}
+    by_kind: dict[str, list[str]] = {}
+    for name in metrics:
+        by_kind.setdefault((kinds or {}).get(name, name), []).append(name)
+    found: dict[str, str] = {}
+    for kind, names in by_kind.items():
+        declared = METRICS[kind].derived_from if kind in METRICS else ()
+        if not declared or any(part not in by_kind for part in declared):
+            continue
+        parts = [by_kind[part] for part in declared]
+        for name in names:
+            if len(parts) > 1:
+                found[name] = " and ".join(part[0] for part in parts)
+                continue
+            same = [other for other in parts[0] if _alike(by_metric[name], by_metric[other]) > EQUAL]
+            if same:
+                found[name] = same[0]
+    for number, name in enumerate(metrics):
+        for other in (one for one in metrics[:number] if one not in found and name not in found):
+            shared = by_metric[name].index.intersection(by_metric[other].index)
+            one, two = (by_metric[which].loc[shared].to_numpy(dtype=float) for which in (name, other))
+            telling = len(one) > 0 and all(len(set(row[~np.isnan(row)])) >= TELLING for row in one)
+            if telling and np.array_equal(one, two, equal_nan=True):
+                found[name] = other
+    return found
+
+
+def counted(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return the rows that count in a ranking: without metrics that others stand for, and without gaps.
+
+    Parameters
+    ----------
+    scores
+        As `meta_rank_table` takes them, or of images. Where there are columns ``counted_as`` and ``gap``, they decide;
+        otherwise `stand_ins`.
+    kinds
+        As in `property_of`.
+    """
+    rows = scores
+    if "gap" in rows:
+        rows = rows.assign(score=rows["score"].mask(rows["gap"].fillna("") != ""))
+    if "counted_as" in rows:
+        return rows[rows["counted_as"].fillna("") == ""]
+    return rows[~rows["metric"].isin(list(stand_ins(rows, kinds)))]
+
+
+def design(cases: pd.DataFrame, rows: pd.DataFrame) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """Return the independent case of each test case, and its share in it.
+
+    Parameters
+    ----------
+    cases
+        dataset, model, weights and metric of each test case.
+    rows
+        May have columns ``kind`` and ``property``; see `meta_rank_table`.
+    """
+    levels = cases.assign(kind=cases["model"], property=[property_of(name) for name in cases["metric"]])
+    for column, key in (("kind", "model"), ("property", "metric")):
+        if column in rows:
+            said = rows.drop_duplicates(key).set_index(key)[column].fillna("").astype(str)
+            levels[column] = levels[key].map(said).where(lambda value: value != "", levels[column])
+    path = ["dataset", "kind"]
+    weights = np.ones(len(levels))
+    for level in ("model", "property"):
+        weights /= levels.groupby(path)[level].transform("nunique").to_numpy()
+        path = [*path, level]
+    weights /= levels.groupby(path)["metric"].transform("size").to_numpy()
+    return list(zip(levels["dataset"], levels["kind"], strict=True)), weights
+
+
+def over_images(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return mean scores over images of a table that has a column ``image``; any other table as it is.
+
+    Raises
+    ------
+    HeatproofError
+        If a method has two scores of one image in one test case.
+    """
+    if "image" not in rows:
+        return rows
+    keys = [*CASE, "method"]
+    twice = rows.duplicated([*keys, "image"])
+    if twice.any():
+        one = rows[twice].iloc[0]
+        raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
+    # A mean over no image is a gap.
+    return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
+
+
+def _of_images(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tuple[list[np.ndarray], list[str]]:
+    """Return scores (M, N) of each test case, over the images of its dataset, higher better, and the dataset."""
+    rows = rows.astype(dict.fromkeys([*CASE, "method"], str))
+    images = {name: sorted(part.unique()) for name, part in rows.groupby("dataset")["image"]}
+    by_case = dict(list(rows.groupby(CASE, sort=False)))
+    arrays = []
+    names = cases.index.tolist()
+    for case, means in zip(names, cases.to_numpy(dtype=float), strict=True):
+        wide = by_case[case].pivot(index="method", columns="image", values="score")
+        wide = wide.reindex(index=cases.columns, columns=images[case[0]])
+        values = wide.to_numpy(dtype=float) * (1.0 if signs.at[case] else -1.0)
+        values[np.isnan(means)] = np.nan
+        arrays.append(values)
+    return arrays, [case[0] for case in names]
+
+
+def _checked(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with higher as better."""
+    needed = [*CASE, "method", "score", "higher_is_better"]
+    missing = [column for column in needed if column not in scores.columns]
+    if missing:
+        raise HeatproofError(f"The table of scores has no column {missing[0]!r}: it needs {', '.join(needed)}.")
+    rows = scores.astype(dict.fromkeys([*CASE, "method"], str))
+    twice = rows.duplicated([*CASE, "method"])
+    if twice.any():
+        raise HeatproofError(f"{_describe(rows[twice].iloc[0])} has more than one score: give one mean score for each.")
+    if not rows["higher_is_better"].isin([True, False]).all():
+        raise HeatproofError(
+            "The column 'higher_is_better' of the table of scores has to be true or false in every row."
+        )
+    both = rows.groupby(CASE)["higher_is_better"].transform("nunique") > 1
+    if both.any():
+        raise HeatproofError(f"{_describe(rows[both].iloc[0])} and others disagree on whether higher is better.")
+    upwards = rows["higher_is_better"].astype(bool)
+    rows["score"] = rows["score"].astype(float).where(upwards, -rows["score"].astype(float))
+    return rows.assign(higher_is_better=True)
+
+
+def _notes(result: MetaRank) -> Sequence[str]:
+    few = [f"{n} network{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}" for n in result.n_networks]
+    none = np.isnan(result.ci_low) & ~np.isnan(result.kappa)
+    return [
+        "" if not missing else said if n < LEAST_NETWORKS else "nothing to compare with"
+        for missing, said, n in zip(none, few, result.n_networks, strict=True)
+    ]
+
+
+def _alike(one: pd.DataFrame, other: pd.DataFrame) -> float:
+    """Return the smallest Spearman correlation of two metrics' rankings over the networks that have both."""
+    shared = one.index.intersection(other.index)
+    found = one.loc[shared].corrwith(other.loc[shared], axis=1, method="spearman")
+    return float(found.min()) if len(found) else float("nan")
+
+
+def _describe(row: pd.Series) -> str:
+    return f"The method {row['method']!r} in the test case {', '.join(filter(None, row[CASE]))}"

@@ -1,0 +1,125 @@
+"""Variance components of scores: image, training seed, network, dataset, and what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPONENTS = ("dataset", "network", "seed", "image", "residual")
+COLUMNS = ("metric", "weights", "method", "component", "variance", "share", "n", "note")
+ONE_NETWORK = "one network on every dataset: the image and the residual are not told apart"
+MISSING = {
+    "dataset": "one dataset",
+    "network": "one kind of network on every dataset",
+    "seed": "no model is trained with several seeds",
+    "image": ONE_NETWORK,
+    "residual": ONE_NETWORK,
+}
+
+
+def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Split the variance of the scores of images by where it comes from.
+
+    The score of a method is the sum of a mean and of random effects of the dataset, the network in it, the training
+    seed in the network, the image of the dataset (the same for all its networks), and a residual of the network
+    on the image. Components are those of the analysis of variance: mean squares are equated with their expectations
+    (Searle, Casella and McCulloch, Variance Components, 1992, chapters 3 and 4), sums of squares pooled over
+    datasets; a negative estimate is 0.
+
+    Parameters
+    ----------
+    scores
+        dataset, model, weights, metric, method, image, score; ``kind`` where several models are one network, trained
+        with other seeds.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, five rows for every metric, weights and method: ``variance`` of the component in squared units of
+        the score; ``share`` of the sum of those known, in [0, 1]; ``n``, how many datasets, networks, seeds, images, or
+        scores (residual) are behind it; ``note``, why a component is missing. Images are those on which the method has
+        a score on all networks of the dataset.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    kinds = scores["kind"] if "kind" in scores else scores["model"]
+    table = scores.assign(kind=kinds)
+    for (metric, weights, method), part in table.groupby(["metric", "weights", "method"], sort=False):
+        datasets = []
+        for _, of in part.groupby("dataset", sort=False):
+            wide = of.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
+            if wide.shape[1] > 1:
+                datasets.append((wide.to_numpy(dtype=float), wide.index.get_level_values("kind").to_numpy()))
+        found, counts = components(datasets)
+        total = sum(value for value in found.values() if not np.isnan(value))
+        for name in COMPONENTS:
+            known = not np.isnan(found[name])
+            where = {"metric": metric, "weights": weights, "method": method, "component": name}
+            note = "" if known else MISSING[name] if datasets else "defined on fewer than two common images"
+            share = found[name] / total if known and total > 0 else np.nan
+            rows.append({**where, "variance": found[name], "share": share, "n": counts[name], "note": note})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str, float], dict[str, int]]:
+    """Return the variance components of one method, and how many levels are behind each.
+
+    Parameters
+    ----------
+    datasets
+        For each dataset scores (models, images) without NaN, and the kind of each model.
+
+    Returns
+    -------
+    variance, n : dict
+        By `COMPONENTS`; NaN where the design cannot tell.
+    """
+    variance, n = dict.fromkeys(COMPONENTS, float("nan")), dict.fromkeys(COMPONENTS, 0)
+    if not datasets:
+        return variance, n
+    residual, image = np.zeros(2), []
+    seed, network, means, images_of = np.zeros(2), [], [], []
+    for values, kinds in datasets:
+        models, images = values.shape
+        of_model, of_image, mean = values.mean(axis=1), values.mean(axis=0), values.mean()
+        left = values - of_model[:, None] - of_image + mean
+        residual += (left**2).sum(), (models - 1) * (images - 1)
+        image.append((models * ((of_image - mean) ** 2).sum(), images - 1, models))
+        labels, group = np.unique(kinds, return_inverse=True)
+        size = np.bincount(group)
+        of_kind = np.bincount(group, of_model) / size
+        seed += ((of_model - of_kind[group]) ** 2).sum(), models - len(labels)
+        network.append((((of_kind - of_kind.mean()) ** 2).sum(), len(labels) - 1, (1 / size).mean()))
+        means.append(of_kind.mean())
+        images_of.append(images)
+        n = {
+            key: n[key] + count
+            for key, count in zip(COMPONENTS, (1, len(labels), models, images, values.size), strict=True)
+        }
+    error = residual[0] / residual[1] if residual[1] else float("nan")
+    # Variance of a mean over the images of a network that is the network's own.
+    noise = error * float(np.mean([1 / images for images in images_of])) if residual[1] else 0.0
+    if residual[1]:
+        variance["residual"] = error
+        squares, freedom, networks = (np.array(column) for column in zip(*image, strict=True))
+        variance["image"] = max(0.0, (squares.sum() / freedom.sum() - error) / np.average(networks, weights=freedom))
+    own = noise
+    if seed[1]:
+        variance["seed"] = max(0.0, seed[0] / seed[1] - noise)
+        own = variance["seed"] + noise
+    squares, freedom, inverse = (np.array(column) for column in zip(*network, strict=True))
+    if freedom.sum():
+        within = own * np.average(inverse, weights=freedom)
+        variance["network"] = max(0.0, squares.sum() / freedom.sum() - within)
+    if len(datasets) > 1:
+        # Of a dataset's mean: its networks, and its images.
+        spread = np.nan_to_num(variance["network"]) + own * inverse.mean()
+        per = float(np.mean([1 / (degree + 1) for degree in freedom]))
+        shared = np.nan_to_num(variance["image"]) * float(np.mean([1 / images for images in images_of]))
+        variance["dataset"] = max(0.0, float(np.var(means, ddof=1)) - spread * per - shared)
+    return variance, n
