@@ -27,6 +27,7 @@ from heatproof.registry import nearest
 
 # Seconds between two lines of progress.
 EVERY = 10
+VERDICTS = 6
 SHOWN = 3
 SILENT = {
     LogEvent.WORKFLOW_STARTED,
@@ -190,10 +191,22 @@ def sentence_of(logs: list[str]) -> str:
 
 
 def say_what_came_out() -> None:
-    """Print where the tables are, and the first lines of the ranking."""
+    """Print where the tables are, what they come to in words, and the first lines of the ranking."""
     tables = [path for path in (*paths.TABLES.values(), paths.SCORES_TABLE, paths.CLAIMS) if Path(path).exists()]
     if tables:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
+    if Path(paths.VERDICT).exists():
+        with open(paths.VERDICT, encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        # In-domain scores first: the others are of networks that have seen no deleted patch.
+        rows.sort(key=lambda row: not row["metric"].startswith("idsds"))
+        for row in rows[:VERDICTS]:
+            told = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
+            print(escaped(told), file=sys.stderr)
+        if len(rows) > VERDICTS:
+            print(f"{len(rows) - VERDICTS} more verdicts: {paths.VERDICT}", file=sys.stderr)
+    if Path(paths.BASELINES["summary"]).exists():
+        print(escaped(Path(paths.BASELINES["summary"]).read_text(encoding="utf-8").strip()), file=sys.stderr)
     if Path(paths.TABLES["meta_rank"]).exists():
         with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
             for row in islice(csv.DictReader(file), SHOWN):

@@ -188,6 +188,7 @@ def why_it_failed(folder: str) -> str | None:
 
 # What a file of the report is, by the name of its caption.
 SHOWN = {
+    "verdict": ("Scores", "what was found, in words"),
     "idsds_table": ("Scores", "every method on every model"),
     "figure": ("Scores", "figure of one table"),
     "scores": ("Scores", "every metric, every method, every model"),
@@ -204,7 +205,7 @@ SHOWN = {
     "maps": ("Maps", "the first images under every method"),
     "index": ("Report", "everything in one page that opens from disk"),
 }
-KINDS = {".csv": "table", ".html": "page", ".png": "figure", ".svg": "figure"}
+KINDS = {".csv": "table", ".txt": "text", ".html": "page", ".png": "figure", ".svg": "figure"}
 
 
 def shown_in(report: Callable[..., Any], name: str, *files: str) -> list[Any]:

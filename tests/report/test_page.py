@@ -52,6 +52,10 @@ raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,holds,difference of scores,0
 ranks_agree,001,3,Ranks agree.,cannot be tested here,Spearman,,,,above 0.5,,{QUOTED}
 smooth_is_worse,000,4.2,SmoothGrad is worse.,does not hold,difference of scores,0.1,-0.1,0.2,below 0,one model,
 """
+VERDICT_TEXT = """dataset,model,weights,metric,verdict,sentence,best,n_best,n_above_references,n_methods,n_images,\
+images_needed
+tiny,net,finetuned,idsds,found,<b>smooth</b> is the best of 2 methods; 1 are above all reference maps.,smooth,1,1,2,4,3
+"""
 ACCURACY_TABLE = """dataset,model,weights,grid,baseline,in_domain,\
 top1_clean,top1_worst_patch,top5_clean,top5_worst_patch,n_images
 tiny,net,finetuned,4,zeros,True,0.9844,0.5,1,0.75,256
@@ -100,6 +104,7 @@ def spec(results):
     texts = {
         "idsds_table": SCORES_TEXT,
         "meta_rank": RANK_TEXT,
+        "verdict": VERDICT_TEXT,
         "accuracy": ACCURACY_TABLE,
         "applicability": APPLICABILITY_TEXT,
         "claims": CLAIMS_TEXT,
@@ -221,7 +226,7 @@ def test_every_manifest_is_in_the_provenance(spec):
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
     # Of each of the five tables, and of the scores.
-    assert {"libraries": {"numpy": "2.1"}, "count": 6} in made["versions"]
+    assert {"libraries": {"numpy": "2.1"}, "count": 7} in made["versions"]
 
 
 def test_claims_curves_and_maps_only_where_they_are_named(spec):

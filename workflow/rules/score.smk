@@ -21,6 +21,7 @@ use rule score as tables with:
     input:
         reads("tables"),
     output:
+        shown("verdict", paths.VERDICT),
         shown("idsds_table", paths.IDSDS_TABLE),
         shown("meta_rank", paths.META_RANK),
         shown("accuracy", paths.ACCURACY),

@@ -43,13 +43,16 @@ SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
 SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 # By the names that their jobs know them by.
-TABLES = {name: f"{RESULTS}/{name}.csv" for name in ("idsds_table", "meta_rank", "accuracy", "applicability")}
+TABLES = {
+    name: f"{RESULTS}/{name}.csv" for name in ("verdict", "idsds_table", "meta_rank", "accuracy", "applicability")
+}
 TABLES_MANIFEST = RESULTS + "/tables.json"
-IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
+VERDICT, IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
 BASELINES = {
     "scores": RESULTS + "/baselines.csv",
     "agreement": RESULTS + "/baselines/agreement.csv",
     "conclusions": RESULTS + "/baselines/conclusions.csv",
+    "summary": RESULTS + "/baselines/summary.txt",
 }
 BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
 CLAIMS = RESULTS + "/claims.csv"

@@ -147,11 +147,12 @@ def tables(plan: Plan) -> Told:
         "drops": drops,
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
-        "least_coverage": plan.config["scores"]["least_coverage"],
+        **_ranked(plan),
         "images": plan.drop_images,
+        "target": plan.config["target"],
     }
-    shards = plan.shards(plan.drop_images)
-    ranks = [paths.drop_file(item["drops"], "target_rank", shard) for item in drops for shard in shards]
+    shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
+    ranks = [paths.drop_file(item["drops"], name, shard) for item in drops for shard in shards for name in arrays]
     return spec, [*plan.score_files(), *ranks], [*paths.TABLES.values()]
 
 
@@ -163,9 +164,10 @@ def all_scores(plan: Plan) -> Told:
 
 
 def _ranked(plan: Plan) -> dict[str, Any]:
-    """Return what decides which scores are ranked: the least coverage, and which metric of the table each one is."""
+    """Return what decides which scores are ranked: the least coverage, and of which kind each metric and model is."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
-    return {"kinds": kinds, "least_coverage": plan.config["scores"]["least_coverage"]}
+    models = plan.kinds if plan.config["training_seeds"] > 1 else {}
+    return {"kinds": kinds, "models": models, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 def several_baselines(plan: Plan) -> list[Case]:
@@ -458,7 +460,7 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
     if several_baselines(plan):
-        for name, path in paths.BASELINES.items():
+        for name, path in list(paths.BASELINES.items())[:3]:
             key = "baselines" if name == "scores" else f"baselines_{name}"
             shown[key] = (path, paths.BASELINES_MANIFEST, baselines(plan)[0])
     if all_metrics(plan):

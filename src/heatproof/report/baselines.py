@@ -109,7 +109,7 @@ class Domains:
 
 
 def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Write results/baselines.csv and the two tables in results/baselines."""
+    """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
     methods = pd.DataFrame(spec["methods"])
     scores, agreement, conclusions = [], [], []
     for (dataset, model), cases in pd.DataFrame(spec["cases"]).groupby(["dataset", "model"], sort=False):
@@ -131,10 +131,12 @@ def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> No
                 rank=rank_methods(told["mean"], True),
             )
             scores.append(table[SCORES].sort_values(["rank", "method"]))
-    made = {
+    drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
+    made: dict[str, pd.DataFrame | str] = {
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
-        "conclusions": as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS)),
+        "conclusions": drawn,
+        "summary": sentence(drawn) + "\n",
     }
     publish(spec, {paths.BASELINES[name]: table for name, table in made.items()}, [c["scores"] for c in spec["cases"]])
 

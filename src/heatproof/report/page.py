@@ -25,6 +25,7 @@ import pandas as pd
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.plan import paths
 from heatproof.report import page_data, results
+from heatproof.report.baselines import sentence
 from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
@@ -64,6 +65,7 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
         title="Which attribution method can be trusted",
         spec=spec,
         tables={name: table.to_dict("records") for name, table in tables.items()},
+        about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
         ranking=ranking(ranked),
         beside=side_by_side(tables["idsds_table"], spec["references"]),
         figures=[{**one, "image": _encoded(verified(one["path"]))} for one in spec["figures"]],

@@ -23,7 +23,7 @@ from heatproof.ranking.variance import variance_table
 from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish
-from heatproof.report.tables import mean_scores
+from heatproof.report.tables import mean_scores, with_kinds
 
 # What is drawn: the columns, and what the axis says.
 PANELS = (
@@ -52,9 +52,10 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     images.
     """
     _, files, scores = read_scores(spec)
-    scores["higher_is_better"] = scores["metric"].map(spec["directions"])
+    scores = with_kinds(scores.assign(higher_is_better=scores["metric"].map(spec["directions"])), spec)
     seed, level = spec["seed"], spec["level"]
     means = mean_scores(scores, spec["directions"], spec["least_coverage"])
+    means = with_kinds(means, spec)
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
     stands = stand_ins(means, spec["kinds"])
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})

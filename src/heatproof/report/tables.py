@@ -19,7 +19,8 @@ from heatproof.ranking.per_image import read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
 from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
 from heatproof.report.results import CASE, NETWORK, above_reference, publish
-from heatproof.store import read
+from heatproof.report.verdict import verdicts
+from heatproof.store import describe, read
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
@@ -27,18 +28,22 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 
 
 def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Write idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
+    """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
+    scores = with_kinds(pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True), spec)
     drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(spec["scores"]), **drawn, least_coverage=spec["least_coverage"])
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
     table.insert(len(SCORE_COLUMNS), "counted_as", [others.get(name, "") for name in table["metric"]])
-    ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
+    ranked = counted(with_kinds(table.assign(higher_is_better=table["metric"].map(higher_is_better)), spec))
+    accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
+    table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, spec["scores"]))
+    directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     made = {
+        paths.VERDICT: verdicts(scores, table, accuracy, spec["references"], directions, spec["level"]),
         paths.IDSDS_TABLE: table,
         paths.META_RANK: meta_rank_table(ranked, images=scores, **drawn),
-        paths.ACCURACY: accuracy_table(spec["drops"], spec["images"]),
+        paths.ACCURACY: accuracy,
         paths.APPLICABILITY: applicability_table(spec["scores"]),
     }
     publish(spec, made, spec["scores"])
@@ -52,7 +57,7 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     is a test case of its own.
     """
     _, files, scores = read_scores(spec)
-    directions = spec["directions"]
+    scores, directions = with_kinds(scores, spec), spec["directions"]
     drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(files), **drawn, directions=directions, least_coverage=spec["least_coverage"])
     stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
@@ -64,7 +69,19 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     }
     for place, (name, values) in enumerate(added.items()):
         table.insert(len(SCORE_COLUMNS) + place, name, values)
+    table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, files))
     publish(spec, {paths.SCORES_TABLE: table}, files)
+
+
+def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table with the ``kind`` of each model, where models of one kind differ in the seeds of training."""
+    return table.assign(kind=table["model"].map(spec["models"])) if spec["models"] else table
+
+
+def share_wrong(table: pd.DataFrame, scores: Iterable[str]) -> pd.Series:
+    """Return the share of the intact images that the network of each row classifies wrongly, in [0, 1]."""
+    shares = {tuple(where.values()): manifest["share_wrong"] for where, manifest in map(_read_manifest, scores)}
+    return pd.Series([shares[tuple(case)] for case in table[CASE].astype(str).to_numpy()], table.index)
 
 
 def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:
@@ -193,7 +210,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
 
 
-def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:
+def accuracy_table(drops: list[Mapping[str, Any]], images: int, target: str | int = "label") -> pd.DataFrame:
     """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
     An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
@@ -205,20 +222,29 @@ def accuracy_table(drops: list[Mapping[str, Any]], images: int) -> pd.DataFrame:
         For each of the cached patch drops: dataset, model, weights, grid, baseline, metric and the path ``drops``.
     images
         How many images have drops.
+    target
+        The class whose rank is cached. That of the label is known for labels alone, and top-5 with it.
 
     Returns
     -------
     pandas.DataFrame
         One row each, accuracies in [0, 1], higher is better. ``in_domain`` tells whether the weights were finetuned
-        with this grid and baseline.
+        with this grid and baseline; ``majority`` is the share of the most frequent class, which guessing reaches.
     """
     rows = []
     for item in drops:
-        rank = read(item["drops"] + ".zarr", "target_rank", 0, images)
+        store = item["drops"] + ".zarr"
+        labels = np.asarray(describe(store)["labels"])[:images]
+        rank = read(store, "target_rank", 0, images)
+        if target != "label":
+            wrong = read(store, "predicted", 0, images) != labels[:, None]
+            rank = np.where(wrong, np.inf, 0)
         row = {key: item[key] for key in (*NETWORK, "grid", "baseline")}
         row["in_domain"] = base_name(item["metric"]) == "idsds"
         for k in (1, 5):
-            row[f"top{k}_clean"] = float((rank[:, 0] < k).mean())
-            row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean())
-        rows.append({**row, "n_images": images})
+            known = k == 1 or target == "label"
+            row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if known else np.nan
+            row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean()) if known else np.nan
+        majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+        rows.append({**row, "majority": majority, "n_images": images})
     return pd.DataFrame(rows)
