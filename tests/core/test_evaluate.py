@@ -96,14 +96,14 @@ def test_an_offset_leaves_what_goes_by_rank(planted, metric):
     assert np.array_equal(*same)
 
 
-def test_an_offset_moves_mas_and_completeness(planted):
+def test_an_offset_moves_mas_and_completeness_of_maps_that_are_not_rescaled(planted):
     model, images, labels, truth = planted
     moved = truth + truth.amax((1, 2), keepdim=True)
     for metric in ("mas_insertion", "mas_deletion"):
         assert (score(metric, model, images, labels, truth) != score(metric, model, images, labels, moved)).all()
     removed = {}
     for name, maps in (("before", truth), ("after", moved)):
-        given = {"output": "logit", "noise": 0.0, "imputation": "baseline"}
+        given = {"output": "logit", "noise": 0.0, "imputation": "baseline", "rescale": False}
         removed[name] = heatproof.evaluate("completeness", model, images, labels, maps, **given)["completeness"]
     assert (removed["after"] >= removed["before"] - 1e-6).all()
     assert (removed["after"].mean("step") > removed["before"].mean("step")).all()

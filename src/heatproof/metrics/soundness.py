@@ -44,6 +44,7 @@ def soundness_sequences(
 def completeness_sequences(
     *,
     thresholds: Sequence[float] | None = None,
+    rescale: bool = True,
     imputation: str = "road",
     noise: float = 0.01,
     baseline: str = "zeros",
@@ -53,6 +54,7 @@ def completeness_sequences(
     return {
         "deletion": Perturbation(
             thresholds=THRESHOLDS if thresholds is None else tuple(float(t) for t in thresholds),
+            rescale=rescale,
             imputation=imputation,
             noise=noise,
             baseline=baseline,
@@ -162,19 +164,23 @@ def soundness(
     sequences=completeness_sequences,
 )
 def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label") -> Result:
-    """Loss of accuracy when pixels above a share of the map's maximum are imputed; higher is better.
+    """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1 of the maximum. Unlike a deletion by rank it depends on the values.
+    The mean over the thresholds 0.9 … 0.1 of the map, whose negative values count as zero, and which is then scaled
+    from its least to its largest value, as the authors' scripts do before they write maps to 8 bits: an offset changes
+    nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares of the maximum, for
+    maps that were scaled before they were modified (section 5.2).
 
     Returns
     -------
     score, valid : numpy.ndarray
-        (N,) in [-1, 1] for accuracy and probability; undefined for a map without positive values.
+        (N,) in [-1, 1] for accuracy and probability; undefined for a map of which no pixel lies above a threshold: one
+        without positive values, or a constant one.
     curves : dict
-        ``completeness`` (N, S), the loss at each threshold, from 0.9 of the maximum down to 0.1.
+        ``completeness`` (N, S), the loss at each threshold, from 0.9 down to 0.1.
     """
     responses = deletion.read(output, target)
     loss = responses[:, :1] - responses[:, 1:]
-    loss[deletion.arrays["total_positive"] <= 0] = np.nan
+    loss[deletion.arrays["changed"][:, -1] == 0] = np.nan
     score = loss.mean(axis=1)
     return score, np.isfinite(score), {"completeness": loss}
