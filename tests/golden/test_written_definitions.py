@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.metrics.soundness import false_attribution
 
 COUNT, SIDE = 12, 8
 TENTHS = [Fraction(tenth, 10) for tenth in range(1, 10)]
@@ -43,8 +44,8 @@ def written_completeness(model, images, labels, maps):
     scores, intact = [], right(model, images, labels, np.ones(maps.shape, dtype=bool))
     for threshold in TENTHS[::-1]:
         shown = np.ones(maps.shape, dtype=bool)
-        for row, one in enumerate(maps.tolist()):
-            values = sum(one, [])
+        for row, one in enumerate(maps):
+            values = one.ravel().tolist()
             low, high = min(values), max(values)
             above = [Fraction(value - low, high - low) > threshold for value in values]
             shown[row] = ~np.array(above).reshape(SIDE, SIDE)
@@ -93,6 +94,50 @@ def test_soundness(problem, seed, dtype):
     )
     assert found["valid"].all()
     assert np.array_equal(found["score"], written_soundness(*problem, maps, 0.7))
+
+
+def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
+    """Each image decides by its own gain, but whether counting has begun is decided by the mean of all."""
+    maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
+    options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
+    found = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)
+    falling = np.argsort(-maps.reshape(COUNT, -1).astype(int), axis=1, kind="stable")
+    values = np.take_along_axis(maps.reshape(COUNT, -1).astype(float), falling, axis=1)
+    false, before, last, expected = np.zeros(COUNT), 0, np.zeros(COUNT), []
+    for share in SHARES[::-1]:
+        number = SIDE**2 - int(SIDE**2 * share)
+        shown = np.zeros((COUNT, SIDE**2), dtype=bool)
+        np.put_along_axis(shown, falling[:, :number], True, axis=1)
+        with torch.no_grad():
+            every = model(images * torch.from_numpy(shown).reshape(COUNT, 1, SIDE, SIDE))
+        logits = every[torch.arange(COUNT), labels].double().numpy()
+        counted = (logits - last <= tolerance) & (logits.mean() > start)
+        false += np.where(counted, values[:, before:number].sum(1), 0)
+        expected.append(np.clip(1 - false / values[:, :number].sum(1), 0, 1))
+        before, last = number, logits
+    np.testing.assert_allclose(found["soundness"].T, expected, rtol=0, atol=1e-12)
+    # Some images lie below the start where the mean lies above it.
+    assert ((logits < start) & (logits.mean() > start)).any()
+
+
+def test_soundness_of_every_image_twice_is_the_same(problem):
+    maps, (model, images, labels) = eight_bits(0), problem
+    options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "level": 0.7, "threshold": 0.1}
+    once = heatproof.evaluate("soundness", *problem, maps, **options)["score"]
+    doubled = images.repeat(2, 1, 1, 1), labels.repeat(2), np.tile(maps, (2, 1, 1))
+    assert np.array_equal(np.tile(once, 2), heatproof.evaluate("soundness", model, *doubled, **options)["score"])
+
+
+def test_a_gain_of_just_the_tolerance_is_none():
+    """Of 100 images each is just the tolerance of 0.01, which differences of floats lie above or below."""
+    rising = np.arange(101) / 100
+    _, after = false_attribution(rising, np.ones((1, 101)), 0.01, None)
+    assert after[0].tolist() == list(range(1, 102))
+
+
+def test_too_few_images_for_the_tolerance_are_told(problem):
+    with pytest.warns(UserWarning, match="at least 100 images"):
+        heatproof.evaluate("soundness", *problem, eight_bits(0), imputation="baseline", fractions=SHARES)
 
 
 def test_an_offset_or_a_scale_leaves_completeness(problem):

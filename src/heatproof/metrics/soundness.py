@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -77,17 +79,18 @@ def false_attribution(
     threshold
         A step that adds no more than this to the performance added false attribution.
     start
-        Count none before the performance is above this; None to count from the first step on.
+        Count none before the performance, of all images on average, is above this; None to count from the first step.
 
     Returns
     -------
     before, after : numpy.ndarray
         (N, S): what had been counted before each step, and after it.
     """
-    gains = np.diff(performance, axis=-1, prepend=0.0)
+    # A difference of two accuracies can be a rounding above or below the share of images that it stands for.
+    gains = np.round(np.diff(performance, axis=-1, prepend=0.0), 12)
     useless = gains <= threshold
     if start is not None:
-        useless &= performance > start
+        useless &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
     after = np.cumsum(added * useless, axis=1)
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
@@ -141,6 +144,13 @@ def soundness(
     if counted not in ("at_once", "next_step"):
         raise HeatproofError(f"counted is {counted!r}: take 'at_once' or 'next_step'.")
     responses = deletion.read(output, target)[:, ::-1]
+    if output == "accuracy" and 0 < threshold * len(responses) < 1:
+        warnings.warn(
+            f"Each of the {len(responses)} images is more of the accuracy than soundness tolerates, {threshold:g}, so "
+            f"that a step that gains a single image counts as true attribution: score at least {ceil(1 / threshold)} "
+            "images, or compare results of one number of images only.",
+            stacklevel=2,
+        )
     performance = responses.mean(axis=0)
     total = deletion.arrays["total_positive"].astype(np.float64)[:, None]
     shown = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
