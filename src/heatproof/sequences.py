@@ -45,6 +45,8 @@ class Perturbation:
     rescale
         With `thresholds`, a map's least value is 0 and its largest 1 (negative values count as zero first); false
         leaves the least value as it is.
+    magnitude
+        Rank by the magnitude of the map instead of its signed value.
     grid
         Change whole patches of this grid, ranked by the sum of the map; left out, single pixels.
     imputation
@@ -66,6 +68,7 @@ class Perturbation:
     fractions: tuple[float, ...] | None = None
     thresholds: tuple[float, ...] | None = None
     rescale: bool = True
+    magnitude: bool = False
     grid: int | None = None
     imputation: str = "baseline"
     baseline: str = "zeros"
@@ -111,6 +114,8 @@ class Perturbation:
             del values["order"], values["ties"]
         else:
             del values["rescale"]
+        if not self.magnitude:
+            del values["magnitude"]
         return values
 
     @classmethod

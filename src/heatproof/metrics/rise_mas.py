@@ -14,14 +14,25 @@ from heatproof.metrics.registry import Result, metric
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
-# RISE's published kernel, which MAS takes over.
+# The published kernels: of RISE, and of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
+MAS_BLUR = {**RISE_BLUR, "sigma": 11.0}
 RISE = "Petsiuk et al., RISE, 2018, section 4.2"
 MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024, section 4"
 
 
-def sequences_of(*modes: str) -> Any:
-    """Return the function that turns RISE's options into sequences of insertion, deletion or both."""
+def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bool = False) -> Any:
+    """Return the function that turns options into sequences of insertion, deletion or both.
+
+    Parameters
+    ----------
+    modes
+        ``insertion``, ``deletion``.
+    blur
+        Options of the blur into which pixels are inserted by default.
+    magnitude
+        Rank by the map's magnitudes.
+    """
 
     def sequences(
         *,
@@ -36,13 +47,17 @@ def sequences_of(*modes: str) -> Any:
     ) -> dict[str, Perturbation]:
         sequences_by_name = {}
         for mode in modes:
-            # The papers insert into a blurred image and delete to zero; a baseline that is named serves for both.
+            # The papers insert into a blurred image and delete to zero. A baseline that is named serves for both;
+            # options without a name are those of the blur.
             fill, options = baseline, baseline_options or {}
             if baseline is None and mode == "insertion":
-                fill, options = "blur", {**RISE_BLUR, **options}
+                fill, options = "blur", {**blur, **options}
+            elif baseline is None and "insertion" in modes:
+                options = {}
             sequences_by_name[mode] = Perturbation(
                 mode=mode,
                 order=order,
+                magnitude=magnitude,
                 grid=grid,
                 baseline=fill or "zeros",
                 baseline_options=options,
@@ -238,15 +253,17 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
     order="morf",
     range=(0.0, 1.0),
     source=MAS + ".2, equation 4",
-    sequences=sequences_of("insertion"),
+    sequences=sequences_of("insertion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_insertion(
     insertion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
 ) -> Result:
     """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
-    The density counts magnitudes, so a map may have any sign. Undefined for a map of zeros, and for an image whose
-    response is not above that of its baseline (``inverted``, as in `normalised_response`).
+    Pixels are ordered by the magnitude of the map, which the density counts too (section 4.1): a map and its negative
+    score the same. Insertion begins at the blur of the authors' evaluation scripts, of standard deviation 11. Undefined
+    for a map of zeros, and for an image whose response is not above that of its baseline (``inverted``, as in
+    `normalised_response`).
 
     Returns
     -------
@@ -266,7 +283,7 @@ def mas_insertion(
     order="morf",
     range=(0.0, 1.0),
     source=MAS + ".2, equation 5",
-    sequences=sequences_of("deletion"),
+    sequences=sequences_of("deletion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_deletion(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
@@ -285,7 +302,7 @@ def mas_deletion(
     order="morf",
     range=(-1.0, 1.0),
     source=MAS + ".2, equation 6",
-    sequences=sequences_of("insertion", "deletion"),
+    sequences=sequences_of("insertion", "deletion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_difference(
     insertion: ResponseCurve,

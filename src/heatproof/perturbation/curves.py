@@ -59,6 +59,7 @@ def response_curves(
         If a map has the wrong size or a value that is not finite, or as `run_batched`.
     """
     check_maps(maps, query.images, query.image_ids)
+    maps = np.abs(maps) if perturbation.magnitude else maps
     if perturbation.update:
         if explain is None:
             raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
@@ -206,6 +207,7 @@ def _updated(
                 updated = explain(current, targets[rows, 0])
                 now = updated.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
+                now = np.abs(now) if perturbation.magnitude else now
             order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
