@@ -152,8 +152,8 @@ def _rise(curve: ResponseCurve, mode: str, output: str, target: str, monotone: b
     return normalised_response(curve, mode, output, target, inverted) if monotone else curve.read(output, target)
 
 
-def _area(curves: np.ndarray) -> Any:
-    scores = area(curves)
+def _area(curves: np.ndarray, curve: ResponseCurve) -> Any:
+    scores = area(curves, at=curve.fractions)
     return scores, np.isfinite(scores)
 
 
@@ -175,8 +175,8 @@ def rise_insertion(
 ) -> Result:
     """RISE insertion: area under the probability while pixels replace the blurred image; higher is better.
 
-    Normalised trapezoid. ``monotone=True`` scales the curve to its ends and takes the running maximum, which is what
-    the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
+    Trapezoid over the shares that are inserted. ``monotone=True`` scales the curve to its ends and takes the running
+    maximum, which is what the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def rise_insertion(
         ``insertion`` (N, S).
     """
     curve = _rise(insertion, "insertion", output, target, monotone, inverted)
-    return *_area(curve), {"insertion": curve}
+    return *_area(curve, insertion), {"insertion": curve}
 
 
 @metric(
@@ -210,7 +210,7 @@ def rise_deletion(
     Options and result as in `rise_insertion`, the running minimum in place of the maximum; the curve is ``deletion``.
     """
     curve = _rise(deletion, "deletion", output, target, monotone, inverted)
-    return *_area(curve), {"deletion": curve}
+    return *_area(curve, deletion), {"deletion": curve}
 
 
 @metric(
@@ -233,7 +233,7 @@ def rise_difference(
     """RISE insertion minus deletion, in [-1, 1]; higher is better. Options as in `rise_insertion`."""
     up = _rise(insertion, "insertion", output, target, monotone, inverted)
     down = _rise(deletion, "deletion", output, target, monotone, inverted)
-    score = area(up) - area(down)
+    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
     return score, np.isfinite(score), {"insertion": up, "deletion": down}
 
 
@@ -274,7 +274,7 @@ def mas_insertion(
         ``insertion_mas``, (N, S) each.
     """
     curves = _mas(insertion, "insertion", output, target, inverted)
-    return *_area(curves["insertion_mas"]), curves
+    return *_area(curves["insertion_mas"], insertion), curves
 
 
 @metric(
@@ -293,7 +293,7 @@ def mas_deletion(
     Options and curves as in `mas_insertion`, the names beginning with ``deletion``.
     """
     curves = _mas(deletion, "deletion", output, target, inverted)
-    return *_area(curves["deletion_mas"]), curves
+    return *_area(curves["deletion_mas"], deletion), curves
 
 
 @metric(
@@ -315,5 +315,6 @@ def mas_difference(
     """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""
     curves = _mas(insertion, "insertion", output, target, inverted)
     curves |= _mas(deletion, "deletion", output, target, inverted)
-    score = area(curves["insertion_mas"]) - area(curves["deletion_mas"])
+    up, down = curves["insertion_mas"], curves["deletion_mas"]
+    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
     return score, np.isfinite(score), curves
