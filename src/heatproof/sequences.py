@@ -191,6 +191,27 @@ def pixel_ranking(
     return ranking
 
 
+def check_ranking(ranking: np.ndarray, count: int, units: int, image_ids: Sequence[str]) -> None:
+    """Check that a ranking (N, P) holds every pixel, or patch, of each image once.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence with the image's id.
+    """
+    if ranking.shape != (count, units) or not np.issubdtype(ranking.dtype, np.integer):
+        raise HeatproofError(
+            f"The ranking is {ranking.dtype} {ranking.shape}: give whole numbers {(count, units)}, the indices of all "
+            "pixels, or patches, of each image from most to least relevant."
+        )
+    wrong = np.flatnonzero((np.sort(ranking, axis=1) != np.arange(units)).any(axis=1))
+    if len(wrong):
+        raise HeatproofError(
+            f"The ranking of image {image_ids[int(wrong[0])]!r} does not hold each of 0 … {units - 1} once: give the "
+            "indices of all pixels, or patches, from most to least relevant."
+        )
+
+
 def first_changed(
     perturbation: Perturbation,
     maps: np.ndarray,
