@@ -130,6 +130,10 @@ def evaluate(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise HeatproofError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
+    if explain is not None:
+        from heatproof.perturbation.reachable import check_mode
+
+        check_mode(explain, "explainer")
     session = Session(
         open_network=lambda: model,
         device=common.get("device") or _device_of(model, images),

@@ -113,7 +113,6 @@ def default(images, *, network=None):
     return network(images)
 
 
-GLOBAL = []
 NETWORK = None
 
 
@@ -121,8 +120,13 @@ def by_global(images):
     return (lambda: NETWORK(images))()
 
 
+def explainer_of(network):
+    return lambda images, targets: network(images).gather(1, targets[:, None])[..., None].expand(-1, SIDE, SIDE)
+
+
 WRAPPED = {
-    "submodule": lambda network: nn.Sequential(network).eval() and network.train() and nn.Sequential(network).eval(),
+    "without gradients": lambda network: torch.no_grad()(lambda images: network(images)),
+    "submodule": lambda network: nn.Sequential(network).eval(),
     "closure": lambda network: lambda images: network(images),
     "partial": lambda network: functools.partial(default, network=network),
     "object": Around,
@@ -140,14 +144,16 @@ def test_a_part_in_training_mode_is_refused_before_it_changes(way, monkeypatch):
     network = nn.Sequential(norm, nn.Flatten(), nn.Linear(3 * SIDE**2, 3)).eval()
     monkeypatch.setattr(f"{__name__}.NETWORK", network)
     wrapped = WRAPPED[way](network)
-    if way == "submodule":
-        wrapped.eval()
     norm.train()
     before = norm.running_mean.clone()
     for metric in ("idsds", "ids", "soundness", "sic"):
         with pytest.raises(HeatproofError, match=r"part .*BatchNorm2d.*eval\(\)"):
             heatproof.evaluate(metric, wrapped, images, labels, maps)
     assert torch.equal(norm.running_mean, before)
+    with pytest.raises(HeatproofError, match=r"of the explainer .*BatchNorm2d.*eval\(\)"):
+        heatproof.evaluate(
+            "sensitivity_max", lambda x: x.sum((1, 2)), images, labels, maps, explain=explainer_of(wrapped)
+        )
     norm.eval()
     assert heatproof.evaluate("idsds", wrapped, images, labels, maps)["valid"].all()
 

@@ -13,7 +13,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import load_network
-from heatproof.perturbation.reachable import reachable_modules
+from heatproof.perturbation.reachable import check_mode, reachable_modules
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -71,7 +71,7 @@ def run_batched(
         If the network or a part of it is in training mode, returns anything but a tensor (B, K), has no class for a
         target, or returns probabilities or a logit that is not finite.
     """
-    _check_mode(network)
+    check_mode(network)
     parts: list[dict[str, torch.Tensor]] = []
     with torch.inference_mode():
         for images, rows in batches:
@@ -261,16 +261,6 @@ def layout_of(images: torch.Tensor) -> torch.memory_format:
     if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
         return torch.contiguous_format
     return torch.channels_last
-
-
-def _check_mode(network: object) -> None:
-    """Check that nothing is in training mode before the first pass, which would change running statistics."""
-    for name, module in reachable_modules(network):
-        if module.training:
-            part = f"part {name!r} of the model ({type(module).__name__})" if name else "model"
-            raise HeatproofError(
-                f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
-            )
 
 
 def _run(network: Network, images: torch.Tensor) -> object:

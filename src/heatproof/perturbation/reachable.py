@@ -12,10 +12,28 @@ from typing import Any
 
 from torch import nn
 
+from heatproof.errors import HeatproofError
+
 # Far more than stands between a function and its network; a search must end in any object.
 MOST = 10_000
 CALLED = (nn.Module, FunctionType, MethodType, functools.partial)
 _OWN_OF_MODULES = frozenset(vars(nn.Module()))
+
+
+def check_mode(function: object, what: str = "model") -> None:
+    """Check that nothing that a call runs is in training mode, which would also change running statistics.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence that names the part.
+    """
+    for name, module in reachable_modules(function):
+        if module.training:
+            part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
+            raise HeatproofError(
+                f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
+            )
 
 
 def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
@@ -46,6 +64,8 @@ def _held(one: Any) -> list[Any]:
         for cell in one.__closure__ or ():
             with suppress(ValueError):  # of a name that has no value yet
                 held.append(cell.cell_contents)
+        if _of_library(one.__module__):
+            return held
         # Of globals only what can be or hold a network: a script's data and modules hold too much.
         named = (one.__globals__.get(name) for name in _global_names(one.__code__))
         return held + [value for value in named if isinstance(value, CALLED)]
@@ -53,9 +73,13 @@ def _held(one: Any) -> list[Any]:
         return list(one)
     if isinstance(one, dict):
         return list(one.values())
-    if isinstance(one, type) or inspect.ismodule(one) or type(one).__module__.partition(".")[0] in ("torch", "numpy"):
+    if isinstance(one, type) or inspect.ismodule(one) or _of_library(type(one).__module__):
         return []
     return list(getattr(one, "__dict__", {}).values())
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in ("torch", "numpy")
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
