@@ -62,8 +62,8 @@ def run_batched(
         Arrays (M,), one value per perturbed image in the order of the batches: ``logit``, of the target, and
         ``log_probability``, log-softmax at the target, at most 0, both float32, or float64 as the network's;
         ``predicted`` int64, the class with the largest logit; ``target_rank`` int16, the number of classes with a
-        strictly larger logit than the target's,
-        so that top-5 correct is ``target_rank < 5``. All but ``predicted`` are (M, T) where there are T targets.
+        strictly larger logit than the target's, so that top-5 correct is ``target_rank < 5``. All but ``predicted``
+        are (M, T) where there are T targets.
 
     Raises
     ------
