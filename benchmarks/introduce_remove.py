@@ -49,9 +49,9 @@ def scores(points, maps):
     curve = curve_of(predicted, labels, mass, maps.sum(1), changed)
     sound = np.array([np.nanmean(soundness(curve, level=level)[0]) for level in LEVELS])
     largest = maps.max(1, keepdims=True)
-    shown = [points, *(points * (maps <= largest * (1 - threshold)) for threshold in THRESHOLDS)]
-    predicted = np.stack([kept.sum(1) > 0 for kept in shown], axis=1).astype(int)
-    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), None))[2]["completeness"]
+    kept = np.stack([maps <= largest * (1 - threshold) for threshold in (0, *THRESHOLDS)], axis=1)
+    predicted = ((points[:, None] * kept).sum(2) > 0).astype(int)
+    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), (~kept).sum(2)))[2]["completeness"]
     return sound, np.nanmean(lost, axis=0)
 
 

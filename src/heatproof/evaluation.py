@@ -11,13 +11,25 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.options import check_options
 from heatproof.registry import look_up, nearest
-from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import (
+    Along,
+    Batch,
+    Method,
+    Reading,
+    Response,
+    ScoredImages,
+    Session,
+    own_options,
+    serving,
+)
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
+OUTPUTS = ("logit", "log_probability")
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain")
 
 
@@ -54,13 +66,17 @@ def evaluate(
         A name listed by `heatproof list metrics`, for example ``"mas_insertion"``; a list of names; or a mapping from
         names to options. In a mapping the names are free if the option ``metric`` names the metric.
     model
-        A classifier in eval mode: images (B, C, H, W) to logits (B, K).
+        A classifier in eval mode, with all of its parts: images (B, C, H, W) to logits (B, K). One logit z is that of
+        class 1 of two, whose logits are [0, z]: the logit of class 0 never changes, so that metrics over the logit are
+        undefined for its images, and ``output="probability"`` serves both classes. A float64 model is read in float64.
     images
-        (N, C, H, W), normalised as the model expects. The memory format (for example channels_last) is kept.
+        (N, C, H, W), any number of channels, normalised as the model expects. The memory format (for example
+        channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order.
     targets
         (N,) integers, the labels. Metrics with ``target="predicted"`` use the class predicted for the intact image.
     maps
-        (N, H, W), tensor or array, summed over channels; higher is more relevant.
+        (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
+        dimensions image, y, x, in any order.
     **options
         Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
@@ -69,7 +85,8 @@ def evaluate(
         - ``batch_size`` (64), images in one network pass;
         - ``device`` of the model (default: that of its parameters);
         - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …);
-        - ``ranking`` (N, H × W), pixels from most to least relevant, instead of the map's order;
+        - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, instead of the
+          map's order;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps.
 
         ``part_deletion`` needs ``masks`` (N, K, H, W) bool, true where a part is visible, and either ``removed``
@@ -89,7 +106,8 @@ def evaluate(
     ------
     HeatproofError
         If a metric or option does not exist, inputs do not match, a value is not finite, a label is not a class of the
-        model, or the model does not return logits.
+        model, or the model does not return logits, or is in training mode in any part that can be found: submodules,
+        and what a function's closure or globals, an object's attributes or a partial application hold.
 
     Examples
     --------
@@ -103,6 +121,8 @@ def evaluate(
     >>> list(both)
     ['sic', 'aic']
     """
+    if not callable(model):
+        raise HeatproofError(f"The model is {model!r}: give a function of images, for example a torch.nn.Module.")
     common = {key: options.pop(key) for key in COMMON if key in options}
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
     images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
@@ -110,6 +130,10 @@ def evaluate(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise HeatproofError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
+    if explain is not None:
+        from heatproof.perturbation.reachable import check_mode
+
+        check_mode(explain, "explainer")
     session = Session(
         open_network=lambda: model,
         device=common.get("device") or _device_of(model, images),
@@ -135,6 +159,11 @@ def _selected_metrics(
     metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
 ) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
+    mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
+    if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
+        raise HeatproofError(
+            f"The metrics are {metrics!r}: give a name, a list of names, or a mapping from names to options."
+        )
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
         raise HeatproofError("No metric is given: name at least one.")
@@ -148,10 +177,20 @@ def _selected_metrics(
     selected = {}
     for name, entry in entries.items():
         own = {key: value for key, value in named[name].items() if key != "metric"}
-        shared = {key: value for key, value in common.items() if key in entry.options}
-        options = entry.reads.complete(entry.fill_in({**shared, **own}))
+        given = {key: value for key, value in common.items() if key in entry.options} | own
+        given = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
+        options = entry.reads.complete(entry.fill_in(given))
+        _check_values(entry, given)
         selected[name] = _Metric(entry, options, entry.responses(options))
     return selected
+
+
+def _check_values(entry: Metric, given: Mapping[str, Any]) -> None:
+    """Check the options that are plain values by their annotations, as those of a config."""
+    plain = {key: value for key, value in given.items() if isinstance(value, bool | int | float | str)}
+    for function, positional in ((entry.asks, ()), (entry.function, entry.inputs)):
+        own = own_options(function, plain)
+        check_options(function, own, f"metric {entry.name!r}", positional=positional)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +230,10 @@ class _Asking:
         key = (response, *(id(value) for value in given.values()))
         if key not in self.answers:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
-            self.answers[key] = response.cast(carry_out(response.ask(session, batch, self.along)))
+            arrays = carry_out(response.ask(session, batch, self.along))
+            # As a store would give them back, but for the logits of a float64 network, of which drops are taken.
+            exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
+            self.answers[key] = {**response.cast(arrays), **exact}
         return self.answers[key]
 
     @cached_property
@@ -205,12 +247,15 @@ class _Asking:
 def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, Any, list[str]]:
     import torch
 
+    images = _in_order(images, ("image", "channel", "y", "x"), "images")
+    images = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
+    maps = _in_order(maps, ("image", "y", "x"), "maps")
     if not isinstance(images, torch.Tensor) or images.ndim != 4 or not images.is_floating_point():
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
     if not len(images):
         raise HeatproofError("The batch of images is empty: give at least one image.")
-    labels = torch.as_tensor(targets)
+    labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
     if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise HeatproofError(
             f"The targets are {labels.dtype} {tuple(labels.shape)}: give one class number for each of the "
@@ -230,6 +275,18 @@ def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | Non
         # Whole numbers have no thirds, and unsigned ones no negatives.
         values = values.astype(np.float64)
     return images, labels.long(), values, ids
+
+
+def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
+    """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is."""
+    if not (hasattr(values, "dims") and hasattr(values, "transpose")):
+        return values
+    if sorted(map(str, values.dims)) != sorted(names):
+        raise HeatproofError(
+            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
+            "the array without names in this order."
+        )
+    return values.transpose(*names).values
 
 
 def _device_of(model: Any, images: torch.Tensor) -> Any:

@@ -247,7 +247,9 @@ def modification_distances(
                 for direction in ("introduce", "remove")
             }
             for name, options in study.metrics.items():
-                points = {key: points_of(study, name, options, one) for key, one in changed.items()}
+                # The maps were scaled before they were changed, and completeness would undo part of the change.
+                kept = {"rescale": False} if "rescale" in METRICS[name].options else {}
+                points = {key: points_of(study, name, {**kept, **options}, one) for key, one in changed.items()}
                 of_modified = [
                     distances({key: one[index] for key, one in points.items()}, kind=kind)
                     for index in range(len(points["original"]))

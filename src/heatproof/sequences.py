@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,13 @@ class Perturbation:
     fractions
         Instead of `steps`: the share that has changed at each point of the curve, increasing; a count is rounded down.
     thresholds
-        Instead of an order by rank: at each point, pixels above ``(1 - threshold) × the map's maximum`` have changed.
+        Instead of an order by rank: at each point, pixels above ``1 - threshold`` of the rescaled map have changed.
         The curve begins with the image as it is.
+    rescale
+        With `thresholds`, a map's least value is 0 and its largest 1 (negative values count as zero first); false
+        leaves the least value as it is.
+    magnitude
+        Rank by the magnitude of the map instead of its signed value.
     grid
         Change whole patches of this grid, ranked by the sum of the map; left out, single pixels.
     imputation
@@ -61,6 +67,8 @@ class Perturbation:
     step_size: int | None = None
     fractions: tuple[float, ...] | None = None
     thresholds: tuple[float, ...] | None = None
+    rescale: bool = True
+    magnitude: bool = False
     grid: int | None = None
     imputation: str = "baseline"
     baseline: str = "zeros"
@@ -104,6 +112,10 @@ class Perturbation:
             del values["noise"]
         if self.thresholds is not None:
             del values["order"], values["ties"]
+        else:
+            del values["rescale"]
+        if not self.magnitude:
+            del values["magnitude"]
         return values
 
     @classmethod
@@ -179,6 +191,27 @@ def pixel_ranking(
     return ranking
 
 
+def check_ranking(ranking: np.ndarray, count: int, units: int, image_ids: Sequence[str]) -> None:
+    """Check that a ranking (N, P) holds every pixel, or patch, of each image once.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence with the image's id.
+    """
+    if ranking.shape != (count, units) or not np.issubdtype(ranking.dtype, np.integer):
+        raise HeatproofError(
+            f"The ranking is {ranking.dtype} {ranking.shape}: give whole numbers {(count, units)}, the indices of all "
+            "pixels, or patches, of each image from most to least relevant."
+        )
+    wrong = np.flatnonzero((np.sort(ranking, axis=1) != np.arange(units)).any(axis=1))
+    if len(wrong):
+        raise HeatproofError(
+            f"The ranking of image {image_ids[int(wrong[0])]!r} does not hold each of 0 … {units - 1} once: give the "
+            "indices of all pixels, or patches, from most to least relevant."
+        )
+
+
 def first_changed(
     perturbation: Perturbation,
     maps: np.ndarray,
@@ -207,13 +240,10 @@ def first_changed(
     count, height, width = maps.shape
     points = perturbation.points(height, width)
     if perturbation.thresholds is not None:
-        first = np.full(maps.shape, points, dtype=np.int32)
-        largest = maps.max(axis=(1, 2), keepdims=True)
-        for point in range(points - 1, 0, -1):
-            # In the map's own precision, as it is compared in the published code.
-            bound = largest * maps.dtype.type(1 - perturbation.thresholds[point - 1])
-            first[(maps > bound) & (largest > 0)] = point
-        return first
+        values = np.maximum(maps.astype(np.float64), 0)
+        bounds = np.stack([_bounds(one, perturbation.thresholds, perturbation.rescale) for one in values])
+        above = values[..., None] > bounds[:, None, None]
+        return (points - above.sum(axis=3)).astype(np.int32)
     counts = perturbation.counts(height, width)
     if ranking is None:
         ranking = pixel_ranking(maps, image_ids, seed, ties=perturbation.ties, grid=perturbation.grid)
@@ -253,6 +283,21 @@ def changed_sums(first: np.ndarray, values: np.ndarray, points: int) -> np.ndarr
         for one, weights in zip(first, values, strict=True)
     ]
     return np.cumsum(np.stack(sums), axis=1)
+
+
+def _bounds(values: np.ndarray, thresholds: Sequence[float], rescale: bool) -> np.ndarray:
+    """Return, for each threshold, the largest number that is not above ``1 - threshold`` of a map.
+
+    Of ratios of integers: a pixel that lies on a threshold is not above it, whichever way a product would be rounded.
+    """
+    low, high = Fraction(float(values.min()) if rescale else 0), Fraction(float(values.max()))
+    bounds = []
+    for threshold in thresholds:
+        # What was written as 0.1 is a tenth.
+        exact = low + (1 - Fraction(threshold).limit_denominator(1_000_000)) * (high - low)
+        bound = float(exact)
+        bounds.append(bound if Fraction(bound) <= exact else np.nextafter(bound, -np.inf))
+    return np.array(bounds)
 
 
 def _patch_values(maps: np.ndarray, grid: int) -> np.ndarray:

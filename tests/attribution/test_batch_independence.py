@@ -9,7 +9,7 @@ from applicable import LONG, PAIRS, networks_of
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
-FEW = {"steps": 5, "samples": 3, "masks": 30, "stride": 0.25, "grid": 4, "baselines": 3}
+FEW = {"steps": 5, "samples": 3, "masks": 30, "stride": 0.25, "grid": 2, "baselines": 3}
 # Optimised, from three training images IBA's map is ten thousands of bits high, and 32 × 32 masks are slow.
 FEW_OF = {
     "iba": {"samples": 2, "baselines": 32},

@@ -78,3 +78,25 @@ def test_map_is_where_the_layer_responds(explain_digits):
         row, column = divmod(int(values.argmax()), 32)
         assert 8 <= row < 16, name
         assert 16 <= column < 24, name
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "hires_cam"])
+def test_a_coarser_grid_is_the_mean_of_cells(name, explain_digits, monkeypatch):
+    explained = explain_digits()
+    function = EXPLAINERS[name].function
+    enlarged = function(explained, grid=2)[name]
+    assert torch.equal(function(explained)[name], function(explained, grid=8)[name])
+    monkeypatch.setattr("torch.nn.functional.interpolate", lambda maps, *arguments, **options: maps)
+    own, pooled = function(explained)[name], function(explained, grid=2)[name]
+    cells = own.reshape(len(own), 2, 4, 2, 4).mean((2, 4))
+    torch.testing.assert_close(pooled, cells)
+    monkeypatch.undo()
+    expected = nn.functional.interpolate(cells[:, None], (32, 32), mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(enlarged, expected)
+
+
+@pytest.mark.parametrize("name", CAMS)
+def test_a_finer_grid_than_the_layers_is_a_gap(name, explain_digits):
+    options = {"samples": 1} if "samples" in EXPLAINERS[name].options else {}
+    with pytest.raises(NotApplicable, match="grid of 8 × 8, and pooling to 9 × 9 cannot refine it"):
+        EXPLAINERS[name].function(explain_digits(), grid=9, **options)

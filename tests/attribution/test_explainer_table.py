@@ -8,7 +8,7 @@ from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
-FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 2}
+FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
 # What three steps do not yet move.
 FEW_OF = {"extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1}}
 NEED_RELU_MODULES = ["guided_backprop", "deconvolution", "guided_grad_cam"]

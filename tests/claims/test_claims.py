@@ -134,6 +134,19 @@ def test_bagnet_is_compared_with_the_best_of_other_networks():
     assert row["value"] == pytest.approx(0.3, abs=0.05)
 
 
+def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself(monkeypatch):
+    monkeypatch.setitem(MODELS, "mine", Model("mine", "mine:bag", None, 1.0, True, True))
+
+    def mean(model, method, weights):
+        if method == "bagnet":
+            return None if model == "r20" else 0.9
+        return 0.6 if model == "r20" else 0.95
+
+    row = verdict("bagnet_beats_post_hoc_methods", evidence(mean, models=("r20", "bag", "mine")))
+    assert row["value"] == pytest.approx(0.3, abs=0.05)
+    assert row["basis"] == "networks: 2 against 1"
+
+
 def test_agreement_is_spearman_between_mean_scores():
     order = {name: place / 10 for place, name in enumerate(NAMES)}
     same = evidence(lambda model, method, weights: order[method], noise=0.001)
@@ -243,6 +256,8 @@ def test_methods_are_found_by_what_they_are():
         ("cifar_vgg11_nobias", {}, ("vgg", 11, 64, False, False)),
         ("torchvision_model", {"name": "wide_resnet50_2"}, ("resnet", 50, 2, True, True)),
         ("torchvision_model", {"name": "vgg16"}, ("vgg", 16, 1, False, True)),
+        ("cifar_bcos_resnet20", {}, ("bcos", None, 16, False, False)),
+        ("bcos_model", {"name": "resnet50"}, ("bcos", None, 1, False, False)),
         ("timm_model", {"name": "vit_base_patch16_224"}, ("vit", None, 1, False, True)),
     ],
 )

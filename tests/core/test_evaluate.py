@@ -60,6 +60,24 @@ def test_deletion_curve_by_hand(planted):
     np.testing.assert_allclose(curve, torch.stack(expected, dim=1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("cut", [{"fractions": [0.0, 0.1, 0.15, 0.5, 1.0]}, {"step_size": 20}, {"steps": 7}])
+@pytest.mark.parametrize("metric", ["deletion_morf", "ids", "rise_insertion", "rise_difference", "mas_deletion"])
+def test_areas_are_over_the_shares_that_have_changed(planted, metric, cut):
+    given = {"rule": "trapezoid"} if "rule" in METRICS[metric].options else {}
+    found = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **given)
+    number = SIDE**2
+    if "fractions" in cut:
+        changed = [int(number * share) for share in cut["fractions"]]
+    elif "steps" in cut:
+        changed = [step * number // cut["steps"] for step in range(cut["steps"] + 1)]
+    else:
+        changed = [0, 20, 40, 60, 64]
+    names = {"deletion_morf": ["deletion"], "ids": ["ids"], "rise_insertion": ["insertion"]}
+    names |= {"rise_difference": ["insertion", "deletion"], "mas_deletion": ["deletion_mas"]}
+    areas = [np.trapezoid(found[name], np.array(changed) / number, axis=1) for name in names[metric]]
+    np.testing.assert_allclose(found["score"], areas[0] - sum(areas[1:]), rtol=0, atol=1e-12)
+
+
 def test_single_deletion_of_the_truth_is_one(planted):
     model, images, labels, truth = planted
     scores = heatproof.evaluate("idsds", model, images, labels, truth, grid=4)
@@ -96,14 +114,14 @@ def test_an_offset_leaves_what_goes_by_rank(planted, metric):
     assert np.array_equal(*same)
 
 
-def test_an_offset_moves_mas_and_completeness(planted):
+def test_an_offset_moves_mas_and_completeness_of_maps_that_are_not_rescaled(planted):
     model, images, labels, truth = planted
     moved = truth + truth.amax((1, 2), keepdim=True)
     for metric in ("mas_insertion", "mas_deletion"):
         assert (score(metric, model, images, labels, truth) != score(metric, model, images, labels, moved)).all()
     removed = {}
     for name, maps in (("before", truth), ("after", moved)):
-        given = {"output": "logit", "noise": 0.0, "imputation": "baseline"}
+        given = {"output": "logit", "noise": 0.0, "imputation": "baseline", "rescale": False}
         removed[name] = heatproof.evaluate("completeness", model, images, labels, maps, **given)["completeness"]
     assert (removed["after"] >= removed["before"] - 1e-6).all()
     assert (removed["after"].mean("step") > removed["before"].mean("step")).all()

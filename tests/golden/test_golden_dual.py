@@ -36,7 +36,7 @@ def test_soundness(golden, inputs, prefix):
     if f"{prefix}__cls_results" not in stored:
         pytest.fail(f"{prefix} is not stored, but {prefixes(golden)}")
     smap = stored[f"{prefix.removesuffix('__predscore')}__smap"] / np.float32(255)
-    by_score = {"output": "logit", "start": None} if prefix.endswith("predscore") else {}
+    by_score = {"output": "logit"} if prefix.endswith("predscore") else {}
     scores = heatproof.evaluate("soundness", *inputs, smap, **(THEIRS | by_score))
     np.testing.assert_allclose(scores["performance"], stored[f"{prefix}__cls_results"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(scores["soundness"].mean("image"), stored[f"{prefix}__attr_ratios"], rtol=0, atol=1e-5)

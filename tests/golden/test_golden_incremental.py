@@ -24,6 +24,8 @@ MAS_MAPS = (
     "quantised4",
     "constant",
 )
+# Of the stored curves; the scripts of the paper's tables have 11.
+KERNEL = {"baseline_options": {"sigma": 5.0}}
 ORDERS = {"ascending": "lerf", "descending": "morf"}
 
 
@@ -83,7 +85,7 @@ def test_rise_and_mas(golden, inputs, name, mode):
     maps = map_of(golden, name)
     rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **given)
     monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **given)
-    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **given)
+    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **given, **(KERNEL if mode == "ins" else {}))
 
     def check(ours, key, tolerance):
         np.testing.assert_allclose(ours, stored[f"{mode}__{name}__{key}"], rtol=0, atol=tolerance)
@@ -100,9 +102,38 @@ def test_rise_and_mas(golden, inputs, name, mode):
 
 
 def test_inverted_images_are_undefined_unless_asked_for(golden, inputs):
-    scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"))
+    scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), **KERNEL)
     stored = golden("mas")
     inverted = stored["original_prob"] < stored["ins__substrate_prob"]
     assert inverted.sum() == 3
     assert (~scores["valid"].values == inverted).all()
     assert scores.attrs["undefined"] == 3
+
+
+@pytest.mark.parametrize("name", ["saliency", "input_x_gradient"])
+def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
+    """The authors' scripts hand in magnitudes, which the paper orders by."""
+    stored, maps = golden("mas"), golden("maps")[name]
+    assert (maps < 0).any()
+    for mode, word, kernel in (("ins", "insertion", KERNEL), ("del", "deletion", {})):
+        scores = heatproof.evaluate(f"mas_{word}", *inputs, maps, inverted="scaled", **kernel)
+        np.testing.assert_allclose(scores["score"], stored[f"{mode}__{name}_abs__auc_corrected"], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("metric", ["rise", "mas"])
+def test_another_insertion_kernel_beside_a_deletion_to_zeros(golden, inputs, metric):
+    stored = golden("mas")
+    maps = map_of(golden, "random01")
+    scores = heatproof.evaluate(f"{metric}_difference", *inputs, maps, inverted="scaled", **KERNEL)
+    auc = "auc_raw" if metric == "rise" else "auc_corrected"
+    expected = stored[f"ins__random01__{auc}"] - stored[f"del__random01__{auc}"]
+    np.testing.assert_allclose(scores["score"], expected, rtol=0, atol=4e-4)
+
+
+def test_mas_inserts_into_the_blur_of_its_evaluation_scripts(inputs, golden):
+    scores = [
+        heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), baseline_options=given)["score"]
+        for given in (None, {"sigma": 11.0}, {"sigma": 5.0})
+    ]
+    assert scores[0].equals(scores[1])
+    assert not scores[0].equals(scores[2])

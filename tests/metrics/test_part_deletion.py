@@ -159,7 +159,7 @@ def test_what_is_undefined_is_nan(what):
         ),
         ({"removed": torch.zeros(COUNT, 5, 3, 8, 8)}, "Images without a part (6, 5, 3, 8, 8) do not belong to images"),
         ({"removed": torch.zeros(COUNT, 3, 32, 32)}, "do not belong to images (6, 3, 32, 32)"),
-        ({"output": "logits"}, "output is 'logits': take 'logit' or 'probability'"),
+        ({"output": "logits"}, "must be 'logit' or 'probability', not 'logits'"),
         ({"mask": None}, "no option 'mask': did you mean 'masks'?"),
     ],
 )

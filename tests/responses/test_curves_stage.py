@@ -200,9 +200,11 @@ def test_metrics_share_responses(finished):
         "deletion_morf_mean",
         "deletion_morf_road",
         "deletion_morf_zeros",
+        "deletion_morf_zeros_magnitude",
         "deletion_value_road",
         "explanations",
         "insertion_morf_blur",
+        "insertion_morf_blur_magnitude",
         "pictures",
     ]
     assert len(finished.plan.model_responses) == 1
@@ -264,25 +266,25 @@ def passes(made, shard=0):
     return {path.name: read_json(path)["network_passes"] for path in folder.glob(f"*.{shard}.json")}
 
 
-def test_rise_and_mas_cost_one_set_of_curves(project):
-    """65 passes an image for 32 steps both ways, the intact image among them."""
+def test_rise_and_mas_cost_a_set_of_curves_each(project):
+    """65 passes an image for 32 steps both ways, the intact image among them; MAS has another order and blur."""
     steps = [name for kind in ("rise", "mas") for name in (f"{kind}_insertion", f"{kind}_deletion")]
     made = project(metrics=steps, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}])
     made.attribute().respond(5)
     # Ten images, raw and absolute; the intact images are seen once for both, before the methods.
-    assert sum(passes(made).values()) == 10 * 2 * 64
+    assert sum(passes(made).values()) == 10 * 2 * 64 * 2
 
 
 def test_a_metric_over_cached_responses_makes_no_pass(project):
     first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}]}
     made = project(**first, metrics=["rise_deletion", "soundness"]).attribute().drop().respond()
     before = made.bytes("curves")
-    more = ["rise_deletion", "soundness", "road_lerf", {"late": {"metric": "soundness", "level": 0.9}}, "mas_deletion"]
+    more = ["rise_deletion", "soundness", "road_lerf", {"late": {"metric": "soundness", "level": 0.9}}, "deletion_morf"]
     again = type(made)(made.folder, **first, metrics=more)
     assert set(again.plan.method_responses) == set(made.plan.method_responses)
     again.score_all()
     assert made.bytes("curves") == before
-    assert set(pd.read_csv(made.folder / "results/scores.csv").metric) > {"late", "road_lerf", "mas_deletion"}
+    assert set(pd.read_csv(made.folder / "results/scores.csv").metric) > {"late", "road_lerf", "deletion_morf"}
 
 
 def test_a_metric_with_other_responses_leaves_those_that_are_there_alone(project):

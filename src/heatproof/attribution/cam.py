@@ -2,6 +2,10 @@
 
 Every map reads the layer that the model's input facts name, is not rescaled, and is enlarged to the image's size
 bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the papers.
+
+Layers of networks have grids of their own, 8 × 8 or 2 × 2 for the same image, and a map of few cells scores otherwise
+whatever the network: the option `grid` of every CAM pools its map to so many cells a side before it is enlarged, so
+that networks can be compared on one grid. Left out, it is the layer's; a finer one than the layer's is a gap.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def grad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
@@ -38,11 +42,11 @@ def grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """
     from torchcam.methods import GradCAM
 
-    return {"grad_cam": _extract(explained, GradCAM)}
+    return {"grad_cam": _extract(explained, GradCAM, grid)}
 
 
 @explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam_pp(explained: Explained) -> dict[str, torch.Tensor]:
+def grad_cam_pp(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
@@ -60,11 +64,11 @@ def grad_cam_pp(explained: Explained) -> dict[str, torch.Tensor]:
     """
     from torchcam.methods import GradCAMpp
 
-    return {"grad_cam_pp": _extract(explained, GradCAMpp)}
+    return {"grad_cam_pp": _extract(explained, GradCAMpp, grid)}
 
 
 @explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
-def xgrad_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def xgrad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
@@ -81,11 +85,11 @@ def xgrad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """
     from torchcam.methods import XGradCAM
 
-    return {"xgrad_cam": _extract(explained, XGradCAM)}
+    return {"xgrad_cam": _extract(explained, XGradCAM, grid)}
 
 
 @explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
-def layer_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def layer_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
     Jiang et al., "LayerCAM", 2021, section 3.
@@ -102,12 +106,16 @@ def layer_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """
     from torchcam.methods import LayerCAM
 
-    return {"layer_cam": _extract(explained, LayerCAM)}
+    return {"layer_cam": _extract(explained, LayerCAM, grid)}
 
 
 @explainer("smooth_grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
 def smooth_grad_cam_pp(
-    explained: Explained, *, samples: Count = 4, stdev: Annotated[float, Bounds(above=0)] = 0.3
+    explained: Explained,
+    *,
+    samples: Count = 4,
+    stdev: Annotated[float, Bounds(above=0)] = 0.3,
+    grid: Count | None = None,
 ) -> dict[str, torch.Tensor]:
     """Smooth Grad-CAM++: Grad-CAM++ weights from noisy copies of the image (torchcam `SmoothGradCAMpp`).
 
@@ -144,11 +152,11 @@ def smooth_grad_cam_pp(
     def draw(extractor: Any, part: Explained) -> None:
         extractor._distrib = _NoisePerImage(part, "noise of smooth_grad_cam_pp", stdev)
 
-    return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, draw, num_samples=samples, std=stdev)}
+    return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, grid, draw, num_samples=samples, std=stdev)}
 
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
-def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def score_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
@@ -166,12 +174,16 @@ def score_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """
     from torchcam.methods import ScoreCAM
 
-    return {"score_cam": _extract(explained, ScoreCAM, batch_size=max(2, explained.batch_size))}
+    return {"score_cam": _extract(explained, ScoreCAM, grid, batch_size=max(2, explained.batch_size))}
 
 
 @explainer("ss_cam", family="cam", signed=False, needs={"cam_layer"})
 def ss_cam(
-    explained: Explained, *, samples: Count = 35, stdev: Annotated[float, Bounds(above=0)] = 2.0
+    explained: Explained,
+    *,
+    samples: Count = 35,
+    stdev: Annotated[float, Bounds(above=0)] = 2.0,
+    grid: Count | None = None,
 ) -> dict[str, torch.Tensor]:
     """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
@@ -210,11 +222,11 @@ def ss_cam(
         extractor._distrib = _NoisePerImage(part, "noise of ss_cam", stdev)
 
     options = {"batch_size": max(2, explained.batch_size), "num_samples": samples, "std": stdev}
-    return {"ss_cam": _extract(explained, SSCAM, draw, **options)}
+    return {"ss_cam": _extract(explained, SSCAM, grid, draw, **options)}
 
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
-def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tensor]:
+def is_cam(explained: Explained, *, samples: Count = 10, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
@@ -243,11 +255,11 @@ def is_cam(explained: Explained, *, samples: Count = 10) -> dict[str, torch.Tens
     from torchcam.methods import ISCAM
 
     require(samples >= 1, f"IS-CAM needs at least 1 sample, not {samples}.")
-    return {"is_cam": _extract(explained, ISCAM, batch_size=max(2, explained.batch_size), num_samples=samples)}
+    return {"is_cam": _extract(explained, ISCAM, grid, batch_size=max(2, explained.batch_size), num_samples=samples)}
 
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
-def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def hires_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
@@ -266,7 +278,6 @@ def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """
     import torch
     from captum.attr import LayerGradientXActivation
-    from torch.nn.functional import interpolate
 
     from heatproof.attribution._modules import hookable
 
@@ -279,7 +290,7 @@ def hires_cam(explained: Explained) -> dict[str, torch.Tensor]:
             products = method.attribute(leaf(both.images), target=both.targets)
         _require_grid(products, name)
         cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
-        maps.append(interpolate(cam.float(), part.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+        maps.append(_enlarged(cam, part.images, grid, name))
     return {"hires_cam": torch.cat(maps)}
 
 
@@ -302,12 +313,12 @@ class _NoisePerImage:
 def _extract(
     explained: Explained,
     extractor_class: type,
+    grid: int | None,
     prepare: Callable[[Any, Explained], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
     """Return the maps (N, H, W) of one torchcam extractor, which `prepare` may adjust to each network pass."""
     import torch
-    from torch.nn.functional import interpolate
 
     class Watched(extractor_class):
         """Extractor that keeps the channel weights, which torchcam discards."""
@@ -332,9 +343,22 @@ def _extract(
             # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
             undefined = (weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations).isnan().any(1)
             cam = cam.masked_fill(undefined, torch.nan)
-        size = part.images.shape[2:]
-        maps.append(interpolate(cam[:count, None].float(), size, mode="bilinear", align_corners=False)[:, 0])
+        maps.append(_enlarged(cam[:count, None], part.images, grid, name))
     return torch.cat(maps).detach()
+
+
+def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: int | None, name: str) -> torch.Tensor:
+    """Return maps (N, 1, h, w) of a layer at the images' size, (N, H, W), pooled to the option `grid` before."""
+    from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+    if grid is not None:
+        if grid > min(cams.shape[2:]):
+            raise NotApplicable(
+                f"the layer {name!r} has a grid of {cams.shape[2]} × {cams.shape[3]}, and pooling to {grid} × {grid} "
+                "cannot refine it"
+            )
+        cams = adaptive_avg_pool2d(cams, grid)
+    return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 
 def _find_cam_layer(explained: Explained) -> tuple[Any, str]:

@@ -80,21 +80,23 @@ def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.nda
 RULES = ("trapezoid", "left", "mean")
 
 
-def area(curves: np.ndarray, rule: str = "trapezoid") -> np.ndarray:
-    """Return the mean height of curves with evenly spaced points.
+def area(curves: np.ndarray, rule: str = "trapezoid", at: np.ndarray | None = None) -> np.ndarray:
+    """Return the mean height of curves.
 
     Parameters
     ----------
     curves
         (N, S).
     rule
-        ``trapezoid``: the end points count half, divided by S - 1; ``left``: the mean without the last point;
-        ``mean``: the mean of all points.
+        ``trapezoid``: straight lines between the points; ``left``: the height of a point up to the next one, so that
+        the last one counts for nothing; ``mean``: the mean of all points, wherever they are.
+    at
+        (N, S), where the points are, rising; None for even spacing.
 
     Returns
     -------
     numpy.ndarray
-        (N,) float64, in the units of the curves.
+        (N,) float64, in the units of the curves; NaN where all points are at one place.
 
     Raises
     ------
@@ -107,6 +109,7 @@ def area(curves: np.ndarray, rule: str = "trapezoid") -> np.ndarray:
         return curves.mean(axis=1)
     if curves.shape[1] < 2:
         raise HeatproofError(f"The rule {rule!r} needs a curve of two points or more: take more steps, or 'mean'.")
-    if rule == "left":
-        return curves[:, :-1].mean(axis=1)
-    return (curves.sum(axis=1) - (curves[:, 0] + curves[:, -1]) / 2) / (curves.shape[1] - 1)
+    widths = np.ones((1, curves.shape[1] - 1)) if at is None else np.diff(at, axis=1)
+    heights = curves[:, :-1] if rule == "left" else (curves[:, :-1] + curves[:, 1:]) / 2
+    whole = widths.sum(axis=1)
+    return (heights * widths).sum(axis=1) / np.where(whole > 0, whole, np.nan)

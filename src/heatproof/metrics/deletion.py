@@ -85,7 +85,7 @@ def incremental_deletion_score(
         ``ids`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule), {"ids": responses})
+    return _scored(area(responses, rule, deletion.fractions), {"ids": responses})
 
 
 @metric(
@@ -111,7 +111,7 @@ def deletion_area(
 ) -> Result:
     """Area under the response curve of a deletion: MoRF lower is better, LeRF higher is better.
 
-    Both ends count, the intact image and the wholly deleted one, each half (``rule="trapezoid"``).
+    The trapezoid over the shares that are deleted, from the intact image to the wholly deleted one.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def deletion_area(
         ``deletion`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule), {"deletion": responses})
+    return _scored(area(responses, rule, deletion.fractions), {"deletion": responses})
 
 
 def road(default_order: str) -> Any:
@@ -190,4 +190,4 @@ def road_score(
         ``road`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule), {"road": responses})
+    return _scored(area(responses, rule, deletion.fractions), {"road": responses})

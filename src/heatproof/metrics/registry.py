@@ -103,8 +103,19 @@ class Metric:
         return self.reads.from_options(self.asks, options, sizes)
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
-        """Call the function with its inputs and its own options."""
+        """Call the function with its inputs and its own options.
+
+        Raises
+        ------
+        HeatproofError
+            If it returns anything but scores, their validity and, if it has any, curves.
+        """
         result = self.function(*(inputs[name] for name in self.inputs), **own_options(self.function, options))
+        if not (isinstance(result, tuple) and len(result) in (2, 3)):
+            raise HeatproofError(
+                f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
+                "defined (N,) and, if it has any, a dict of curves."
+            )
         return result if len(result) == 3 else (*result, {})
 
 

@@ -14,14 +14,25 @@ from heatproof.metrics.registry import Result, metric
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
-# RISE's published kernel, which MAS takes over.
+# The published kernels: of RISE, and of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
+MAS_BLUR = {**RISE_BLUR, "sigma": 11.0}
 RISE = "Petsiuk et al., RISE, 2018, section 4.2"
 MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024, section 4"
 
 
-def sequences_of(*modes: str) -> Any:
-    """Return the function that turns RISE's options into sequences of insertion, deletion or both."""
+def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bool = False) -> Any:
+    """Return the function that turns options into sequences of insertion, deletion or both.
+
+    Parameters
+    ----------
+    modes
+        ``insertion``, ``deletion``.
+    blur
+        Options of the blur into which pixels are inserted by default.
+    magnitude
+        Rank by the map's magnitudes.
+    """
 
     def sequences(
         *,
@@ -36,13 +47,17 @@ def sequences_of(*modes: str) -> Any:
     ) -> dict[str, Perturbation]:
         sequences_by_name = {}
         for mode in modes:
-            # The papers insert into a blurred image and delete to zero; a baseline that is named serves for both.
+            # The papers insert into a blurred image and delete to zero. A baseline that is named serves for both;
+            # options without a name are those of the blur.
             fill, options = baseline, baseline_options or {}
             if baseline is None and mode == "insertion":
-                fill, options = "blur", {**RISE_BLUR, **options}
+                fill, options = "blur", {**blur, **options}
+            elif baseline is None and "insertion" in modes:
+                options = {}
             sequences_by_name[mode] = Perturbation(
                 mode=mode,
                 order=order,
+                magnitude=magnitude,
                 grid=grid,
                 baseline=fill or "zeros",
                 baseline_options=options,
@@ -137,8 +152,8 @@ def _rise(curve: ResponseCurve, mode: str, output: str, target: str, monotone: b
     return normalised_response(curve, mode, output, target, inverted) if monotone else curve.read(output, target)
 
 
-def _area(curves: np.ndarray) -> Any:
-    scores = area(curves)
+def _area(curves: np.ndarray, curve: ResponseCurve) -> Any:
+    scores = area(curves, at=curve.fractions)
     return scores, np.isfinite(scores)
 
 
@@ -161,8 +176,8 @@ def rise_insertion(
 ) -> Result:
     """RISE insertion: area under the probability while pixels replace the blurred image; higher is better.
 
-    Normalised trapezoid. ``monotone=True`` scales the curve to its ends and takes the running maximum, which is what
-    the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
+    Trapezoid over the shares that are inserted. ``monotone=True`` scales the curve to its ends and takes the running
+    maximum, which is what the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
 
     Returns
     -------
@@ -172,7 +187,7 @@ def rise_insertion(
         ``insertion`` (N, S).
     """
     curve = _rise(insertion, "insertion", output, target, monotone, inverted)
-    return *_area(curve), {"insertion": curve}
+    return *_area(curve, insertion), {"insertion": curve}
 
 
 @metric(
@@ -198,7 +213,7 @@ def rise_deletion(
     Options and result as in `rise_insertion`, the running minimum in place of the maximum; the curve is ``deletion``.
     """
     curve = _rise(deletion, "deletion", output, target, monotone, inverted)
-    return *_area(curve), {"deletion": curve}
+    return *_area(curve, deletion), {"deletion": curve}
 
 
 @metric(
@@ -222,7 +237,7 @@ def rise_difference(
     """RISE insertion minus deletion, in [-1, 1]; higher is better. Options as in `rise_insertion`."""
     up = _rise(insertion, "insertion", output, target, monotone, inverted)
     down = _rise(deletion, "deletion", output, target, monotone, inverted)
-    score = area(up) - area(down)
+    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
     return score, np.isfinite(score), {"insertion": up, "deletion": down}
 
 
@@ -243,15 +258,17 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
     order="morf",
     range=(0.0, 1.0),
     source=MAS + ".2, equation 4",
-    sequences=sequences_of("insertion"),
+    sequences=sequences_of("insertion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_insertion(
     insertion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
 ) -> Result:
     """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
-    The density counts magnitudes, so a map may have any sign. Undefined for a map of zeros, and for an image whose
-    response is not above that of its baseline (``inverted``, as in `normalised_response`).
+    Pixels are ordered by the magnitude of the map, which the density counts too (section 4.1): a map and its negative
+    score the same. Insertion begins at the blur of the authors' evaluation scripts, of standard deviation 11. Undefined
+    for a map of zeros, and for an image whose response is not above that of its baseline (``inverted``, as in
+    `normalised_response`).
 
     Returns
     -------
@@ -262,7 +279,7 @@ def mas_insertion(
         ``insertion_mas``, (N, S) each.
     """
     curves = _mas(insertion, "insertion", output, target, inverted)
-    return *_area(curves["insertion_mas"]), curves
+    return *_area(curves["insertion_mas"], insertion), curves
 
 
 @metric(
@@ -272,7 +289,7 @@ def mas_insertion(
     order="morf",
     range=(0.0, 1.0),
     source=MAS + ".2, equation 5",
-    sequences=sequences_of("deletion"),
+    sequences=sequences_of("deletion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_deletion(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
@@ -282,7 +299,7 @@ def mas_deletion(
     Options and curves as in `mas_insertion`, the names beginning with ``deletion``.
     """
     curves = _mas(deletion, "deletion", output, target, inverted)
-    return *_area(curves["deletion_mas"]), curves
+    return *_area(curves["deletion_mas"], deletion), curves
 
 
 @metric(
@@ -292,7 +309,7 @@ def mas_deletion(
     order="morf",
     range=(-1.0, 1.0),
     source=MAS + ".2, equation 6",
-    sequences=sequences_of("insertion", "deletion"),
+    sequences=sequences_of("insertion", "deletion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_difference(
     insertion: ResponseCurve,
@@ -305,5 +322,6 @@ def mas_difference(
     """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""
     curves = _mas(insertion, "insertion", output, target, inverted)
     curves |= _mas(deletion, "deletion", output, target, inverted)
-    score = area(curves["insertion_mas"]) - area(curves["deletion_mas"])
+    up, down = curves["insertion_mas"], curves["deletion_mas"]
+    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
     return score, np.isfinite(score), curves

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ def soundness_sequences(
 def completeness_sequences(
     *,
     thresholds: Sequence[float] | None = None,
+    rescale: bool = True,
     imputation: str = "road",
     noise: float = 0.01,
     baseline: str = "zeros",
@@ -53,6 +56,7 @@ def completeness_sequences(
     return {
         "deletion": Perturbation(
             thresholds=THRESHOLDS if thresholds is None else tuple(float(t) for t in thresholds),
+            rescale=rescale,
             imputation=imputation,
             noise=noise,
             baseline=baseline,
@@ -75,17 +79,18 @@ def false_attribution(
     threshold
         A step that adds no more than this to the performance added false attribution.
     start
-        Count none before the performance is above this; None to count from the first step on.
+        Count none before the performance, of all images on average, is above this; None to count from the first step.
 
     Returns
     -------
     before, after : numpy.ndarray
         (N, S): what had been counted before each step, and after it.
     """
-    gains = np.diff(performance, axis=-1, prepend=0.0)
+    # A difference of two accuracies can be a rounding above or below the share of images that it stands for.
+    gains = np.round(np.diff(performance, axis=-1, prepend=0.0), 12)
     useless = gains <= threshold
     if start is not None:
-        useless &= performance > start
+        useless &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
     after = np.cumsum(added * useless, axis=1)
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
@@ -139,6 +144,13 @@ def soundness(
     if counted not in ("at_once", "next_step"):
         raise HeatproofError(f"counted is {counted!r}: take 'at_once' or 'next_step'.")
     responses = deletion.read(output, target)[:, ::-1]
+    if output == "accuracy" and 0 < threshold * len(responses) < 1:
+        warnings.warn(
+            f"Each of the {len(responses)} images is more of the accuracy than soundness tolerates, {threshold:g}, so "
+            f"that a step that gains a single image counts as true attribution: score at least {ceil(1 / threshold)} "
+            "images, or compare results of one number of images only.",
+            stacklevel=2,
+        )
     performance = responses.mean(axis=0)
     total = deletion.arrays["total_positive"].astype(np.float64)[:, None]
     shown = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
@@ -162,19 +174,23 @@ def soundness(
     sequences=completeness_sequences,
 )
 def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label") -> Result:
-    """Loss of accuracy when pixels above a share of the map's maximum are imputed; higher is better.
+    """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1 of the maximum. Unlike a deletion by rank it depends on the values.
+    The mean over the thresholds 0.9 … 0.1 of the map, whose negative values count as zero, and which is then scaled
+    from its least to its largest value, as the authors' scripts do before they write maps to 8 bits: an offset changes
+    nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares of the maximum, for
+    maps that were scaled before they were modified (section 5.2).
 
     Returns
     -------
     score, valid : numpy.ndarray
-        (N,) in [-1, 1] for accuracy and probability; undefined for a map without positive values.
+        (N,) in [-1, 1] for accuracy and probability; undefined for a map of which no pixel lies above a threshold: one
+        without positive values, or a constant one.
     curves : dict
-        ``completeness`` (N, S), the loss at each threshold, from 0.9 of the maximum down to 0.1.
+        ``completeness`` (N, S), the loss at each threshold, from 0.9 down to 0.1.
     """
     responses = deletion.read(output, target)
     loss = responses[:, :1] - responses[:, 1:]
-    loss[deletion.arrays["total_positive"] <= 0] = np.nan
+    loss[deletion.arrays["changed"][:, -1] == 0] = np.nan
     score = loss.mean(axis=1)
     return score, np.isfinite(score), {"completeness": loss}

@@ -11,10 +11,11 @@ from heatproof.options import Count
 from heatproof.registry import look_up
 
 # B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
+BCOS = Design("bcos", batch_norm=False, bias=False)
 FACTS = InputFacts(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), cam_layer="stages")
 
 
-@architecture("cifar_bcos_resnet20", FACTS, Design("bcos"))
+@architecture("cifar_bcos_resnet20", FACTS, BCOS)
 def cifar_bcos_resnet20(num_classes: int, *, width: Count = 16) -> Any:
     """CIFAR ResNet-20 of B-cos modules (Böhle et al. 2022, section 3): every logit is W(x)x, without a bias."""
     from heatproof.models._bcos import BcosResNet
@@ -43,7 +44,7 @@ def bcos_facts(*, name: str) -> InputFacts:
     return InputFacts(FACTS.mean, FACTS.std, None, layer)
 
 
-@architecture("bcos_model", bcos_facts, lambda *, name: Design("bcos"))
+@architecture("bcos_model", bcos_facts, lambda *, name: BCOS)
 def bcos_model(num_classes: int, *, name: str) -> Any:
     """B-cos network of the package bcos by its name there, such as resnet50, whose every logit is W(x)x."""
     from heatproof.models._bcos import build_packaged

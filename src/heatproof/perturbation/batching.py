@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,10 +13,13 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.models.network import load_network
+from heatproof.perturbation.reachable import check_mode, reachable_modules
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
 Answer = TypeVar("Answer")
+# Sums of probabilities in half precision come no nearer to 1.
+NEAR_ONE = 2e-3
 
 
 def carry_out(requests: Generator[Callable[[], Any], Any, Answer]) -> Answer:
@@ -41,7 +45,7 @@ def run_batched(
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits (B, K), in eval mode.
+        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [0, z].
     batches
         Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
         from; each pair makes one network pass.
@@ -55,25 +59,24 @@ def run_batched(
     Returns
     -------
     dict
-        Arrays (M,), one value per perturbed image in the order of the batches: ``logit`` float32, of the target;
-        ``log_probability`` float32, log-softmax at the target, at most 0; ``predicted`` int64, the class with the
-        largest logit; ``target_rank`` int16, the number of classes with a strictly larger logit than the target's,
-        so that top-5 correct is ``target_rank < 5``. All but ``predicted`` are (M, T) where there are T targets.
+        Arrays (M,), one value per perturbed image in the order of the batches: ``logit``, of the target, and
+        ``log_probability``, log-softmax at the target, at most 0, both float32, or float64 as the network's;
+        ``predicted`` int64, the class with the largest logit; ``target_rank`` int16, the number of classes with a
+        strictly larger logit than the target's, so that top-5 correct is ``target_rank < 5``. All but ``predicted``
+        are (M, T) where there are T targets.
 
     Raises
     ------
     HeatproofError
-        If the network is in training mode, returns anything but a tensor (B, K), has no class for a target, or
-        returns a logit that is not finite.
+        If the network or a part of it is in training mode, returns anything but a tensor (B, K), has no class for a
+        target, or returns probabilities or a logit that is not finite.
     """
-    if getattr(network, "training", False):
-        raise HeatproofError(
-            "The model is in training mode, so its output would depend on the batch: call eval() on it first."
-        )
+    check_mode(network)
     parts: list[dict[str, torch.Tensor]] = []
     with torch.inference_mode():
         for images, rows in batches:
-            logits = _checked_logits(network(images), images, rows, image_ids).float()
+            output = _checked_output(_run(network, images), images, rows, image_ids)
+            logits = _two_classes(output)
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
             target = targets[rows].reshape(len(rows), -1)
@@ -85,6 +88,9 @@ def run_batched(
                 "predicted": logits.argmax(1),
                 "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(torch.int16).reshape(shape),
                 "finite": logits.isfinite().all(1),
+                "distribution": (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE),
+                "undecided": logits.amax(1) < 1,
+                "between": ((logits >= 0) & (logits <= 1)).all(1),
                 "rows": rows,
             }
             if largest:
@@ -93,6 +99,19 @@ def run_batched(
         # One transfer at the end: asking every batch for its values would stall an accelerator.
         read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     finite, rows_read = read.pop("finite"), read.pop("rows")
+    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+    undecided, between = read.pop("undecided").any(), read.pop("between").all()
+    if output.shape[1] == 1 and between:
+        warnings.warn(
+            "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid out, "
+            "if it has one.",
+            stacklevel=2,
+        )
+    if read.pop("distribution").all() and undecided:
+        raise HeatproofError(
+            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
+            "out, or give the logarithm, as in lambda images: model(images).log()."
+        )
     if not finite.all():
         image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
         raise HeatproofError(
@@ -244,7 +263,20 @@ def layout_of(images: torch.Tensor) -> torch.memory_format:
     return torch.channels_last
 
 
-def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
+def _run(network: Network, images: torch.Tensor) -> object:
+    try:
+        return network(images)
+    except RuntimeError:
+        kinds = {own.dtype for _, module in reachable_modules(network) for own in module.parameters(recurse=False)}
+        if not kinds or images.dtype in kinds:
+            raise
+        names = " and ".join(sorted(map(str, kinds)))
+        raise HeatproofError(
+            f"The images are {images.dtype} and the model's weights {names}: convert one of the two."
+        ) from None
+
+
+def _checked_output(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
     """Return the network's output after checking that it is logits for these images."""
     if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(images):
         return output
@@ -253,6 +285,13 @@ def _checked_logits(output: object, images: torch.Tensor, rows: torch.Tensor, im
         f"The model returned {got} for {len(images)} images, of which the first is {image_ids[int(rows[0])]!r}: "
         "wrap it so that it returns one tensor of logits (images, classes)."
     )
+
+
+def _two_classes(output: torch.Tensor) -> torch.Tensor:
+    """Return logits of two classes or more: a softmax of 0 and z is the sigmoid of z."""
+    # A difference of large logits needs the precision that a network has.
+    logits = output if output.dtype == torch.float64 else output.float()
+    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:

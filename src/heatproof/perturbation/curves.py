@@ -11,7 +11,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query, run_batched
-from heatproof.sequences import Perturbation, changed_sums, first_changed, pixel_ranking
+from heatproof.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 
 Arrays = Mapping[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -59,6 +59,10 @@ def response_curves(
         If a map has the wrong size or a value that is not finite, or as `run_batched`.
     """
     check_maps(maps, query.images, query.image_ids)
+    if ranking is not None:
+        units = maps[0].size if perturbation.grid is None else perturbation.grid**2
+        check_ranking(ranking, len(maps), units, query.image_ids)
+    maps = np.abs(maps) if perturbation.magnitude else maps
     if perturbation.update:
         if explain is None:
             raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
@@ -206,6 +210,7 @@ def _updated(
                 updated = explain(current, targets[rows, 0])
                 now = updated.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
+                now = np.abs(now) if perturbation.magnitude else now
             order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]

@@ -18,7 +18,7 @@ from scipy.spatial import Delaunay
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Perturbed, Query
 from heatproof.randomness import numpy_generator
-from heatproof.sequences import pixel_ranking
+from heatproof.sequences import check_ranking, pixel_ranking
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
 MASKS = ("rank", "quantile")
@@ -338,8 +338,8 @@ def _checked_masks(
         raise HeatproofError(
             f"The map of image {image_ids[np.flatnonzero(~finite)[0]]!r} has a value that is not finite: leave it out."
         )
-    if ranking is not None and ranking.shape != (count, height * width):
-        raise HeatproofError(f"A ranking {ranking.shape} is not one of {count} images' {height * width} pixels.")
+    if ranking is not None:
+        check_ranking(ranking, count, height * width, image_ids)
     if always is None:
         always = random_mask(height, width, seed)
     elif always.shape != (height, width):

@@ -6,6 +6,7 @@ metric over responses that are there makes no network pass.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,5 +162,5 @@ def _try_out(
         if arrays is None:
             return
         inputs |= Reading(argument, response, output=options.get("output", "logit")).inputs(arrays, images)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         metric.score(inputs, options)

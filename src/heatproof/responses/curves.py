@@ -127,7 +127,8 @@ class Curves(TwoTargets):
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
         fill = "road" if settings["imputation"] == "road" else settings["baseline"]
-        return [settings["mode"], order, fill, *(["updated"] if settings["update"] else [])]
+        more = [word for key, word in (("magnitude", "magnitude"), ("update", "updated")) if settings.get(key)]
+        return [settings["mode"], order, fill, *more]
 
     @property
     def explains(self) -> bool:  # type: ignore[override]

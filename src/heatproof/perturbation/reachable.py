@@ -1,0 +1,89 @@
+"""Modules that a callable reaches: a network can be hidden in a function, a method or a partial application."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from torch import nn
+
+from heatproof.errors import HeatproofError
+
+# Far more than stands between a function and its network; a search must end in any object.
+MOST = 10_000
+CALLED = (nn.Module, FunctionType, MethodType, functools.partial)
+_OWN_OF_MODULES = frozenset(vars(nn.Module()))
+
+
+def check_mode(function: object, what: str = "model") -> None:
+    """Check that nothing that a call runs is in training mode, which would also change running statistics.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence that names the part.
+    """
+    for name, module in reachable_modules(function):
+        if module.training:
+            part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
+            raise HeatproofError(
+                f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
+            )
+
+
+def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that a call can run, with their names: submodules, and what attributes and closures hold."""
+    seen: set[int] = set()
+    waiting = [network]
+    while waiting and len(seen) < MOST:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, nn.Module):
+            for name, module in one.named_modules():
+                seen.add(id(module))
+                yield name, module
+                waiting += [value for key, value in vars(module).items() if key not in _OWN_OF_MODULES]
+        else:
+            waiting += _held(one)
+
+
+def _held(one: Any) -> list[Any]:
+    if isinstance(one, functools.partial):
+        return [one.func, *one.args, *one.keywords.values()]
+    if isinstance(one, MethodType):
+        return [one.__self__, one.__func__]
+    if isinstance(one, FunctionType):
+        held = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        for cell in one.__closure__ or ():
+            with suppress(ValueError):  # of a name that has no value yet
+                held.append(cell.cell_contents)
+        if _of_library(one.__module__):
+            return held
+        # Of globals only what can be or hold a network: a script's data and modules hold too much.
+        named = (one.__globals__.get(name) for name in _global_names(one.__code__))
+        return held + [value for value in named if isinstance(value, CALLED)]
+    if isinstance(one, list | tuple | set):
+        return list(one)
+    if isinstance(one, dict):
+        return list(one.values())
+    if isinstance(one, type) or inspect.ismodule(one) or _of_library(type(one).__module__):
+        return []
+    return list(getattr(one, "__dict__", {}).values())
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in ("torch", "numpy")
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _global_names(inner)

@@ -1,0 +1,156 @@
+"""Soundness and completeness against the papers' definitions, written out once more on the maps' whole numbers."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.metrics.soundness import false_attribution
+
+COUNT, SIDE = 12, 8
+TENTHS = [Fraction(tenth, 10) for tenth in range(1, 10)]
+SHARES = (0.05, 0.2, 0.35, 0.5, 0.8, 0.95)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    generator = torch.Generator().manual_seed(2)
+    images = torch.rand(COUNT, 3, SIDE, SIDE, generator=generator) - 0.5
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE**2, 3)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.randn(3, 3 * SIDE**2, generator=generator))
+        return model, images, model(images).argmax(1)
+
+
+def eight_bits(seed):
+    """Maps of few grey levels, so that many pixels lie on a threshold; one image has an offset."""
+    maps = np.random.default_rng(seed).integers(0, 11, (COUNT, SIDE, SIDE)) * 25
+    maps[:, 0, 0], maps[:, 0, 1] = 0, 250
+    maps[1] = maps[1] // 2 + 100
+    return maps.astype(np.uint8)
+
+
+def right(model, images, labels, shown):
+    kept = images * torch.from_numpy(shown)[:, None]
+    with torch.no_grad():
+        return (model(kept).argmax(1) == labels).numpy()
+
+
+def written_completeness(model, images, labels, maps):
+    """Algorithm 4, on maps that are first scaled to [0, 1] as by the authors."""
+    scores, intact = [], right(model, images, labels, np.ones(maps.shape, dtype=bool))
+    for threshold in TENTHS[::-1]:
+        shown = np.ones(maps.shape, dtype=bool)
+        for row, one in enumerate(maps):
+            values = one.ravel().tolist()
+            low, high = min(values), max(values)
+            above = [Fraction(value - low, high - low) > threshold for value in values]
+            shown[row] = ~np.array(above).reshape(SIDE, SIDE)
+        scores.append(intact.astype(float) - right(model, images, labels, shown))
+    return np.stack(scores, axis=1)
+
+
+def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 100)):
+    """Algorithm 3, of accuracies as numbers of right images."""
+    count = len(maps)
+    falling = [sorted(range(SIDE**2), key=lambda pixel, one=one: (-int(one.flat[pixel]), pixel)) for one in maps]
+    false, shown_before, right_before = [0] * count, 0, 0
+    for share in SHARES[::-1]:
+        number = SIDE**2 - int(SIDE**2 * share)
+        shown = np.zeros((count, SIDE**2), dtype=bool)
+        for row, order in enumerate(falling):
+            shown[row, order[:number]] = True
+        hits = int(right(model, images, labels, shown.reshape(maps.shape)).sum())
+        useless = Fraction(hits - right_before, count) <= tolerance
+        ratios = []
+        for row, order in enumerate(falling):
+            values = [int(maps[row].flat[pixel]) for pixel in order]
+            if useless:
+                false[row] += sum(values[shown_before:number])
+            ratios.append((sum(values[:number]) - false[row]) / sum(values[:number]))
+        if hits >= level * count:
+            return ratios
+        shown_before, right_before = number, hits
+    return [np.nan] * count
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
+def test_completeness(problem, seed, dtype):
+    maps = eight_bits(seed)
+    found = heatproof.evaluate("completeness", *problem, maps.astype(dtype), imputation="baseline")
+    assert np.array_equal(found["completeness"], written_completeness(*problem, maps))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_soundness(problem, seed, dtype):
+    maps = eight_bits(seed)
+    found = heatproof.evaluate(
+        "soundness", *problem, maps.astype(dtype), imputation="baseline", ties="index", fractions=SHARES, level=0.7
+    )
+    assert found["valid"].all()
+    assert np.array_equal(found["score"], written_soundness(*problem, maps, 0.7))
+
+
+def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
+    """Each image decides by its own gain, but whether counting has begun is decided by the mean of all."""
+    maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
+    options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
+    found = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)
+    falling = np.argsort(-maps.reshape(COUNT, -1).astype(int), axis=1, kind="stable")
+    values = np.take_along_axis(maps.reshape(COUNT, -1).astype(float), falling, axis=1)
+    false, before, last, expected = np.zeros(COUNT), 0, np.zeros(COUNT), []
+    for share in SHARES[::-1]:
+        number = SIDE**2 - int(SIDE**2 * share)
+        shown = np.zeros((COUNT, SIDE**2), dtype=bool)
+        np.put_along_axis(shown, falling[:, :number], True, axis=1)
+        with torch.no_grad():
+            every = model(images * torch.from_numpy(shown).reshape(COUNT, 1, SIDE, SIDE))
+        logits = every[torch.arange(COUNT), labels].double().numpy()
+        counted = (logits - last <= tolerance) & (logits.mean() > start)
+        false += np.where(counted, values[:, before:number].sum(1), 0)
+        expected.append(np.clip(1 - false / values[:, :number].sum(1), 0, 1))
+        before, last = number, logits
+    np.testing.assert_allclose(found["soundness"].T, expected, rtol=0, atol=1e-12)
+    # Some images lie below the start where the mean lies above it.
+    assert ((logits < start) & (logits.mean() > start)).any()
+
+
+def test_soundness_of_every_image_twice_is_the_same(problem):
+    maps, (model, images, labels) = eight_bits(0), problem
+    options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "level": 0.7, "threshold": 0.1}
+    once = heatproof.evaluate("soundness", *problem, maps, **options)["score"]
+    doubled = images.repeat(2, 1, 1, 1), labels.repeat(2), np.tile(maps, (2, 1, 1))
+    assert np.array_equal(np.tile(once, 2), heatproof.evaluate("soundness", model, *doubled, **options)["score"])
+
+
+def test_a_gain_of_just_the_tolerance_is_none():
+    """Of 100 images each is just the tolerance of 0.01, which differences of floats lie above or below."""
+    rising = np.arange(101) / 100
+    _, after = false_attribution(rising, np.ones((1, 101)), 0.01, None)
+    assert after[0].tolist() == list(range(1, 102))
+
+
+def test_too_few_images_for_the_tolerance_are_told(problem):
+    with pytest.warns(UserWarning, match="at least 100 images"):
+        heatproof.evaluate("soundness", *problem, eight_bits(0), imputation="baseline", fractions=SHARES)
+
+
+def test_an_offset_or_a_scale_leaves_completeness(problem):
+    maps = np.random.default_rng(0).random((COUNT, SIDE, SIDE))
+    scores = [
+        heatproof.evaluate("completeness", *problem, one, imputation="baseline")["completeness"]
+        for one in (maps, maps + 1, maps * 3)
+    ]
+    assert all(np.array_equal(scores[0], one) for one in scores[1:])
+    kept = heatproof.evaluate("completeness", *problem, maps + 1, imputation="baseline", rescale=False)
+    assert not np.array_equal(scores[0], kept["completeness"])
+
+
+def test_completeness_of_a_constant_map_is_undefined(problem):
+    maps = np.ones((COUNT, SIDE, SIDE))
+    assert not heatproof.evaluate("completeness", *problem, maps)["valid"].any()
