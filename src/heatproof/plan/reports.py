@@ -305,6 +305,7 @@ def checks(plan: Plan) -> Told:
     spec = {
         **_scored(plan, cases),
         "comparisons": all_comparisons(plan),
+        "least_coverage": plan.config["scores"]["least_coverage"],
         # Raw to absolute: the same name for a map without a sign.
         "transforms": {
             method: f"{method}_abs" if f"{method}_abs" in plan.methods else method

@@ -23,7 +23,7 @@ from heatproof.ranking.variance import variance_table
 from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish
-from heatproof.report.tables import mean_scores
+from heatproof.report.tables import mean_scores, with_kinds
 
 # What is drawn: the columns, and what the axis says.
 PANELS = (
@@ -58,6 +58,7 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
     stands = stand_ins(means, spec["kinds"])
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
+    means = with_kinds(means, spec)
     found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
@@ -72,7 +73,7 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         "reliability": reliability_table(scores[scores["score"].notna()]),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
-        "variance": variance_table(scores),
+        "variance": variance_table(with_kinds(scores, spec)),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),

@@ -34,6 +34,7 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
     table.insert(len(SCORE_COLUMNS), "counted_as", [others.get(name, "") for name in table["metric"]])
+    table = with_kinds(table, spec)
     ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
     made = {
         paths.IDSDS_TABLE: table,
@@ -64,6 +65,7 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     }
     for place, (name, values) in enumerate(added.items()):
         table.insert(len(SCORE_COLUMNS) + place, name, values)
+    table = with_kinds(table, spec)
     publish(spec, {paths.SCORES_TABLE: table}, files)
 
 
@@ -83,6 +85,20 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     enough = grouped["count"] >= least_share(grouped["size"].to_numpy(), least_coverage)
     means = grouped.assign(score=grouped["mean"].where(enough), higher_is_better=grouped["metric"].map(directions))
     return means.drop(columns=["mean", "count", "size"])
+
+
+def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
+
+    Parameters
+    ----------
+    table
+        Has the column ``model``.
+    spec
+        Its ``model_kinds`` is a mapping from model to kind; without it, the table is returned as it is.
+    """
+    kinds = spec.get("model_kinds") or {}
+    return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
 
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
