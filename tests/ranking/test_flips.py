@@ -32,6 +32,16 @@ def test_a_planted_flip_is_found():
     assert row["halves_other"] == pytest.approx(row["spearman"], abs=0.01)
 
 
+def test_a_method_defined_on_few_images_at_one_level_has_no_rank():
+    before, after = planted(range(8)), planted(range(8), seed=1)
+    after[3, 5:] = np.nan
+    for least, count in ((0.5, 7), (0.0, 8)):
+        found, pairs = compare_levels({"a": before, "b": after}, NAMES, "a", UP, repetitions=20, least_coverage=least)
+        assert pairs.loc[0, "n_methods"] == count
+        assert found.loc[found["method"] == "m3", "rank"].isna().all() == (count == 7)
+        assert found.loc[found["method"] == "m3", "score"].notna().all()
+
+
 def test_the_same_scores_do_not_move():
     scores = planted(range(8), noise=0.4)
     methods, pairs = compare_levels({"a": scores, "b": scores}, NAMES, "a", UP, repetitions=50)

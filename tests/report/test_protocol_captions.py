@@ -40,6 +40,7 @@ def found():
         "seed": 0,
         "bootstrap": 50,
         "level": 0.95,
+        "least_coverage": 0.5,
     }
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
     return check_tables(table, spec)

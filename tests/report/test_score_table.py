@@ -14,6 +14,7 @@ from heatproof.report.tables import (
     mean_scores,
     read_gaps,
     score_table,
+    with_kinds,
 )
 from heatproof.store import ArraySpec, Layout, ensure_metadata
 
@@ -144,6 +145,13 @@ def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
     assert score_table(scores_of(planted), NO_GAPS, seed=0).set_index("method").loc["lucky", "rank"] == 1
     means = mean_scores(scores_of(planted), {"idsds": True}, 0.5).set_index("method")["score"]
     assert means.isna().to_dict() == {"a": False, "b": False, "half": False, "lucky": True}
+
+
+def test_models_of_one_kind_have_it_in_the_tables():
+    table = pd.DataFrame({"model": ["net_s0", "net_s1", "other"]})
+    found = with_kinds(table, {"model_kinds": {"net_s0": "net", "net_s1": "net"}})
+    assert found["kind"].tolist() == ["net", "net", "other"]
+    assert "kind" not in with_kinds(table, {})
 
 
 def test_what_cannot_be_told_from_the_best_is_marked():

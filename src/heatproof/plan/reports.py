@@ -167,7 +167,7 @@ def _ranked(plan: Plan) -> dict[str, Any]:
     """Return what decides which scores are ranked: the least coverage, and of which kind each metric and model is."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
     models = plan.kinds if plan.config["training_seeds"] > 1 else {}
-    return {"kinds": kinds, "models": models, "least_coverage": plan.config["scores"]["least_coverage"]}
+    return {"kinds": kinds, "model_kinds": models, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 def several_baselines(plan: Plan) -> list[Case]:
@@ -340,6 +340,7 @@ def checks(plan: Plan) -> Told:
     spec = {
         **_scored(plan, cases),
         "comparisons": all_comparisons(plan),
+        "least_coverage": plan.config["scores"]["least_coverage"],
         # Raw to absolute: the same name for a map without a sign.
         "transforms": {
             method: f"{method}_abs" if f"{method}_abs" in plan.methods else method

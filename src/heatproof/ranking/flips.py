@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
+from heatproof.metrics.bootstrap import bootstrap_means, interval, least_share, summarise
 from heatproof.randomness import numpy_generator
 from heatproof.ranking.consistency import MINIMUM, agreement
 from heatproof.ranking.ranks import rank_methods
@@ -62,6 +62,7 @@ def compare_levels(
     seed: int = 0,
     repetitions: int = 1000,
     level: float = 0.95,
+    least_coverage: float = 0.0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rank methods at each level of a convention, and compare all pairs of levels.
 
@@ -80,14 +81,17 @@ def compare_levels(
         Level to whether higher is better.
     seed, repetitions, level
         Settings of the bootstrap over images.
+    least_coverage
+        Share of the images on which a method has to be defined at every level to be ranked.
 
     Returns
     -------
     methods : pandas.DataFrame
-        One row a level and method: mean score with its interval; ``rank`` among the methods that have a score at every
-        level, 1 is best, ties share the smallest rank; ``rank_change``, positive when the method falls, with the
-        interval of the change under resampled images; ``score_change``, the mean over images defined at both levels,
-        with its paired interval. Changes are from the reference; those of scores are NaN where directions differ.
+        One row a level and method: mean score with its interval; ``rank`` among the methods that are defined at every
+        level on enough images, 1 is best, ties share the smallest rank; ``rank_change``, positive when the method
+        falls, with the interval of the change under resampled images; ``score_change``, the mean over images defined at
+        both levels, with its paired interval. Changes are from the reference; those of scores are NaN where directions
+        differ.
     pairs : pandas.DataFrame
         One row for every two levels. ``spearman`` with the percentiles under resampled images, which lie lower than the
         value itself as resamples are noisier, and ``kendall``; NaN with fewer than five methods. ``halves_same``: mean
@@ -100,7 +104,8 @@ def compare_levels(
     names = list(levels)
     values = {name: np.asarray(levels[name], dtype=float) * (1 if directions[name] else -1) for name in names}
     means = {name: _means(values[name]) for name in names}
-    everywhere = ~np.isnan(np.stack(list(means.values()))).any(axis=0)
+    defined = np.stack([(~np.isnan(values[name])).sum(axis=1) for name in names])
+    everywhere: np.ndarray = (defined >= least_share(values[names[0]].shape[1], least_coverage)).all(axis=0)
     draws = {name: bootstrap_means(values[name], seed, repetitions).T for name in names}
     ranks = {name: _ranks(means[name][None], everywhere)[0] for name in names}
     drawn_ranks = {name: _ranks(draws[name], everywhere) for name in names}

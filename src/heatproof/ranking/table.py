@@ -124,7 +124,7 @@ def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
     Parameters
     ----------
     scores, options
-        As `meta_rank_table` takes them, without ``images``.
+        As `meta_rank_table` takes them.
 
     Returns
     -------

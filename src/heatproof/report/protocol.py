@@ -78,7 +78,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
     spec
         ``comparisons``, each with ``factor``, ``setting``, ``reference``, ``levels`` (level, weights, metric,
         transform) and ``networks`` (dataset, model); ``directions`` of metrics; ``transforms``, method to absolute
-        method; ``seed``, ``bootstrap``, ``level``.
+        method; ``seed``, ``bootstrap``, ``level``, ``least_coverage``.
 
     Returns
     -------
@@ -109,6 +109,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
             drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+            drawn["least_coverage"] = spec["least_coverage"]
             of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))

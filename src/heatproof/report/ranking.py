@@ -156,7 +156,7 @@ def rank_table(
         "stability_methods": by_method,
         "stability_cases": by_case,
         "families": family_leaderboards(ranked, families),
-        "properties": properties_table(means, **options),
+        "properties": properties_table(means, images=images, **options),
     }
     several = f" and {images['image'].nunique()} images" if images is not None else ""
     networks = f"{len(set(groups))} network{'' if len(set(groups)) == 1 else 's'}"

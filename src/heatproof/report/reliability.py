@@ -52,13 +52,13 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     images.
     """
     _, files, scores = read_scores(spec)
-    scores = with_kinds(scores.assign(higher_is_better=scores["metric"].map(spec["directions"])), spec)
+    scores["higher_is_better"] = scores["metric"].map(spec["directions"])
     seed, level = spec["seed"], spec["level"]
     means = mean_scores(scores, spec["directions"], spec["least_coverage"])
-    means = with_kinds(means, spec)
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
     stands = stand_ins(means, spec["kinds"])
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
+    means = with_kinds(means, spec)
     found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
@@ -73,7 +73,7 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         "reliability": reliability_table(scores[scores["score"].notna()]),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
-        "variance": variance_table(scores),
+        "variance": variance_table(with_kinds(scores, spec)),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),

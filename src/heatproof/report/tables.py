@@ -29,13 +29,14 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 
 def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    scores = with_kinds(pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True), spec)
+    scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
     drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(spec["scores"]), **drawn, least_coverage=spec["least_coverage"])
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
     table.insert(len(SCORE_COLUMNS), "counted_as", [others.get(name, "") for name in table["metric"]])
-    ranked = counted(with_kinds(table.assign(higher_is_better=table["metric"].map(higher_is_better)), spec))
+    table = with_kinds(table, spec)
+    ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
     accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
     table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, spec["scores"]))
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
@@ -57,7 +58,7 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     is a test case of its own.
     """
     _, files, scores = read_scores(spec)
-    scores, directions = with_kinds(scores, spec), spec["directions"]
+    directions = spec["directions"]
     drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(files), **drawn, directions=directions, least_coverage=spec["least_coverage"])
     stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
@@ -70,12 +71,8 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     for place, (name, values) in enumerate(added.items()):
         table.insert(len(SCORE_COLUMNS) + place, name, values)
     table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, files))
+    table = with_kinds(table, spec)
     publish(spec, {paths.SCORES_TABLE: table}, files)
-
-
-def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table with the ``kind`` of each model, where models of one kind differ in the seeds of training."""
-    return table.assign(kind=table["model"].map(spec["models"])) if spec["models"] else table
 
 
 def share_wrong(table: pd.DataFrame, scores: Iterable[str]) -> pd.Series:
@@ -100,6 +97,20 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     enough = grouped["count"] >= least_share(grouped["size"].to_numpy(), least_coverage)
     means = grouped.assign(score=grouped["mean"].where(enough), higher_is_better=grouped["metric"].map(directions))
     return means.drop(columns=["mean", "count", "size"])
+
+
+def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
+
+    Parameters
+    ----------
+    table
+        Has the column ``model``.
+    spec
+        Its ``model_kinds`` is a mapping from model to kind; without it, the table is returned as it is.
+    """
+    kinds = spec.get("model_kinds") or {}
+    return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
 
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
