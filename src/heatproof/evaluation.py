@@ -67,13 +67,13 @@ def evaluate(
         names to options. In a mapping the names are free if the option ``metric`` names the metric.
     model
         A classifier in eval mode, with all of its parts: images (B, C, H, W) to logits (B, K). One logit z is that of
-        class 1 of two, whose logits are [0, z]: the logit of class 0 never changes, so that metrics over the logit are
-        undefined for its images, and ``output="probability"`` serves both classes. A float64 model is read in float64.
+        class 1 of two, whose logits are [-z/2, z/2]. A float64 model is read in float64.
     images
         (N, C, H, W), any number of channels, normalised as the model expects. The memory format (for example
         channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order.
     targets
-        (N,) integers, the labels. Metrics with ``target="predicted"`` use the class predicted for the intact image.
+        (N,) integers, the classes that the maps explain, and that are scored. Metrics with ``target="predicted"`` score the
+        class predicted for the intact image instead, which has to be the one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order.

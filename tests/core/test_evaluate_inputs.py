@@ -53,14 +53,12 @@ def test_any_number_of_channels(metric, channels):
 @pytest.mark.parametrize("metric", OURS)
 def test_one_logit_is_that_of_two_classes(metric):
     model, images, labels, maps = problem(classes=1)
-    options = {**needed(metric, images)}
-    if "output" in METRICS[metric].options and METRICS[metric].options["output"] == "logit":
-        options["output"] = "probability"
+    options = needed(metric, images)
     one = heatproof.evaluate(metric, model, images, labels, maps, **options)
 
     def both(images):
         logit = model(images)
-        return torch.cat([torch.zeros_like(logit), logit], dim=1)
+        return torch.cat([-logit, logit], dim=1) / 2
 
     two = heatproof.evaluate(metric, both, images, labels, maps, **options)
     xarray.testing.assert_identical(one, two)

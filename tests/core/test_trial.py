@@ -85,10 +85,13 @@ def explain_nothing(explained):
 HERE = "test_trial"
 
 
+SCALE = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+
+
 def config(tmp_path, dataset="pictures", model="linear", explainer="explain", **settings):
     written = {
         "datasets": [{"photos": {"dataset": f"{HERE}:{dataset}"}}],
-        "models": [{"net": {"architecture": f"{HERE}:{model}", **settings}}],
+        "models": [{"net": {"architecture": f"{HERE}:{model}", **SCALE, **settings}}],
         "explainers": [{"mine": {"explainer": f"{HERE}:{explainer}"}}],
         "metrics": [],
         "evaluation": {"images": 2, "accuracy_images": 2},

@@ -76,12 +76,16 @@ def test_updated_attribution(golden, inputs, name, theirs):
     assert close.all(1).mean() > 0.8
 
 
+# The class that the authors score.
+PREDICTED = {"target": "predicted"}
+
+
 @pytest.mark.parametrize("name", MAS_MAPS)
 @pytest.mark.parametrize("mode", ["ins", "del"])
 def test_rise_and_mas(golden, inputs, name, mode):
     stored = golden("mas")
     word = {"ins": "insertion", "del": "deletion"}[mode]
-    given = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled"}
+    given = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
     maps = map_of(golden, name)
     rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **given)
     monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **given)
@@ -102,7 +106,7 @@ def test_rise_and_mas(golden, inputs, name, mode):
 
 
 def test_inverted_images_are_undefined_unless_asked_for(golden, inputs):
-    scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), **KERNEL)
+    scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), **KERNEL, **PREDICTED)
     stored = golden("mas")
     inverted = stored["original_prob"] < stored["ins__substrate_prob"]
     assert inverted.sum() == 3
@@ -116,7 +120,7 @@ def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
     stored, maps = golden("mas"), golden("maps")[name]
     assert (maps < 0).any()
     for mode, word, kernel in (("ins", "insertion", KERNEL), ("del", "deletion", {})):
-        scores = heatproof.evaluate(f"mas_{word}", *inputs, maps, inverted="scaled", **kernel)
+        scores = heatproof.evaluate(f"mas_{word}", *inputs, maps, inverted="scaled", **kernel, **PREDICTED)
         np.testing.assert_allclose(scores["score"], stored[f"{mode}__{name}_abs__auc_corrected"], rtol=0, atol=2e-4)
 
 
@@ -124,7 +128,7 @@ def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
 def test_another_insertion_kernel_beside_a_deletion_to_zeros(golden, inputs, metric):
     stored = golden("mas")
     maps = map_of(golden, "random01")
-    scores = heatproof.evaluate(f"{metric}_difference", *inputs, maps, inverted="scaled", **KERNEL)
+    scores = heatproof.evaluate(f"{metric}_difference", *inputs, maps, inverted="scaled", **KERNEL, **PREDICTED)
     auc = "auc_raw" if metric == "rise" else "auc_corrected"
     expected = stored[f"ins__random01__{auc}"] - stored[f"del__random01__{auc}"]
     np.testing.assert_allclose(scores["score"], expected, rtol=0, atol=4e-4)

@@ -83,7 +83,11 @@ def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
     """No rule, no list and no stage knows it: the response is one of those that are made once for a network."""
     change = {"metrics": [{"patch_insertion": {"baseline": "mean"}}], "explainers": ["saliency"]}
     made = (
-        Project(tmp_path, **change, pretraining={"epochs": 1}, finetuning={"epochs": 1}).train().attribute().respond()
+        Project(tmp_path, **change, pretraining={"epochs": 1}, finetuning={"epochs": 1})
+        .train()
+        .attribute()
+        .drop()
+        .respond()
     )
     assert [name.partition("-")[0] for name in made.plan.model_responses] == ["insertions"]
     job = next(job for job in Graph(made.plan).jobs() if "/insertions-" in job.outputs[0])

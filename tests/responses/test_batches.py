@@ -10,6 +10,7 @@ from heatproof.responses.run import respond
 
 SIZE, IMAGES, PIXELS = 4, 5, 144
 CONFIG = {
+    "drops": {"baselines": ["zeros"]},
     "evaluation": {"images": IMAGES},
     "explainers": ["random"],
     "metrics": [

@@ -56,7 +56,7 @@ NAMES = [entry if isinstance(entry, str) else next(iter(entry)) for entry in MET
 CONFIG = {
     "metrics": METRICS,
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "random"],
-    "drops": {"outputs": ["logit", "probability"]},
+    "drops": {"outputs": ["logit", "probability"], "baselines": ["zeros"]},
 }
 
 
@@ -121,7 +121,7 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
 
 
 def test_scores_on_probabilities(finished):
-    logs = finished.drops_of("log_probability").astype(np.float64)
+    logs = finished.drops_of("log_probability", baseline="zeros").astype(np.float64)
     drops = np.exp(logs[:, :1]) - np.exp(logs[:, 1:])
     sums = finished.maps()[:, 0].astype(np.float64).reshape(10, 4, 3, 4, 3).sum((2, 4)).reshape(10, 16)
     expected = [spearmanr(a, b).statistic for a, b in zip(sums, drops, strict=True)]
@@ -132,9 +132,9 @@ def test_scores_on_probabilities(finished):
 
 def test_the_table_has_every_metric_with_its_direction(finished):
     table = pd.read_csv(finished.folder / "results/scores.csv")
-    assert list(table.columns[:11]) == [
+    assert list(table.columns[:12]) == [
         *("dataset", "model", "weights", "method", "metric", "score", "ci_low", "ci_high"),
-        *("n_images", "n_undefined", "rank"),
+        *("share_wrong", "n_images", "n_undefined", "rank"),
     ]
     directions = table.groupby("metric")["higher_is_better"].unique()
     assert not directions["deletion_morf"][0]
@@ -220,7 +220,7 @@ def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
 
 
 def test_a_metric_says_itself_what_is_undefined(project):
-    made = project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"]).attribute().respond()
+    made = project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"]).attribute().drop().respond()
     made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "mine")))
     rows = made.scores("mine")
     assert not rows.valid.all()
@@ -276,7 +276,7 @@ def test_rise_and_mas_cost_a_set_of_curves_each(project):
 
 
 def test_a_metric_over_cached_responses_makes_no_pass(project):
-    first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}]}
+    first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}], "drops": {"baselines": ["zeros"]}}
     made = project(**first, metrics=["rise_deletion", "soundness"]).attribute().drop().respond()
     before = made.bytes("curves")
     more = ["rise_deletion", "soundness", "road_lerf", {"late": {"metric": "soundness", "level": 0.9}}, "deletion_morf"]
@@ -333,7 +333,7 @@ def test_what_does_not_apply_to_changed_images_is_a_gap(project):
 
 def test_nothing_but_gaps(project):
     made = project(explainers=[{"odd": {"explainer": "toy_plugin:never_applies"}}], metrics=["ids"])
-    made.attribute().respond()
+    made.attribute().drop().respond()
     made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "ids")))
     assert len(made.scores("ids")) == 0
 

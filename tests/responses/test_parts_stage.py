@@ -46,6 +46,7 @@ class WithParts(Project):
         return self
 
     def score_metrics(self):
+        self.drop()
         for metric in self.plan.metrics:
             self.inside(score, self.plan.score_spec(self.plan.case(*WHERE, metric)))
         return self

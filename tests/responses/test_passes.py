@@ -142,6 +142,7 @@ def made(tmp_path_factory):
         "pretraining": {"epochs": 1},
         "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}],
         "metrics": METRICS_OF_A_CONFIG,
+        "drops": {"baselines": ["zeros"]},
     }
     plan = make_plan(merge(BASE, change))
     before = os.getcwd()

@@ -31,7 +31,7 @@ def _which(target: str) -> int:
 def softmax_information(
     pictures: dict[str, np.ndarray],
     *,
-    target: Target = "predicted",
+    target: Target = "label",
     exclude: str = "documented",
     min_prediction: float = 0.0,
     points: int = POINTS,
@@ -54,7 +54,7 @@ def softmax_information(
 def accuracy_information(
     pictures: dict[str, np.ndarray],
     *,
-    target: Target = "predicted",
+    target: Target = "label",
     exclude: str = "documented",
     min_prediction: float = 0.0,
     points: int = POINTS,

@@ -170,7 +170,7 @@ def rise_insertion(
     insertion: ResponseCurve,
     *,
     output: str = "probability",
-    target: str = "predicted",
+    target: str = "label",
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
@@ -204,7 +204,7 @@ def rise_deletion(
     deletion: ResponseCurve,
     *,
     output: str = "probability",
-    target: str = "predicted",
+    target: str = "label",
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
@@ -230,7 +230,7 @@ def rise_difference(
     deletion: ResponseCurve,
     *,
     output: str = "probability",
-    target: str = "predicted",
+    target: str = "label",
     monotone: bool = False,
     inverted: str = "undefined",
 ) -> Result:
@@ -261,7 +261,7 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
     sequences=sequences_of("insertion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_insertion(
-    insertion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
+    insertion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
 ) -> Result:
     """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
@@ -292,7 +292,7 @@ def mas_insertion(
     sequences=sequences_of("deletion", blur=MAS_BLUR, magnitude=True),
 )
 def mas_deletion(
-    deletion: ResponseCurve, *, output: str = "probability", target: str = "predicted", inverted: str = "undefined"
+    deletion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
 ) -> Result:
     """MAS deletion: area of the monotone deletion curve plus its alignment penalty; lower is better.
 
@@ -316,7 +316,7 @@ def mas_difference(
     deletion: ResponseCurve,
     *,
     output: str = "probability",
-    target: str = "predicted",
+    target: str = "label",
     inverted: str = "undefined",
 ) -> Result:
     """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""

@@ -45,7 +45,7 @@ def run_batched(
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [0, z].
+        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [-z/2, z/2].
     batches
         Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
         from; each pair makes one network pass.
@@ -90,7 +90,7 @@ def run_batched(
                 "finite": logits.isfinite().all(1),
                 "distribution": (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE),
                 "undecided": logits.amax(1) < 1,
-                "between": ((logits >= 0) & (logits <= 1)).all(1),
+                "between": ((output >= 0) & (output <= 1)).all(1),
                 "rows": rows,
             }
             if largest:
@@ -288,10 +288,10 @@ def _checked_output(output: object, images: torch.Tensor, rows: torch.Tensor, im
 
 
 def _two_classes(output: torch.Tensor) -> torch.Tensor:
-    """Return logits of two classes or more: a softmax of 0 and z is the sigmoid of z."""
+    """Return logits of two classes or more: a softmax of -z/2 and z/2 is the sigmoid of z."""
     # A difference of large logits needs the precision that a network has.
     logits = output if output.dtype == torch.float64 else output.float()
-    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+    return torch.cat([-logits, logits], dim=1) / 2 if logits.shape[1] == 1 else logits
 
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
