@@ -27,11 +27,3 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
-
-
-@figure("in_domain", reads="in_domain")
-def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
-    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
-    from heatproof.report.in_domain import draw_in_domain
-
-    return draw_in_domain(table, level)
