@@ -72,8 +72,8 @@ def evaluate(
         (N, C, H, W), any number of channels, normalised as the model expects. The memory format (for example
         channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order.
     targets
-        (N,) integers, the classes that the maps explain, and that are scored. Metrics with ``target="predicted"`` score the
-        class predicted for the intact image instead, which has to be the one that the maps explain.
+        (N,) integers, the classes that the maps explain, and that are scored. Metrics with ``target="predicted"`` score
+        the class predicted for the intact image instead, which has to be the one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order.

@@ -196,6 +196,7 @@ SHOWN = {
     "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
     "belief": ("Ranking", "how far the ranking can be believed"),
     "accuracy": ("Models", "accuracy before and after finetuning"),
+    "in_domain": ("Models", "are deleted patches in domain"),
     "applicability": ("Models", "which explainer applies to which model"),
     "claims": ("Claims", "which published claims held here"),
     "similarity": ("Networks", "networks before and after finetuning"),

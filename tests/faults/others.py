@@ -96,7 +96,8 @@ def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     }[what]
     outcome = Outcome(f"download: {what}")
     with server([first, send(given)]) as address:
-        network = {"architecture": "toy_plugin:network", "cam_layer": "features", "checkpoint": address}
+        scale = {"mean": [0.5] * 3, "std": [0.5] * 3}
+        network = {"architecture": "toy_plugin:network", "cam_layer": "features", "checkpoint": address, **scale}
         network["sha256"] = hashlib.sha256(given).hexdigest()
         job = Graph(make_plan(config(models=[{"net": network}]))).job("fetch", {"dataset": "toy", "model": "net"})
         run = Run(folder, [job])

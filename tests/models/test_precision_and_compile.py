@@ -33,7 +33,7 @@ def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
         assert not np.array_equal(one, two)
         assert np.corrcoef(one.ravel(), two.ravel())[0, 1] > 0.99
     np.testing.assert_array_equal(exact.maps("random"), made.maps("random"))
-    manifest = read_json(made.folder / "results/drops/toy/net/finetuned/g4_zeros.0.json")
+    manifest = read_json(made.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
     assert manifest["made_by"]["precision"] == "bfloat16"
 
 

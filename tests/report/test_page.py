@@ -60,6 +60,12 @@ ACCURACY_TABLE = """dataset,model,weights,grid,baseline,in_domain,\
 top1_clean,top1_worst_patch,top5_clean,top5_worst_patch,n_images
 tiny,net,finetuned,4,zeros,True,0.9844,0.5,1,0.75,256
 """
+IN_DOMAIN_TABLE = """dataset,model,weights,grid,baseline,in_domain,layer,auc,ci_low,ci_high,\
+accuracy_intact,accuracy_deleted,confidence_intact,confidence_deleted,ece_intact,ece_deleted,n_images,gap
+tiny,net,finetuned,4,zeros,True,layer1.0,0.712,0.65,0.775,,,,,,,256,
+tiny,net,finetuned,4,zeros,True,output,,,,0.911,0.822,0.933,0.844,0.012,0.037,256,
+tiny,flat,finetuned,4,zeros,False,,,,,,,,,,,0,no <b>kernel</b> runs
+"""
 SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).described()
 
 
@@ -107,6 +113,7 @@ def spec(results):
         "verdict": VERDICT_TEXT,
         "accuracy": ACCURACY_TABLE,
         "applicability": APPLICABILITY_TEXT,
+        "in_domain": IN_DOMAIN_TABLE,
         "claims": CLAIMS_TEXT,
     }
     for name, text in texts.items():
@@ -225,8 +232,8 @@ def test_every_manifest_is_in_the_provenance(spec):
     # Two explainers, one gap, one reference, and the curves of the same four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
-    # Of each of the five tables, and of the scores.
-    assert {"libraries": {"numpy": "2.1"}, "count": 7} in made["versions"]
+    # Of each of the seven tables, and of the scores.
+    assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
 
 
 def test_claims_curves_and_maps_only_where_they_are_named(spec):
@@ -305,6 +312,12 @@ def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):
     texts = Reader(written({**spec, "tables": tables, "images": 0, "curves": []})).texts
     assert "−4.250" in texts
     assert "1.500" in texts
+
+
+def test_layers_and_answers_have_tables_of_their_own(shown):
+    assert {"layer1.0", "0.712", "0.650", "0.775", "no <b>kernel</b> runs"} <= set(shown.texts)
+    assert {"91.1%", "82.2%", "93.3%", "84.4%", "0.012", "0.037"} <= set(shown.texts)
+    assert "output" not in shown.texts
 
 
 # ---- the page of maps ------------------------------------------------------------------------------------------------

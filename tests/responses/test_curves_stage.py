@@ -220,7 +220,12 @@ def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
 
 
 def test_a_metric_says_itself_what_is_undefined(project):
-    made = project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"]).attribute().drop().respond()
+    made = (
+        project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"])
+        .attribute()
+        .drop()
+        .respond()
+    )
     made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "mine")))
     rows = made.scores("mine")
     assert not rows.valid.all()

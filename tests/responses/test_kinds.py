@@ -20,6 +20,7 @@ from heatproof.responses.base import (
     serving,
 )
 from heatproof.responses.curves import Curves, ResponseCurve
+from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.sequences import Perturbation
@@ -45,8 +46,8 @@ def curves(**change):
     return Curves(Perturbation(**{"steps": 4, **change}).described())
 
 
-def test_every_kind_but_that_of_channels_is_read_by_a_metric():
-    assert {response.kind for response in EXAMPLES} | {Channels.kind} == set(OURS)
+def test_every_kind_but_those_of_comparisons_is_read_by_a_metric():
+    assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind} == set(OURS)
 
 
 @pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)

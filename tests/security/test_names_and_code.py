@@ -173,4 +173,5 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         "models/network.py",
         "plan/resolve.py",
         "plan/metrics.py",
+        "perturbation/baselines.py",
     }, BASE

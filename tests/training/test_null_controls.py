@@ -13,7 +13,8 @@ from heatproof.training import stages
 
 
 def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
-    made = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"])
+    network = {"architecture": "toy_plugin:network", "mean": [0.5] * 3, "std": [0.5] * 3, "cam_layer": "features"}
+    made = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"], models=[{"net": network}])
     spec = made.plan.pretrain_spec("toy", "net")
     made.inside(stages.pretrain, spec)
     built = build_network(spec["model"], 3, derive_seed(7, "initial weights")).state_dict()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heatproof.plan import paths
 from heatproof.plan.graph import Made, Product, Wildcards, stage
 from heatproof.plan.paths import Network
+from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
@@ -209,6 +210,12 @@ def parts(plan: Plan, **where: Any) -> Made:
 def channels(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of the activations of channels."""
     return _of_network(plan, where, Channels())
+
+
+@stage(RESPOND, _each(_grids, _named("shard", lambda plan: plan.shards(plan.drop_images))))
+def features(plan: Plan, **where: Any) -> Made:
+    """Return the job of one shard of features of images that are intact and with a deleted patch."""
+    return _of_network(plan, where, Features({"grid": where["grid"], "baseline": where["baseline"]}))
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------

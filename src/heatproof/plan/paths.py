@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from heatproof.responses.base import MapResponse, NetworkResponse, Response
+from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
@@ -35,9 +36,13 @@ CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
 SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
 PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
 CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
-# Rule to the store of a response that it makes; that of patch drops with its name in place of grid and baseline.
+FEATURES = DROPS.replace("/drops/", "/features/")
+# Rule to the store of a response that it makes; patch drops and features with their name in place of grid and baseline.
 STORES = {"curves": CURVES, "subsets": SUBSETS, "parts": PARTS, "channels": CHANNELS}
-STORES["drops"] = DROPS.replace("g{grid}_{baseline}", "{response}")
+STORES |= {
+    rule: pattern.replace("g{grid}_{baseline}", "{response}")
+    for rule, pattern in (("drops", DROPS), ("features", FEATURES))
+}
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
@@ -55,6 +60,8 @@ BASELINES = {
     "summary": RESULTS + "/baselines/summary.txt",
 }
 BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
+IN_DOMAIN = RESULTS + "/in_domain.csv"
+IN_DOMAIN_MANIFEST = RESULTS + "/in_domain.json"
 CLAIMS = RESULTS + "/claims.csv"
 CLAIMS_MANIFEST = RESULTS + "/claims.json"
 
@@ -127,6 +134,7 @@ curve_files = partial(response_files, MapResponse)
 subset_files = partial(response_files, NetworkResponse)
 part_files = partial(response_files, Parts)
 channel_files = partial(response_files, Channels)
+feature_files = partial(response_files, Features)
 
 
 def drop_file(drops: str, array: str, shard: int | str) -> str:

@@ -36,6 +36,7 @@ from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
+from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
@@ -194,7 +195,8 @@ class Plan(Selection):
 
     def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
         """Return what makes one shard of a response of a network; no map is needed."""
-        images = {Patches.rule: self.drop_images, Channels.rule: self.similarity_images}.get(response.rule, self.images)
+        more = dict.fromkeys((Patches.rule, Features.rule), self.drop_images) | {Channels.rule: self.similarity_images}
+        images = more.get(response.rule, self.images)
         return {**self._response_whole(Network(*where), response), **self._piece(shard, images)}
 
     @cache

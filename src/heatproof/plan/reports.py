@@ -19,6 +19,7 @@ from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.curves import Curves
+from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 
 MONTAGE_IMAGES = 4
@@ -328,6 +329,24 @@ def similarity(plan: Plan) -> Told:
     return spec, inputs, [*paths.SIMILARITY.values()]
 
 
+@_report("heatproof.report.in_domain:in_domain", paths.IN_DOMAIN_MANIFEST)
+def in_domain(plan: Plan) -> Told:
+    """Return the job of the table that tells whether deleted patches are in domain."""
+    scored, inputs, upstream = [], [], []
+    shards = plan.shards(plan.drop_images)
+    for network in plan.networks():
+        metrics = plan.metrics_of(network.weights, network.model)
+        tuned = [drops[:2] for metric, drops in metrics.items() if base_name(metric) == "idsds"]
+        for grid, baseline in plan.combinations_on(network.weights, network.model):
+            where = {**network._asdict(), "grid": grid, "baseline": baseline}
+            store = paths.FEATURES.format(**where)
+            scored.append({**where, "in_domain": (grid, baseline) in tuned, "features": store})
+            upstream.append(plan.response_spec(network, Features({"grid": grid, "baseline": baseline}), 0)["key"])
+            inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
+    spec = {"scored": scored, "images": plan.drop_images, "shards": len(shards), "upstream": digest(upstream)}
+    return spec, inputs, [paths.IN_DOMAIN]
+
+
 def chart_files(plan: Plan) -> list[str]:
     """Return the charts of the protocol checks: for every factor a PNG and an SVG."""
     return [paths.CHECKS_FIGURE.format(factor=f, ending=ending) for f in factors(plan) for ending in ("png", "svg")]
@@ -460,6 +479,7 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     ranking of all test cases.
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
+    shown["in_domain"] = (paths.IN_DOMAIN, paths.IN_DOMAIN_MANIFEST, in_domain(plan)[0])
     if several_baselines(plan):
         for name, path in list(paths.BASELINES.items())[:3]:
             key = "baselines" if name == "scores" else f"baselines_{name}"
@@ -503,7 +523,7 @@ def _page_curves(plan: Plan) -> list[dict[str, Any]]:
 
 def targets(plan: Plan) -> list[str]:
     """Return what the rule `all` asks for: tables, figures and pages."""
-    files = [*paths.TABLES.values(), *figure_files(plan), *page_files(plan)]
+    files = [*paths.TABLES.values(), paths.IN_DOMAIN, *figure_files(plan), *page_files(plan)]
     files += paths.BASELINES.values() if several_baselines(plan) else []
     if all_metrics(plan):
         files += [*paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values(), *paths.OVERVIEW.values()]

@@ -1,0 +1,209 @@
+"""Features of several layers for images that are intact and with one patch deleted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from heatproof.errors import NotApplicable
+from heatproof.grids import patch_masks
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.batching import FilledBatches, Perturbed, Query, run_batched
+from heatproof.randomness import numpy_generator
+
+PENULTIMATE = "penultimate"
+# With the penultimate one.
+MOST_LAYERS = 8
+# By exact class: a block of a library can be a subclass of one of them.
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Module]:
+    """Find the layers of a network whose features are compared, from early to late.
+
+    The network is divided into its blocks: containers (`torch.nn.Sequential` and the like) into what they hold, and
+    modules outside of containers that are the only one of their class beside each other, as the encoder of a
+    transformer, into their children. Of the blocks, those with a kernel (a weight of two or more axes) that run once
+    and return positions, (B, C, H, W) or (B, tokens, C), are kept in the order in which they end: stages of a DenseNet,
+    blocks of a ResNet or a transformer, convolutions of a VGG. Seven of them at even steps are taken, the first and the
+    last included. ``penultimate`` is the input of the layer with a kernel that begins last: of the classifier.
+
+    Parameters
+    ----------
+    network
+        Images (B, C, H, W) to logits, in eval mode.
+    image
+        (1, C, H, W), on the network's device; it is run once.
+
+    Returns
+    -------
+    dict
+        Name of each block to the module whose output is read; last ``penultimate``, whose module's input is read.
+
+    Raises
+    ------
+    NotApplicable
+        If no layer with a kernel runs in the network.
+    """
+    begun: list[nn.Module] = []
+    ended: dict[nn.Module, list[bool]] = {}
+
+    def begin(module: nn.Module, _inputs: object) -> None:
+        begun.append(module)
+
+    def end(module: nn.Module, _inputs: object, output: object) -> None:
+        ended.setdefault(module, []).append(isinstance(output, torch.Tensor) and output.ndim in (3, 4))
+
+    with ExitStack() as hooks, torch.inference_mode():
+        for module in network.modules():
+            hooks.callback(module.register_forward_pre_hook(begin).remove)
+            hooks.callback(module.register_forward_hook(end).remove)
+        network(image)
+    heads = [module for module in begun if module is not network and _has_kernel(module, recurse=False)]
+    if not heads:
+        raise NotApplicable("no layer with a kernel runs in the network, so its features cannot be followed")
+    names = {block: name for name, block in _blocks(network)}
+    found = [
+        block
+        for block, has_positions in ended.items()
+        if block in names
+        and has_positions == [True]
+        and _has_kernel(block)
+        and all(module is not heads[-1] for module in block.modules())
+    ]
+    steps = np.linspace(0, len(found) - 1, min(len(found), MOST_LAYERS - 1)).round().astype(int)
+    return {**{names[found[step]]: found[step] for step in steps}, PENULTIMATE: heads[-1]}
+
+
+def _has_kernel(module: nn.Module, recurse: bool = True) -> bool:
+    return any(weight.ndim > 1 for weight in module.parameters(recurse))
+
+
+def _blocks(module: nn.Module, prefix: str = "", inside: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks of a module by name; `inside` tells that it is held by a container, or is one."""
+    kinds = Counter(type(child) for child in module.children())
+    for name, child in module.named_children():
+        container = type(child) in CONTAINERS
+        alone = not inside and kinds[type(child)] == 1 and any(True for _ in child.children())
+        if container or alone:
+            yield from _blocks(child, f"{prefix}{name}.", container)
+        else:
+            yield prefix + name, child
+
+
+def pooled(features: torch.Tensor) -> torch.Tensor:
+    """Return the mean over positions, (B, C).
+
+    Parameters
+    ----------
+    features
+        (B, C), (B, tokens, C), or (B, C, H, W); or (B, H, W, C), taken for that where H is W and not C.
+    """
+    if features.ndim < 3:
+        return features
+    if features.ndim == 3:
+        return features.mean(1)
+    last = features.ndim == 4 and features.shape[1] == features.shape[2] != features.shape[3]
+    return features.mean((1, 2)) if last else features.flatten(2).mean(2)
+
+
+@contextmanager
+def _tapped(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[torch.Tensor]]]:
+    """Give a list a layer, to which each pass adds features (B, C) for as long as the context lasts."""
+    seen: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
+
+    # At once: what follows may write into the same memory, as a ReLU in place does.
+    def read_output(name: str, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        seen[name].append(pooled(output).float())
+
+    def read_input(name: str, _module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen[name].append(pooled(inputs[0]).float())
+
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            if name == PENULTIMATE:
+                hooks.callback(layer.register_forward_pre_hook(partial(read_input, name)).remove)
+            else:
+                hooks.callback(layer.register_forward_hook(partial(read_output, name)).remove)
+        yield seen
+
+
+def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
+    """Return how many features each of the layers of `feature_layers` has; arguments and errors as there."""
+    with _tapped(feature_layers(network, image)) as seen, torch.inference_mode():
+        network(image)
+    return {name: rows[-1].shape[1] for name, rows in seen.items()}
+
+
+def feature_responses(
+    query: Query, grid: int, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
+) -> dict[str, np.ndarray]:
+    """Run a network on each image, intact and with one patch deleted, and keep features of several layers.
+
+    Which patch is deleted is drawn for each image by the seed and its id.
+
+    Parameters
+    ----------
+    query
+        The network and N images.
+    grid, baseline, baseline_options
+        As in `heatproof.perturbation.patches.patch_responses`.
+
+    Returns
+    -------
+    dict
+        ``features`` (N, 2, layers, F) float32: of the intact image and of the other, the layers of `feature_layers`,
+        means over positions, with zeros up to the width F of the widest layer; ``confidence`` (N, 2): softmax
+        probability of the predicted class; ``predicted`` (N, 2).
+
+    Raises
+    ------
+    HeatproofError
+        As `heatproof.perturbation.patches.patch_responses`.
+    NotApplicable
+        As `feature_layers`.
+    """
+    network = query.network
+    module: Any = network.network if isinstance(network, FilledBatches) else network
+    size = network.size if isinstance(network, FilledBatches) else 0
+    layers = feature_layers(module, query.images[:1].to(query.device))
+    kept: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        for rows in seen.values():
+            rows.clear()
+        logits = network(images)
+        ran = max(len(images), size)
+        for name, rows in seen.items():
+            # First rows of a pass that did not fit into memory, if one did not; last the copies that filled the batch.
+            kept[name].append(torch.cat(rows)[-ran:][: len(images)].cpu())
+        return logits
+
+    height, width = query.images.shape[-2:]
+    masks = torch.from_numpy(patch_masks(grid, height, width)).unsqueeze(1).to(query.device)
+
+    def batches() -> Iterator[Perturbed]:
+        for rows, chunk, ids in query.chunks():
+            drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
+            filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options)
+            both = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
+            for part in torch.arange(len(both), device=query.device).split(query.batch_size):
+                yield query.like_images(both[part]), part // 2 + rows.start
+
+    with _tapped(layers) as seen:
+        read = run_batched(run, batches(), query.targets, query.image_ids, largest=True)
+    every = [torch.cat(parts).numpy() for parts in kept.values()]
+    widest = max(values.shape[1] for values in every)
+    features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in every], axis=1)
+    return {
+        "features": features.reshape(-1, 2, *features.shape[1:]),
+        "confidence": np.exp(read["largest_log_probability"]).reshape(-1, 2),
+        "predicted": read["predicted"].reshape(-1, 2),
+    }

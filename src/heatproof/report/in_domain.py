@@ -1,0 +1,222 @@
+"""Are deleted patches in domain? What a linear probe tells from features, and how the network answers without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from heatproof.manifest import read_shard
+from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.plan import paths
+from heatproof.randomness import numpy_generator
+from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.results import NETWORK, publish
+from heatproof.store import open_store, read
+
+FOLDS = 5
+BINS = 15
+# The layer's name in the rows of what the network answers.
+OUTPUT = "output"
+# Of an image, as stores of features have them.
+VERSIONS = ("intact", "deleted")
+QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in VERSIONS]
+WHERE = [*NETWORK, "grid", "baseline", "in_domain"]
+COLUMNS = [
+    *WHERE, "layer", "auc", "ci_low", "ci_high",
+    *(f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")), "n_images", "gap",
+]  # fmt: skip
+# Weights (N,), how often each image was drawn, to a number.
+Measure = Callable[[np.ndarray], float]
+
+
+def in_domain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    """Write in_domain.csv."""
+    manifests = [f"{item['features']}.{shard}.json" for item in spec["scored"] for shard in range(spec["shards"])]
+    publish(spec, {paths.IN_DOMAIN: in_domain_table(spec)}, manifests)
+
+
+def in_domain_table(spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Tell for every network, grid and baseline whether deleted patches are in domain.
+
+    Parameters
+    ----------
+    spec
+        What the job is told: ``scored``, the stores of features with dataset, model, weights, grid, baseline and
+        ``in_domain``; ``images``; and ``seed``, ``bootstrap`` and ``level`` of the intervals over images.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`. One row a layer, early to late, with ``auc`` of `probe_scores` and its interval: 0.5 if a linear
+        probe cannot tell images with a deleted patch from intact ones, 1 if it always can, lower is better. Then a row
+        of the layer ``output`` with accuracy, mean confidence (softmax of the predicted class) and `calibration_error`
+        (``ece``) on intact and on deleted images, each with an interval (``_low``, ``_high``). A network whose layers
+        cannot be followed has one row with the reason in ``gap``.
+    """
+    rows = []
+    for item in spec["scored"]:
+        where = {key: item[key] for key in WHERE}
+        if gap := read_shard(item["features"], 0)["gap"]:
+            rows.append({**where, "n_images": 0, "gap": gap})
+            continue
+        store, images = item["features"] + ".zarr", spec["images"]
+        opened = open_store(store)
+        layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
+        scores = [probe_scores(features[:, :, place]) for place in range(len(layers))]
+        confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
+        right = predicted == opened.labels[:images, None]
+        measures = [area_under_curve(values) for values in scores]
+        measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
+        measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
+        value, low, high = _with_intervals(measures, images, spec)
+        where["n_images"] = images
+        for place, layer in enumerate(layers):
+            rows.append({**where, "layer": layer, "auc": value[place], "ci_low": low[place], "ci_high": high[place]})
+        answers: dict[str, Any] = {}
+        for place, name in enumerate(QUANTITIES, len(layers)):
+            answers |= {name: value[place], f"{name}_low": low[place], f"{name}_high": high[place]}
+        rows.append({**where, "layer": OUTPUT, **answers})
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def probe_scores(features: np.ndarray) -> np.ndarray:
+    """Return what a linear probe says of images that it was not fitted to: the higher, the more likely deleted.
+
+    Logistic regression on standardised features, with scikit-learn's penalty (C = 1); five folds, both versions of an
+    image in the same one, so that the probe has to know deletions and not images.
+
+    Parameters
+    ----------
+    features
+        (N, 2, F) of intact images and of the same with a deleted patch.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, 2); NaN for fewer than two images.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    images = len(features)
+    if images < 2:
+        return np.full((images, 2), np.nan)
+    flat = features.reshape(2 * images, -1).astype(np.float64)
+    # Narrow layers are filled up with zeros; what never varies tells nothing.
+    flat = flat[:, np.ptp(flat, axis=0) > 0]
+    if not flat.shape[1]:
+        return np.zeros((images, 2))
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    deleted, groups = np.tile([0, 1], images), np.repeat(np.arange(images), 2)
+    folds = GroupKFold(min(FOLDS, images))
+    said = cross_val_predict(probe, flat, deleted, groups=groups, cv=folds, method="decision_function")
+    return said.reshape(images, 2)
+
+
+def area_under_curve(scores: np.ndarray) -> Measure:
+    """Return what measures the share of pairs in which a deleted image scores higher than an intact one; ties are half.
+
+    Parameters
+    ----------
+    scores
+        (N, 2): of intact images, and of the deleted ones; all folds in one order.
+
+    Returns
+    -------
+    callable
+        Weights (N,), how often each image counts, to the share; NaN where there are no scores.
+    """
+    # Once for all resamples: they draw images, and leave the order of the scores as it is.
+    level = np.unique(scores, return_inverse=True)[1].reshape(scores.shape)
+    undefined = bool(np.isnan(scores).any())
+
+    def measure(weights: np.ndarray) -> float:
+        intact, deleted = (np.bincount(level[:, side], weights, level.max() + 1) for side in (0, 1))
+        return np.nan if undefined else float((np.cumsum(intact) - intact / 2) @ deleted / weights.sum() ** 2)
+
+    return measure
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> Measure:
+    """Return what measures the expected calibration error (Guo et al. 2017), in 15 bins of confidence of equal width.
+
+    It is the distance between accuracy and mean confidence of a bin, (0, 1/15] to (14/15, 1], as a mean over bins
+    weighted by their images. Of few images it is too high, and more so of resampled ones.
+
+    Parameters
+    ----------
+    confidence
+        (N,) in [0, 1].
+    right
+        (N,) booleans.
+
+    Returns
+    -------
+    callable
+        Weights (N,), how often each image counts, to the error in [0, 1].
+    """
+    confidence = confidence.astype(np.float64)
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gap = right - confidence
+    return lambda weights: float(np.abs(np.bincount(bins, weights * gap)).sum() / weights.sum())
+
+
+def _mean_of(values: np.ndarray) -> Measure:
+    return lambda weights: float(values @ weights / weights.sum())
+
+
+def _with_intervals(measures: list[Measure], images: int, spec: Mapping[str, Any]) -> np.ndarray:
+    """Return values and ends of bootstrap intervals over images, (3, measures); the same images drawn for all."""
+    generator = numpy_generator(spec["seed"], "bootstrap over images")
+    drawn = (draw_counts(generator, 1, images)[0] for _ in range(spec["bootstrap"]))
+    means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
+    low, high = interval(means, spec["level"]) if images > 1 else np.full((2, len(measures)), np.nan)
+    return np.stack([[measure(np.ones(images)) for measure in measures], low, high])
+
+
+@white
+def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
+    """Draw the AUC of every layer, a panel a model, a line for its weights on each grid and baseline.
+
+    Parameters
+    ----------
+    table
+        results/in_domain.csv.
+    level
+        Coverage of the intervals.
+    """
+    import seaborn as sns
+
+    rows = table[table["auc"].notna()]
+    panels = list(rows.groupby(["dataset", "model"], sort=False))
+    if not panels:
+        return Figure()
+    several = len(rows[["grid", "baseline"]].drop_duplicates()) > 1
+    lines = {
+        of: f"{of[0]}, grid {of[1]}, {of[2]}" if several else of[0]
+        for of in rows[["weights", "grid", "baseline"]].itertuples(index=False, name=None)
+    }
+    colours = dict(zip(lines, sns.color_palette("colorblind", len(lines)), strict=True))
+    grid = broken(panels, 3)
+    figure = new_figure(1.0 + 3.4 * len(grid[0]), 0.8 + 3.0 * len(grid))
+    handles: dict[str, Any] = {}
+    for axes, ((dataset, model), part) in lay_out(figure, grid, sharey=True):
+        axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
+        for of, own in part.groupby(["weights", "grid", "baseline"], sort=False):
+            places = np.arange(len(own))
+            axes.fill_between(places, own["ci_low"], own["ci_high"], color=colours[of], alpha=0.15, linewidth=0)
+            (handles[lines[of]],) = axes.plot(places, own["auc"], color=colours[of], marker="o", markersize=3.6)
+            axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
+        axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supylabel(f"AUC of a linear probe, {level:.0%} interval", size=8.5)
+    figure.legend(
+        list(handles.values()), list(handles), frameon=False, fontsize=8.5, loc="outside upper center", ncols=3
+    )
+    return figure

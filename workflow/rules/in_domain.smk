@@ -1,0 +1,26 @@
+# Are deleted patches in domain? Features of intact images and of images without a patch, and what a probe tells apart.
+use rule drops as features with:
+    input:
+        reads("features"),
+    output:
+        updates(paths.feature_files(paths.FEATURES, "{shard}")),
+    log:
+        "results/logs/features/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
+    benchmark:
+        measured("features", *NETWORK, "grid", "baseline", "shard")
+    message:
+        "features of intact images and of images without a patch"
+
+
+use rule all_scores as in_domain with:
+    input:
+        reads("in_domain"),
+    output:
+        shown("in_domain", paths.IN_DOMAIN),
+        paths.IN_DOMAIN_MANIFEST,
+    log:
+        "results/logs/in_domain.log",
+    benchmark:
+        measured("in_domain")
+    message:
+        "whether deleted patches are in domain"
