@@ -343,7 +343,9 @@ def in_domain(plan: Plan) -> Told:
             scored.append({**where, "in_domain": (grid, baseline) in tuned, "features": store})
             upstream.append(plan.response_spec(network, Features({"grid": grid, "baseline": baseline}), 0)["key"])
             inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
-    spec = {"scored": scored, "images": plan.drop_images, "shards": len(shards), "upstream": digest(upstream)}
+    # Manifests tell when and how fast a shard was made: the table is of what was made.
+    data = [file for file in inputs if not file.endswith(".json")]
+    spec = {"scored": scored, "images": plan.drop_images, "data": data, "upstream": digest(upstream)}
     return spec, inputs, [paths.IN_DOMAIN]
 
 

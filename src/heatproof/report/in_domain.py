@@ -35,8 +35,7 @@ Measure = Callable[[np.ndarray], float]
 
 def in_domain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write in_domain.csv."""
-    manifests = [f"{item['features']}.{shard}.json" for item in spec["scored"] for shard in range(spec["shards"])]
-    publish(spec, {paths.IN_DOMAIN: in_domain_table(spec)}, manifests)
+    publish(spec, {paths.IN_DOMAIN: in_domain_table(spec)}, spec["data"])
 
 
 def in_domain_table(spec: Mapping[str, Any]) -> pd.DataFrame:
