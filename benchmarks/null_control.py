@@ -89,16 +89,20 @@ def concluded(results: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Print both tables as markdown."""
+    """Print both tables as markdown, and write them into the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--images", type=int, default=64)
     given = parser.parse_args()
-    for table in (
-        concluded(given.results),
-        false_differences(cached_drops(given.results, given.images), given.repetitions, 0.95),
-    ):
+    drops = cached_drops(given.results, given.images)
+    found = {
+        "concluded": concluded(given.results),
+        "false_differences": false_differences(drops, given.repetitions, 0.95),
+    }
+    for name, table in found.items():
+        (given.results / "null_control").mkdir(exist_ok=True)
+        table.to_csv(given.results / "null_control" / f"{name}.csv", index=False)
         shown = table.astype({column: str for column in table.columns if table[column].dtype == int})
         print("| " + " | ".join(shown.columns) + " |\n|" + " --- |" * len(shown.columns))
         for row in shown.to_dict("records"):

@@ -36,12 +36,13 @@ def test_each_baseline_has_its_weights_and_its_scores():
 
 
 def test_a_metric_without_a_baseline_of_its_own_takes_that_of_the_weights():
-    metrics = ["ids", {"deletion_morf": {"baseline": "blur"}}, "rise_insertion"]
+    metrics = ["ids", {"deletion_morf": {"baseline": "blur"}}, "rise_insertion", "road_morf", "soundness"]
+    elsewhere = ["deletion_morf", "rise_insertion", "road_morf", "soundness"]
     plan = plan_of(baselines=["mean", "background"], metrics=metrics)
     assert plan.metrics["ids"].options["baseline"] == "mean"
     assert plan.metrics["ids_background"].options["baseline"] == "background"
-    assert plan.metrics_on("finetuned", "vgg") == ["ids", "deletion_morf", "rise_insertion"]
-    assert plan.metrics_on("finetuned_background", "vgg") == ["ids_background", "deletion_morf", "rise_insertion"]
+    assert plan.metrics_on("finetuned", "vgg") == ["ids", *elsewhere]
+    assert plan.metrics_on("finetuned_background", "vgg") == ["ids_background", *elsewhere]
     assert {"ids", "ids_background"} <= set(plan.metrics_on("pretrained", "vgg"))
 
 

@@ -120,6 +120,8 @@ def read_metric(
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise HeatproofError(f"The {what} fails on made-up responses ({reason}): mend it, or its options.") from None
     output = options.get("output", "logit")
+    if not any("baseline" in response.settings for response in responses.values()):
+        domain = None  # ROAD imputes
     return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output, domain)
 
 
