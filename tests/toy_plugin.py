@@ -184,3 +184,34 @@ def misses_its_sum(explained):
 def half(images, image_ids, seed):
     """Half of the image: a baseline."""
     return images / 2
+
+
+class Bands(Toy):
+    """Toy images of another number of channels, and perhaps of two classes."""
+
+    def __init__(self, seed, count, channels, classes):
+        super().__init__(seed, count, ())
+        self.num_classes = classes
+        self.class_names = self.class_names[:classes]
+        for name, split in self.splits.items():
+            self.splits[name] = Split(split.ids, split.labels % classes)
+            self.pixels[name] = np.repeat(self.pixels[name][:, :1], channels, axis=1)
+
+
+def bands(*, seed, count=12, channels=1, classes=3):
+    """Toy images of so many channels."""
+    return Bands(seed, count, channels, classes)
+
+
+def one_logit(num_classes, *, channels=1):
+    """A network of one logit, for two classes."""
+    network = Network(1, 4)
+    network.features[0] = nn.Conv2d(channels, 4, 3, padding=1)
+    return network
+
+
+def of_channels(num_classes, *, channels=1):
+    """The toy network for so many channels."""
+    network = Network(num_classes, 4)
+    network.features[0] = nn.Conv2d(channels, 4, 3, padding=1)
+    return network

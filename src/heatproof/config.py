@@ -122,7 +122,7 @@ Grid = Annotated[int, Field(ge=2, le=1024)]
 Baseline = Annotated[str, NameOf("baseline")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 Distinct = AfterValidator(_distinct)
-ThreeNumbers = Field(min_length=3, max_length=3)
+ChannelNumbers = Field(min_length=1, max_length=1000)
 
 
 class Section(BaseModel):
@@ -249,10 +249,10 @@ class ModelSettings(Section):
     transfer: bool = UNSET
     """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
     other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
-    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], ThreeNumbers] = UNSET
+    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], ChannelNumbers] = UNSET
     """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
     trained with; the baseline `zeros` is zero after normalisation."""
-    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ThreeNumbers] = UNSET
+    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ChannelNumbers] = UNSET
     """Channel standard deviations for normalising input in [0, 1], as `mean`."""
     cam_layer: str | None = None
     """Submodule that class activation maps read. Default: the architecture's. `null` for none: these methods become

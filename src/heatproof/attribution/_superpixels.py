@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import InputFacts
+from heatproof.models.registry import InputFacts, of_channels
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,9 @@ def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
         ) from None
     facts = explained.facts or InputFacts()
     # SLIC measures colours in Lab, which wants the colours themselves and not the normalised ones.
-    mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (facts.mean, facts.std))
+    channels = explained.images.shape[1]
+    scale = (of_channels(facts.mean, "mean", channels), of_channels(facts.std, "std", channels))
+    mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in scale)
     cuts = []
     for image in explained.images.detach().float().cpu():
         colours = (image * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.registry import InputFacts
+from heatproof.models.registry import InputFacts, of_channels
 from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
@@ -264,7 +264,8 @@ def walk_to(
     import torch
 
     facts = explained.facts or InputFacts()
-    mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (facts.mean, facts.std))
+    scale = (of_channels(facts.mean, "mean", images.shape[1]), of_channels(facts.std, "std", images.shape[1]))
+    mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
     lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
     total = torch.zeros_like(images)
     points, walking = images, torch.arange(len(images), device=images.device)

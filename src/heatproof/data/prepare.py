@@ -70,6 +70,10 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     """
     seen: set[str] = set()
     splits = {}
+    if dataset.num_classes < 2:
+        raise HeatproofError(
+            f"The dataset {called!r} has {dataset.num_classes} class: a network needs two or more to tell apart."
+        )
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
     for name in SPLITS:
@@ -89,6 +93,11 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
         seen.update(split.ids)
         for image_id in split.ids:
             require_utf8(image_id, f"image of {called!r}")
+        if np.ndim(split.labels) != 1:
+            raise HeatproofError(
+                f"{name} of {called!r} has labels of shape {np.shape(split.labels)}: one label an image is supported; "
+                "of several, give the one that is to be explained."
+            )
         if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
             raise HeatproofError(f"A label of {name} in {called!r} lies outside 0 to {dataset.num_classes - 1}.")
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
@@ -97,10 +106,10 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
 
 
 def _check_image(images: np.ndarray, where: str) -> None:
-    if images.ndim != 4 or images.shape[:2] != (1, 3) or images.dtype != np.float32:
+    if images.ndim != 4 or len(images) != 1 or not images.shape[1] or images.dtype != np.float32:
         raise HeatproofError(
             f"The first image of {where} is {images.dtype} of shape {images.shape}: images must be float32 of "
-            "shape (images, 3, height, width)."
+            "shape (images, channels, height, width)."
         )
     # Rounding may leave the range by a little; whole grey levels may not.
     if not (images.min() >= -1e-3 and images.max() <= 1.001):

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import written_aside
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, of_channels
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import import_callable, is_reference, nearest
 
@@ -63,7 +63,16 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
             f"The architecture {spec['architecture']!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
+    if num_classes == 2:
+        network.register_forward_hook(_two_classes)
     return network.to(memory_format=torch.channels_last)
+
+
+def _two_classes(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    """Return one logit z as those of two classes, whose softmax is its sigmoid."""
+    if isinstance(output, torch.Tensor) and output.ndim == 2 and output.shape[1] == 1:
+        return torch.cat([-output, output], dim=1) / 2
+    return None
 
 
 def load_network(
@@ -168,14 +177,15 @@ def normalise(images: np.ndarray, facts: Mapping[str, Any]) -> torch.Tensor:
     Raises
     ------
     HeatproofError
-        If the images do not have the size that the network takes.
+        If the images do not have the size or the number of channels that the network takes.
     """
     if facts["size"] and tuple(images.shape[-2:]) != tuple(facts["size"]):
         raise HeatproofError(
             f"The network expects {facts['size'][0]}×{facts['size'][1]} pixels, but the images have "
             f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
         )
-    mean, std = (torch.tensor(facts[key], dtype=torch.float32)[:, None, None] for key in ("mean", "std"))
+    channels = images.shape[1]
+    mean, std = (torch.tensor(of_channels(facts[key], key, channels))[:, None, None] for key in ("mean", "std"))
     return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)
 
 

@@ -6,11 +6,12 @@ Importable without torch, as the workflow reads the table while it builds its pl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from heatproof.errors import HeatproofError
 from heatproof.registry import Registry
 
 # Mean and standard deviation of its colours, with which most networks for its images are trained.
@@ -145,3 +146,29 @@ def architecture(
         return build
 
     return enter
+
+
+def of_channels(values: Sequence[float], key: str, channels: int) -> list[float]:
+    """Return one number for each channel; equal ones, as those of an architecture without its own, fit any number.
+
+    Parameters
+    ----------
+    values
+        ``mean`` or ``std`` of the model's facts.
+    key
+        Which of the two, for the message.
+    channels
+        Of the images.
+
+    Raises
+    ------
+    HeatproofError
+        If there is another number of them.
+    """
+    if len(values) == channels:
+        return list(values)
+    if len(set(values)) == 1:
+        return [values[0]] * channels
+    raise HeatproofError(
+        f"The model has {len(values)} numbers as {key}, and the images have {channels} channels: give one for each."
+    )

@@ -11,6 +11,7 @@ import numpy as np
 
 from heatproof.batches import track
 from heatproof.data.registry import Dataset
+from heatproof.models.registry import of_channels
 from heatproof.perturbation.baselines import BASELINES
 
 log = logging.getLogger(__name__)
@@ -83,4 +84,5 @@ def mean_value(dataset: Dataset, facts: Mapping[str, Any]) -> list[float]:
             pixels = flat.shape[1]
     colour = np.array([math.fsum(channel) / (count * pixels) for channel in np.transpose(sums)])
     log.info("mean of %d training images: %s", count, ", ".join(f"{value:.4f}" for value in colour))
-    return ((colour - np.asarray(facts["mean"])) / np.asarray(facts["std"])).tolist()
+    mean, std = (np.asarray(of_channels(facts[key], key, len(colour))) for key in ("mean", "std"))
+    return ((colour - mean) / std).tolist()

@@ -74,6 +74,8 @@ def image_png(image: np.ndarray, side: int) -> bytes:
 
 def channels_last(image: np.ndarray) -> np.ndarray:
     """Return an image (C, H, W) as (H, W, 3), one channel repeated."""
+    if len(image) not in (1, 3):
+        image = image.mean(axis=0, keepdims=True)
     return np.broadcast_to(np.moveaxis(image, 0, -1), (*image.shape[1:], 3))
 
 

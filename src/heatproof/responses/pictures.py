@@ -61,7 +61,8 @@ class Pictures(TwoTargets):
         pic = import_module("heatproof.perturbation.pic")
         channels = batch.images.shape[1]
         scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
-        scale |= {key: session.facts[key] for key in scale if key in session.facts}
+        known = import_module("heatproof.models.registry").of_channels
+        scale |= {key: known(session.facts[key], key, channels) for key in scale if key in session.facts}
         scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
         read = yield partial(
             pic.pic_responses,

@@ -1,0 +1,87 @@
+"""Images of other than three channels, and networks of one logit, through all stages."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from toy_project import Project
+
+from heatproof.data.prepare import prepare
+from heatproof.errors import HeatproofError
+from heatproof.models.network import build_network
+
+EXPLAINERS = ["saliency", "integrated_gradients", {"rise": {"masks": 20}}, "grad_cam", "random", "edges"]
+METRICS = [{"deletion_morf": {"steps": 4}}, "road_morf", {"rise_difference": {"steps": 4}}]
+
+
+def run(tmp_path, classes, channels, architecture):
+    options = {"channels": channels}
+    return (
+        Project(
+            tmp_path,
+            datasets=[{"toy": {"dataset": "toy_plugin:bands", "channels": channels, "classes": classes}}],
+            models=[{"net": {"architecture": architecture, "options": options, "cam_layer": "features"}}],
+            pretraining={"epochs": 2},
+            finetuning={"epochs": 1},
+            explainers=EXPLAINERS,
+            metrics=METRICS,
+        )
+        .train()
+        .attribute()
+        .drop()
+        .respond()
+        .score_all()
+        .score()
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_any_number_of_channels(tmp_path, channels):
+    made = run(tmp_path, 3, channels, "toy_plugin:of_channels")
+    table = pd.read_csv(made.folder / "results/scores.csv")
+    assert set(table["metric"]) == {"idsds", "deletion_morf", "road_morf", "rise_difference"}
+    assert "gap" not in table or table["gap"].isna().all()
+    assert table.loc[table["metric"] == "idsds", "score"].notna().all()
+
+
+def test_one_logit_is_two_classes(tmp_path):
+    made = run(tmp_path, 2, 1, "toy_plugin:one_logit")
+    logit, predicted = made.drops_of("logit"), made.drops_of("predicted")
+    assert set(np.unique(predicted)) <= {0, 1}
+    assert np.ptp(logit[:, 0]) > 0
+    table = pd.read_csv(made.folder / "results/idsds_table.csv")
+    assert table.loc[table["method"] == "saliency", "n_undefined"].item() == 0
+
+
+def test_two_logits_stay_as_they_are():
+    spec = {"architecture": "toy_plugin:network", "module": "toy_plugin", "options": {}}
+    two, three = (build_network(spec, classes) for classes in (2, 3))
+    images = torch.rand(2, 3, 12, 12)
+    assert two(images).shape == (2, 2)
+    assert three(images).shape == (2, 3)
+    assert list(two.state_dict()) == list(three.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sentence"),
+    [
+        ({"classes": 1}, "has 1 class: a network needs two or more"),
+        ({"channels": 0}, r"shape \(images, channels, height, width\)"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path, dataset, sentence):
+    made = Project(tmp_path, datasets=[{"toy": {"dataset": "toy_plugin:bands", **dataset}}])
+    with pytest.raises(HeatproofError, match=sentence):
+        made.inside(prepare, made.plan.dataset_spec("toy"))
+
+
+def test_preprocessing_must_fit_the_channels(tmp_path):
+    scale = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.6]}
+    network = {"architecture": "toy_plugin:of_channels", "options": {"channels": 4}, "cam_layer": "features", **scale}
+    made = Project(
+        tmp_path,
+        datasets=[{"toy": {"dataset": "toy_plugin:bands", "channels": 4}}],
+        models=[{"net": network}],
+    )
+    with pytest.raises(HeatproofError, match="3 numbers as mean, and the images have 4 channels"):
+        made.train()
