@@ -214,8 +214,8 @@ BAD = {
         {"models": [{"m": {**VIT, "checkpoint": "m.pt", "sha256": "abc"}}]},
         "'sha256' in models: m",
     ),
-    "two channels": (
-        {"models": [{"m": {**VIT, "mean": [0.5, 0.5]}}]},
+    "no channels": (
+        {"models": [{"m": {**VIT, "mean": []}}]},
         "'mean' in models: m must be a list of",
     ),
     "module that is not there": (

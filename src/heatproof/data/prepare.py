@@ -111,6 +111,11 @@ def _check_image(images: np.ndarray, where: str) -> None:
             f"The first image of {where} is {images.dtype} of shape {images.shape}: images must be float32 of "
             "shape (images, channels, height, width)."
         )
+    if images.shape[3] in (1, 3, 4) and images.shape[1] > 4:
+        raise HeatproofError(
+            f"The first image of {where} has shape {images.shape}, which looks like channels last: images must be of "
+            "shape (images, channels, height, width)."
+        )
     # Rounding may leave the range by a little; whole grey levels may not.
     if not (images.min() >= -1e-3 and images.max() <= 1.001):
         raise HeatproofError(

@@ -1,0 +1,57 @@
+"""A run on networks that have learnt nothing: how often it concludes what is not there."""
+
+import importlib.util
+
+import numpy as np
+import pandas as pd
+import pytest
+from snakemake_project import REPOSITORY, Project, clone
+
+SPEC = importlib.util.spec_from_file_location("null_control", REPOSITORY / "benchmarks/null_control.py")
+null_control = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(null_control)
+LEVEL = 0.95
+
+
+def test_methods_that_are_all_alike_are_told_apart_no_more_often_than_the_level_allows():
+    draws = np.random.default_rng(1)
+    # Networks of a kind answer alike, as trainings with other seeds do.
+    kinds = draws.standard_normal((3, 40, 16))
+    drops = {
+        ("digits", f"net{kind}_seed{seed}", "pretrained"): kinds[kind] + draws.standard_normal((40, 16))
+        for kind in range(3)
+        for seed in range(2)
+    }
+    found = null_control.false_differences(drops, 6, LEVEL).set_index("what")
+    assert (found["trials"] >= 36).all()
+    spread = np.sqrt(LEVEL * (1 - LEVEL) / found["trials"])
+    assert (found["rate"] <= 1 - LEVEL + 4 * spread).all(), found
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_a_run_on_networks_that_have_learnt_nothing_finds_nothing(tmp_path):
+    small = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
+    config = {
+        "evaluation": {"images": 32, "accuracy_images": 200},
+        "training_seeds": 2,
+        "models": [
+            {"random": {**small, "pretraining": {"epochs": 0}}},
+            {"shuffled": {**small, "pretraining": {"labels": "shuffled", "epochs": 2}}},
+        ],
+        "weights": ["pretrained"],
+        "explainers": ["saliency", "input_x_gradient", "random", "edges"],
+        "metrics": [],
+        "report": {"all_metrics": False},
+        "scores": {"bootstrap": 200},
+    }
+    project = Project(clone(tmp_path / "project"), config)
+    project.run("results/verdict.csv")
+    results = project.folder / "results"
+    verdict = pd.read_csv(results / "verdict.csv")
+    assert len(verdict) == 4
+    assert (verdict["verdict"] == "at chance").mean() >= 0.75, verdict[["model", "verdict", "sentence"]]
+    drops = null_control.cached_drops(results, 32)
+    found = null_control.false_differences(drops, 25, LEVEL).set_index("what")
+    spread = np.sqrt(LEVEL * (1 - LEVEL) / found["trials"])
+    assert (found["rate"] <= 1 - LEVEL + 4 * spread).all(), found
