@@ -114,12 +114,21 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
     """
     store = refuse_links(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    with _folder_beside(store, "") as aside, locked(store.parent / f".{store.name}.lock"):
-        recorded: Mapping[str, str] = {}
-        with suppress(HeatproofError):
-            recorded = _group(str(store), _signature(store / METADATA))["files"]
-            if open_store(store).attributes["key"] == layout.attributes["key"]:
-                return
+    with locked(store.parent / f".{store.name}.lock"):
+        # Of a writer that was killed: who writes metadata holds the lock, and shards have a dot more in their names.
+        for leftover in store.parent.glob(f".{glob.escape(store.name)}.*"):
+            if leftover.is_dir() and leftover.name.count(".") == store.name.count(".") + 2:
+                shutil.rmtree(leftover, ignore_errors=True)
+        _write_metadata(store, layout)
+
+
+def _write_metadata(store: Path, layout: Layout) -> None:
+    recorded: Mapping[str, str] = {}
+    with suppress(HeatproofError):
+        recorded = _group(str(store), _signature(store / METADATA))["files"]
+        if open_store(store).attributes["key"] == layout.attributes["key"]:
+            return
+    with _folder_beside(store, "") as aside:
         fresh_store = aside / "new"
         with zarr.config.set(WRITE_ALL):
             _create(fresh_store, layout)

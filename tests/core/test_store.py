@@ -302,3 +302,12 @@ def test_what_is_no_json_mapping_reads_as_nothing(tmp_path, content):
     if content is not None:
         (tmp_path / "x.json").write_bytes(content)
     assert read_json(tmp_path / "x.json") is None
+
+
+def test_what_a_killed_writer_of_metadata_left_goes_and_what_writers_of_shards_have_stays(path):
+    left, shard = path.parent / f".{path.name}.abcd1234" / "new", path.parent / f".{path.name}.attribution.0.abcd1234"
+    for folder in (left, shard):
+        folder.mkdir(parents=True)
+    ensure_metadata(path, layout())
+    assert not left.parent.exists()
+    assert shard.is_dir()
