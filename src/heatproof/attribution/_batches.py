@@ -79,11 +79,11 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def draw_per_image(
-    explained: Explained, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int]
+    explained: Explained, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
 ) -> torch.Tensor:
     """Draw (N, *shape) by `counter_uniform` or `counter_normal`, with the images' device and dtype."""
-    images = explained.images
-    return draw(explained.seed, purpose, explained.image_ids, shape, device=images.device, dtype=images.dtype)
+    images, ids = explained.images, explained.image_ids
+    return draw(explained.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
 
 
 def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
