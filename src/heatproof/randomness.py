@@ -50,10 +50,10 @@ def torch_generator(seed: int, purpose: str, image_id: str = "") -> torch.Genera
 
 
 def numpy_generator(seed: int, purpose: str, image_id: str = "") -> np.random.Generator:
-    """Return a NumPy generator, for bootstraps, shuffles and what else is drawn on the CPU alone."""
+    """Return a NumPy generator for one purpose and one image."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(key=derive_seed(seed, purpose, image_id)))
+    return np.random.default_rng(derive_seed(seed, purpose, image_id))
 
 
 def counter_bits(

@@ -38,13 +38,6 @@ def test_a_text_that_runs_over_is_another_stream():
     assert derive_seed(0, "ab", "c") != derive_seed(0, "a", "bc")
 
 
-def test_numpy_generators_are_counters_too():
-    """A stream can be entered anywhere, and is that of its key whatever NumPy makes of seeds."""
-    own, again = (numpy_generator(3, "x", "i").bit_generator for _ in range(2))
-    assert own.state["state"]["key"].tolist() == [derive_seed(3, "x", "i"), 0]
-    assert own.random_raw(48)[40:].tolist() == again.advance(10).random_raw(8).tolist()
-
-
 def test_generators_leave_the_global_ones_alone():
     numpy_before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     drawn = [numpy_generator(3, "x", "i").random(4), torch.rand(4, generator=torch_generator(3, "x", "i")).numpy()]
