@@ -7,7 +7,7 @@ from torch import nn
 from heatproof.data.registry import Split
 from heatproof.errors import NotApplicable
 from heatproof.metrics.registry import metric
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_normal
 from heatproof.sequences import Perturbation
 
 SIZE = 12
@@ -74,11 +74,8 @@ def gradient(explained):
 
 def noisy(explained, *, scale=1.0):
     """Noise of its own for every image."""
-    draws = [
-        torch.randn(SIZE, SIZE, generator=torch_generator(explained.seed, "toy noise", image_id))
-        for image_id in explained.image_ids
-    ]
-    return {"noisy": scale * torch.stack(draws)}
+    drawn = counter_normal(explained.seed, "toy noise", explained.image_ids, (SIZE, SIZE))
+    return {"noisy": scale * drawn}
 
 
 def breaks_at_seven(explained):

@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from heatproof.attribution._batches import draw_uniform_images
 from heatproof.attribution.noise import _add_noise
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.randomness import derive_seed
+from heatproof.randomness import counter_normal
 
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
 
@@ -82,6 +82,19 @@ def test_captum_with_the_uniform_baseline(explain_digits):
         assert (ours["integrated_gradients_uniform"][row] - direct.sum(1)[0]).abs().max() < 1e-5
 
 
+def feed(distribution, explained, purpose, image_id):
+    """Have torchcam's normal distribution draw the numbers of one image, sample after sample."""
+    drawn = 0
+
+    def sample(size):
+        nonlocal drawn
+        start, drawn = drawn, drawn + size.numel()
+        numbers = counter_normal(explained.seed, purpose, [image_id], size[1:], start=start, dtype=torch.float64)
+        return distribution.loc + distribution.scale * numbers
+
+    distribution.sample = sample
+
+
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
@@ -92,10 +105,10 @@ def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     layer = explained.network.get_submodule(explained.facts.cam_layer)
     for row, target in enumerate(explained.targets.tolist()):
         image = explained.images[row : row + 1].clone().requires_grad_()
-        seed = derive_seed(explained.seed, f"noise of {name}", explained.image_ids[row])
         options = {"num_samples": few} if few else {}
-        with torch.random.fork_rng(), TORCHCAM[name](explained.output, layer, **options) as extractor:
-            torch.manual_seed(seed)
+        with TORCHCAM[name](explained.output, layer, **options) as extractor:
+            if hasattr(extractor, "_distrib"):
+                feed(extractor._distrib, explained, f"noise of {name}", explained.image_ids[row])
             scores = explained.output(image)
             (cam,) = extractor([target], scores, normalized=False)
         direct = interpolate(cam[None], (32, 32), mode="bilinear", align_corners=False)[0, 0]

@@ -61,7 +61,7 @@ def places_of_purpose() -> dict[str, int]:
 def purposes() -> set[str]:
     """Return what the callers of everything that takes a purpose write there."""
     places = places_of_purpose()
-    assert {"derive_seed", "numpy_generator", "torch_generator"} <= set(places)
+    assert {"counter_bits", "derive_seed", "numpy_generator", "torch_generator"} <= set(places)
     found = set()
     for name, call in calls():
         if name in places:

@@ -1,11 +1,23 @@
-"""Seeds depend on seed, purpose and image alone, and are the same on every machine."""
+"""Seeds and draws depend on seed, purpose and image alone, and are the same on every machine."""
 
 import itertools
 
 import numpy as np
+import pytest
 import torch
+from scipy import stats
 
-from heatproof.randomness import derive_seed, numpy_generator, torch_generator
+from heatproof.randomness import (
+    counter_bits,
+    counter_integers,
+    counter_normal,
+    counter_permutation,
+    counter_uniform,
+    derive_seed,
+    numpy_generator,
+    philox,
+    torch_generator,
+)
 
 
 def test_seeds_are_fixed_for_good():
@@ -34,3 +46,141 @@ def test_generators_leave_the_global_ones_alone():
     np.testing.assert_array_equal(drawn[1], again[1])
     np.testing.assert_array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), torch_before)
+
+
+VECTORS = [
+    # Random123, tests/kat_vectors, philox4x32 of 10 rounds: counter, key, words.
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xA4093822, 0x299F31D0],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+DRAWS = {
+    "bits": counter_bits,
+    "uniform": counter_uniform,
+    "normal": counter_normal,
+    "integers": lambda *given, **options: counter_integers(*given, 1000, **options),
+}
+IDS = [f"image-{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("library", [np.array, torch.tensor])
+def test_known_answers(library):
+    counter, key, words = (
+        [library(column)[None] for column in zip(*part, strict=True)] for part in zip(*VECTORS, strict=True)
+    )
+    for found, wanted in zip(philox(counter, key), words, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_published_numbers_depend_on_these():
+    assert counter_bits(0, "x", ["i"], (5,))[0].tolist() == [3589669372, 336186513, 3386662172, 471571204, 2734918389]
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+class TestDraws:
+    @pytest.fixture(autouse=True)
+    def small_pieces(self, monkeypatch):
+        """Several images, and then several pieces of an image, at once."""
+        monkeypatch.setattr("heatproof.randomness.BLOCKS_ON_CPU", 8)
+
+    @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (3, 7, 5)])
+    def test_batches_and_order_change_nothing(self, draw, shape):
+        whole = draw(1, "x", IDS, shape)
+        assert whole.shape == (9, *shape)
+        for size in (1, 7):
+            parts = [draw(1, "x", IDS[low : low + size], shape) for low in range(0, 9, size)]
+            assert torch.equal(torch.cat(parts), whole)
+        assert torch.equal(draw(1, "x", IDS[::-1], shape).flip(0), whole)
+
+    @pytest.mark.parametrize("start", [0, 1, 4, 35, 63, 2**34 + 3])
+    def test_from_an_offset(self, draw, start):
+        whole = draw(1, "x", IDS, (100,), start=start - start % 32)
+        assert torch.equal(draw(1, "x", IDS, (60,), start=start), whole[:, start % 32 :][:, :60])
+
+    def test_size_of_a_piece_changes_nothing(self, draw, monkeypatch):
+        small = draw(1, "x", IDS, (3, 7, 5))
+        monkeypatch.setattr("heatproof.randomness.BLOCKS_ON_CPU", 1 << 14)
+        assert torch.equal(draw(1, "x", IDS, (3, 7, 5)), small)
+
+    def test_seed_purpose_and_image_matter(self, draw):
+        streams = [draw(seed, purpose, ["i", "j"], (50,)) for seed in (0, 1) for purpose in ("x", "y")]
+        flat = torch.cat(streams)
+        assert len(flat.unique(dim=0)) == 8
+
+    def test_nothing_to_draw(self, draw):
+        assert draw(1, "x", [], (2,)).shape == (0, 2)
+        assert draw(1, "x", IDS, (0,)).shape == (9, 0)
+
+
+def test_numpy_and_torch_make_the_same_words():
+    index = np.arange(1000) * 4_294_967
+    given = [index & 0xFFFFFFFF, index >> 32, index % 7, index % 11]
+    tensors = philox([torch.tensor(word) for word in given], [12345, 67890])
+    for ours, theirs in zip(philox(given, [12345, 67890]), tensors, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_uniform_numbers():
+    drawn = counter_uniform(0, "x", IDS, (20_000,))
+    assert drawn.dtype == torch.float32
+    assert 0 <= drawn.min() < 1e-4
+    assert 1 - 1e-4 < drawn.max() < 1
+    assert stats.kstest(drawn.flatten().numpy(), "uniform").pvalue > 1e-3
+    assert counter_uniform(0, "x", IDS, (2,), dtype=torch.float64).dtype == torch.float64
+
+
+def test_normal_numbers():
+    drawn = counter_normal(0, "x", IDS, (20_000,)).double()
+    assert abs(drawn.mean()) < 0.01
+    assert abs(drawn.var() - 1) < 0.02
+    assert 4 < drawn.abs().max() < 6.8
+    assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
+
+
+def test_streams_are_independent():
+    """Between images and purposes, and between neighbours in one stream, which are made of one block."""
+    several = torch.cat([counter_normal(0, purpose, IDS[:3], (40_000,)) for purpose in ("x", "y")])
+    neighbours = several[0].reshape(-1, 4).T
+    for rows in (several, neighbours, several.square(), neighbours.square()):
+        found = torch.corrcoef(rows) - torch.eye(len(rows))
+        assert found.abs().max() < 4.5 / rows.shape[1] ** 0.5
+
+
+def test_the_ends_of_the_words_have_logarithms(monkeypatch):
+    ends = [0, 0xFFFFFFFF]
+    monkeypatch.setattr("heatproof.randomness.philox", lambda counter, key: [np.array([ends])] * 4)
+    assert counter_normal(0, "x", ["i"], (8,)).isfinite().all()
+    assert (counter_uniform(0, "x", ["i"], (8,)) < 1).all()
+
+
+def test_integers():
+    drawn = counter_integers(0, "x", IDS, (7_000,), 7)
+    counts = torch.bincount(drawn.flatten())
+    assert len(counts) == 7
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_permutations():
+    drawn = counter_permutation(0, "x", IDS, 50)
+    assert torch.equal(drawn.sort(1).values, torch.arange(50).expand(9, -1))
+    assert torch.equal(counter_permutation(0, "x", IDS[4:5], 50), drawn[4:5])
+    firsts = counter_permutation(0, "x", [str(number) for number in range(5000)], 5)[:, 0]
+    assert stats.chisquare(torch.bincount(firsts)).pvalue > 1e-3
+
+
+def test_equal_bits_keep_their_order(monkeypatch):
+    monkeypatch.setattr("heatproof.randomness.counter_bits", lambda *given, **options: torch.zeros(1, 40))
+    assert counter_permutation(0, "x", ["i"], 40)[0].tolist() == list(range(40))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_devices_agree():
+    for draw in (counter_bits, counter_uniform):
+        assert torch.equal(draw(0, "x", IDS, (3, 7, 5), device="cuda").cpu(), draw(0, "x", IDS, (3, 7, 5)))
+    torch.testing.assert_close(
+        counter_normal(0, "x", IDS, (3, 7, 5), device="cuda").cpu(), counter_normal(0, "x", IDS, (3, 7, 5))
+    )

@@ -8,7 +8,7 @@ from torch import nn
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.sensitivity import max_sensitivity
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_normal, counter_uniform
 
 IDS = ("image-0", "image-1", "image-2")
 TARGETS = torch.tensor([0, 3, 1])
@@ -39,8 +39,7 @@ def saliency(network):
 
 
 def changes(image_id, samples=4, radius=RADIUS):
-    generator = torch_generator(7, "max sensitivity", image_id)
-    return torch.stack([(torch.rand(2, 5, 4, generator=generator) * 2 - 1) * radius for _ in range(samples)])
+    return (counter_uniform(7, "max sensitivity", [image_id], (samples, 2, 5, 4))[0] * 2 - 1) * radius
 
 
 def test_same_map_for_every_image_scores_zero(images):
@@ -139,8 +138,7 @@ def test_explainer_that_draws_by_id_keeps_its_draw(images):
 
     def noisy(given, targets):
         ids = np.repeat(IDS, len(given) // len(IDS))
-        noise = [torch.randn(5, 4, generator=torch_generator(0, "noise", image_id)) for image_id in ids]
-        return 0 * given.sum(1) + torch.stack(noise)
+        return 0 * given.sum(1) + counter_normal(0, "noise", ids, (5, 4))
 
     np.testing.assert_array_equal(max_sensitivity(noisy, images, TARGETS, IDS, 7, batch_size=7)[0], 0)
 

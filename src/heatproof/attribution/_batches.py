@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_uniform
 
 if TYPE_CHECKING:
     import torch
@@ -78,12 +78,12 @@ def require(condition: bool, sentence: str) -> None:
         raise HeatproofError(sentence)
 
 
-def draw_per_image(explained: Explained, purpose: str, draw: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
-    """Draw once for each image; stacked along a new first axis, with the images' device and dtype."""
-    import torch
-
-    drawn = [draw(torch_generator(explained.seed, purpose, image_id)) for image_id in explained.image_ids]
-    return torch.stack(drawn).to(explained.images)
+def draw_per_image(
+    explained: Explained, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
+) -> torch.Tensor:
+    """Draw (N, *shape) by `counter_uniform` or `counter_normal`, with the images' device and dtype."""
+    images, ids = explained.images, explained.image_ids
+    return draw(explained.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
 
 
 def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
@@ -94,14 +94,8 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
     HeatproofError
         If `low` is not below `high`.
     """
-    import torch
-
     require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
-
-    def draw(generator: torch.Generator) -> torch.Tensor:
-        return torch.rand(explained.images.shape[1:], generator=generator) * (high - low) + low
-
-    return draw_per_image(explained, purpose, draw)
+    return draw_per_image(explained, counter_uniform, purpose, explained.images.shape[1:]) * (high - low) + low
 
 
 def take_background(explained: Explained, count: int) -> torch.Tensor:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require
+from heatproof.attribution._batches import leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, of_channels
 from heatproof.options import Bounds, Count
+from heatproof.randomness import counter_permutation
 
 if TYPE_CHECKING:
     import torch
@@ -249,11 +250,9 @@ def agi(
 
 def draw_false_classes(explained: Explained, known: int, count: int) -> torch.Tensor:
     """Draw `count` distinct classes (N, count) for each image from `known`, without its target."""
-    import torch
-
-    drawn = draw_per_image(
-        explained, "false classes of agi", lambda generator: torch.randperm(known - 1, generator=generator)[:count]
-    ).long()
+    drawn = counter_permutation(
+        explained.seed, "false classes of agi", explained.image_ids, known - 1, device=explained.images.device
+    )[:, :count]
     return drawn + (drawn >= explained.targets[:, None])
 
 

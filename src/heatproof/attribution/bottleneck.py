@@ -11,6 +11,7 @@ from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds, Count
+from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
     import torch
@@ -138,9 +139,7 @@ def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Momen
     shape = (search.samples, *features.shape[1:])
     rows = torch.arange(len(features), device=features.device).repeat_interleave(search.samples)
     for step in range(search.steps):
-        noise = draw_per_image(
-            few, f"noise of iba, step {step}", lambda generator: torch.randn(shape, generator=generator)
-        ).flatten(0, 1)
+        noise = draw_per_image(few, counter_normal, f"noise of iba, step {step}", shape).flatten(0, 1)
         with torch.enable_grad():
             # Times the number of elements, so that gradients are of the order of beta whatever the layer.
             (gradient,) = torch.autograd.grad(

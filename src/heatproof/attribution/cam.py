@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._batches import accompany, leaf, never_alone, parts, require
+from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds, Count
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
     import torch
@@ -298,16 +298,14 @@ class _NoisePerImage:
     """Replace the distribution that torchcam samples per batch from the global generator by draws per image."""
 
     def __init__(self, part: Explained, purpose: str, stdev: float) -> None:
-        # One generator an image that is drawn from anew for each sample: all samples of all channels fill no memory.
-        self.generators = [torch_generator(part.seed, purpose, image_id) for image_id in part.image_ids]
-        self.stdev = stdev
-        self.images = part.images
+        self.draw = lambda shape, start: stdev * draw_per_image(part, counter_normal, purpose, shape, start)
+        self.drawn = 0
 
     def sample(self, size: torch.Size) -> torch.Tensor:
-        import torch
-
-        drawn = [torch.normal(0.0, self.stdev, size[1:], generator=generator) for generator in self.generators]
-        return torch.stack(drawn).to(self.images)
+        # From where the last sample ended: all samples of all channels at once would fill the memory.
+        shape, start = size[1:], self.drawn
+        self.drawn += shape.numel()
+        return self.draw(shape, start)
 
 
 def _extract(

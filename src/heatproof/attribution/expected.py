@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
+from heatproof.randomness import counter_integers, counter_normal, counter_uniform
 
 if TYPE_CHECKING:
     import torch
@@ -115,19 +116,18 @@ def draw_paths(
     explained: Explained, name: str, samples: int, background: torch.Tensor, stdev: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw noisy images, baselines (N·samples, C, H, W) and path positions (N·samples, 1, 1, 1)."""
-    import torch
-
-    shape = (samples, *explained.images.shape[1:])
     images = explained.images.detach().repeat_interleave(samples, 0)
     if stdev > 0:
-        noise = draw_per_image(
-            explained, f"noise of {name}", lambda generator: torch.randn(shape, generator=generator) * stdev
-        )
-        images = images + noise.flatten(0, 1)
-    which = draw_per_image(
-        explained,
+        shape = (samples, *images.shape[1:])
+        noise = draw_per_image(explained, counter_normal, f"noise of {name}", shape)
+        images = images + stdev * noise.flatten(0, 1)
+    which = counter_integers(
+        explained.seed,
         f"baselines of {name}",
-        lambda generator: torch.randint(len(background), (samples,), generator=generator),
+        explained.image_ids,
+        (samples,),
+        len(background),
+        device=background.device,
     )
-    shares = draw_per_image(explained, f"points of {name}", lambda generator: torch.rand(samples, generator=generator))
-    return images, background[which.flatten().long()], shares.reshape(-1, 1, 1, 1)
+    shares = draw_per_image(explained, counter_uniform, f"points of {name}", (samples,))
+    return images, background[which.flatten()], shares.reshape(-1, 1, 1, 1)

@@ -22,6 +22,7 @@ from heatproof.attribution._batches import (
 from heatproof.attribution._quadrature import note_completeness, quadrature
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
+from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
     import torch
@@ -164,13 +165,10 @@ def _moments(
 
 def _add_noise(explained: Explained, purpose: str, samples: int, stdev: float, relative: bool) -> Explained:
     """Return a batch of `samples` noisy copies of each image, those of one image adjacent."""
-    import torch
-
     images = explained.images.detach()
-    shape = (samples, *images.shape[1:])
-    noise = draw_per_image(explained, purpose, lambda generator: torch.randn(shape, generator=generator))
+    noisy = draw_per_image(explained, counter_normal, purpose, (samples, *images.shape[1:]))
     spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3)) if relative else images.new_ones(len(images))
-    noisy = images[:, None] + noise * (stdev * spread)[:, None, None, None, None]
+    noisy.mul_((stdev * spread)[:, None, None, None, None]).add_(images[:, None])
     return replace(
         explained,
         images=noisy.flatten(0, 1),

@@ -10,7 +10,7 @@ from heatproof.attribution._batches import draw_uniform_images, never_alone, req
 from heatproof.attribution._superpixels import cut_grid
 from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_integers, counter_uniform
 
 if TYPE_CHECKING:
     import torch
@@ -175,11 +175,13 @@ def _masks(explained: Explained, count: int, cells: int, probability: float) -> 
 
     size = explained.images.shape[2:]
     steps = [math.ceil(length / cells) for length in size]
-    generator = torch_generator(explained.seed, "rise masks")
-    grids = (torch.rand(count, 1, cells, cells, generator=generator) < probability).to(explained.images)
+    seed, images = explained.seed, explained.images
+    drawn = counter_uniform(seed, "rise masks", [""], (count, 1, cells, cells), device=images.device)[0]
+    grids = (drawn < probability).to(images)
     rows, columns = (
-        (torch.randint(step, (count, 1), generator=generator) + torch.arange(length)).to(grids.device)
-        for step, length in zip(steps, size, strict=True)
+        counter_integers(seed, f"rise shifts along {axis}", [""], (count, 1), step, device=images.device)[0]
+        + torch.arange(length, device=images.device)
+        for axis, step, length in zip(("rows", "columns"), steps, size, strict=True)
     )
     enlarged = [(cells + 1) * step for step in steps]
     for start in range(0, count, BLOCK):
@@ -191,11 +193,9 @@ def _masks(explained: Explained, count: int, cells: int, probability: float) -> 
 
 def _aligned_masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
     """Yield masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
-    import torch
-
     images = explained.images
-    generator = torch_generator(explained.seed, "rise_grid masks")
-    kept = (torch.rand(count, cells * cells, generator=generator) < probability).to(images)
+    drawn = counter_uniform(explained.seed, "rise_grid masks", [""], (count, cells * cells), device=images.device)[0]
+    kept = (drawn < probability).to(images)
     patches = cut_grid(tuple(images.shape[2:]), cells).to(images.device)
     for start in range(0, count, BLOCK):
         yield kept[start : start + BLOCK, patches]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import draw_per_image
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.randomness import counter_uniform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,11 +34,7 @@ def random(explained: Explained) -> dict[str, torch.Tensor]:
     dict
         ``random``: (N, H, W), any sign.
     """
-    import torch
-
-    size = explained.images.shape[2:]
-    drawn = draw_per_image(explained, "random map", lambda generator: torch.rand(size, generator=generator))
-    return {"random": drawn * 2 - 1}
+    return {"random": draw_per_image(explained, counter_uniform, "random map", explained.images.shape[2:]) * 2 - 1}
 
 
 @explainer("edges", family="reference", signed=False, uses_model=False)
@@ -80,10 +77,7 @@ def randoms(explained: Explained) -> dict[str, torch.Tensor]:
         ``random_uniform`` and ``random_squared`` in [0, 1), ``random_plus_one`` in [1, 2): (N, H, W), higher is more
         relevant.
     """
-    import torch
-
-    size = explained.images.shape[2:]
-    drawn = draw_per_image(explained, "random maps", lambda generator: torch.rand(size, generator=generator))
+    drawn = draw_per_image(explained, counter_uniform, "random maps", explained.images.shape[2:])
     return {"random_uniform": drawn, "random_squared": drawn.square(), "random_plus_one": drawn + 1}
 
 

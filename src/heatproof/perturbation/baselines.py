@@ -18,7 +18,7 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.options import Bounds, Count, options_of
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_uniform
 from heatproof.registry import import_callable, look_up
 
 if TYPE_CHECKING:
@@ -140,13 +140,8 @@ def zeros(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Te
 @baseline("random")
 def random(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
     """Uniform noise in [-1, 1) after normalisation, drawn per image (Hesse et al. 2024, section 4.1)."""
-    import torch
-
-    drawn = [
-        torch.rand(images.shape[1:], generator=torch_generator(seed, "random baseline", image_id))
-        for image_id in image_ids
-    ]
-    return (torch.stack(drawn) * 2 - 1).to(images)
+    shape, device, dtype = images.shape[1:], images.device, images.dtype
+    return counter_uniform(seed, "random baseline", image_ids, shape, device=device, dtype=dtype) * 2 - 1
 
 
 @baseline("mean")

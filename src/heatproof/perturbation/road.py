@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError
 from heatproof.perturbation._multigrid import Multigrid
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_normal
 
 TOLERANCE = 2e-6
 SMALLEST_TOLERANCE = 5e-7
@@ -105,10 +105,10 @@ def impute_sequence(
     """
     images, first_removed = images.detach(), first_removed.to(images.device)
     solver = _Solver(images, first_removed, tolerance)
-    added = torch.zeros_like(images)
+    added: Tensor | float = 0.0
     if noise:
-        for values, name in zip(added, image_ids, strict=True):
-            values.copy_(noise * torch.randn(images.shape[1:], generator=torch_generator(seed, "ROAD noise", name)))
+        shape, device, dtype = images.shape[1:], images.device, images.dtype
+        added = noise * counter_normal(seed, "ROAD noise", image_ids, shape, device=device, dtype=dtype)
     filled = solver.images
     for low in range(0, steps, solver.together):
         step = torch.arange(low, min(low + solver.together, steps), device=images.device)

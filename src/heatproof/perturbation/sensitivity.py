@@ -9,7 +9,7 @@ import torch
 from captum.metrics import sensitivity_max
 
 from heatproof.errors import HeatproofError
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_uniform
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -79,13 +79,17 @@ def max_sensitivity(
     count = len(images)
     if count == 0:
         return np.empty(0), np.empty(0, dtype=bool)
-    generators = [torch_generator(seed, "max sensitivity", image_id) for image_id in image_ids]
+    shape, drawn = images.shape[1:], 0
 
     def perturb(repeated: torch.Tensor) -> torch.Tensor:
-        # One draw for each copy: a draw of several at once would depend on how captum cuts the samples.
-        each = len(repeated) // count
-        drawn = [torch.rand(images.shape[1:], generator=own) for own in generators for _ in range(each)]
-        return repeated + ((torch.stack(drawn) * 2 - 1) * radius).to(repeated)
+        # From where the last call ended, as it is captum that decides how the samples are cut.
+        nonlocal drawn
+        each, start = len(repeated) // count, drawn * shape.numel()
+        drawn += each
+        uniform = counter_uniform(
+            seed, "max sensitivity", image_ids, (each, *shape), start=start, device=repeated.device
+        )
+        return repeated + ((uniform.flatten(0, 1) * 2 - 1) * radius).to(repeated)
 
     def maps_of(changed: torch.Tensor) -> torch.Tensor:
         # captum leaves the targets of a single image as they are, so they are repeated here.

@@ -1,0 +1,46 @@
+"""Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and as was done before.
+
+    python benchmarks/random_numbers.py
+
+One process, one thread, in turns; the ratios are what counts. Before, every image had a generator that was seeded anew.
+"""
+
+import time
+
+import torch
+
+from heatproof.randomness import counter_normal, counter_uniform, torch_generator
+
+SHAPES = {"25 samples of 3 × 224 × 224": (1, (25, 3, 224, 224)), "64 images of 3 × 32 × 32": (64, (3, 32, 32))}
+KINDS = {"normal": (counter_normal, torch.randn), "uniform": (counter_uniform, torch.rand)}
+ROUNDS = 15
+
+
+def main():
+    """Print milliseconds and ratios: the least of all rounds, as others use the machine too."""
+    torch.set_num_threads(1)
+    print("| numbers | by counter, ms | PyTorch at once, ms | before, ms | ratio to PyTorch | ratio to before |")
+    print("|---|---|---|---|---|---|")
+    for place, (images, shape) in SHAPES.items():
+        ids = [f"image {number}" for number in range(images)]
+        for kind, (by_counter, library) in KINDS.items():
+            generator = torch.Generator()
+            ways = (
+                lambda draw=by_counter, ids=ids, shape=shape: draw(0, "x", ids, shape),
+                lambda draw=library, ids=ids, shape=shape, own=generator: draw(len(ids), *shape, generator=own),
+                lambda draw=library, ids=ids, shape=shape: torch.stack(
+                    [draw(shape, generator=torch_generator(0, "x", name)) for name in ids]
+                ),
+            )
+            spent = [float("inf")] * len(ways)
+            for _ in range(ROUNDS):
+                for number, way in enumerate(ways):
+                    start = time.perf_counter()
+                    way()
+                    spent[number] = min(spent[number], 1000 * (time.perf_counter() - start))
+            times = " | ".join(f"{value:.1f}" for value in spent)
+            print(f"| {kind}, {place} | {times} | {spent[0] / spent[1]:.1f} | {spent[0] / spent[2]:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
