@@ -192,11 +192,12 @@ def _judge(
         if math.isnan(above.needed) or above.needed > MOST_TIMES * images:
             return NOTHING, f"No method is above the reference maps: {pair}."
         return TOO_FEW, f"{images} images are too few to tell: {pair}; about {int(above.needed)} images would do."
-    named = listed(best[:NAMED]) + (f" and {len(best) - NAMED} more" if len(best) > NAMED else "")
+    named = listed([*best[:NAMED], f"{len(best) - NAMED} more"] if len(best) > NAMED else best)
     if len(best) == 1:
         first = f"{named} is the best of {len(methods)} methods"
     else:
         first = f"{named} cannot be told from the best, of {len(methods)} methods"
     if not above.reference:
         return FOUND, f"{first}; without a reference map, nothing says whether that is better than knowing no model."
-    return FOUND, f"{first}; {len(above.methods)} are above all reference maps."
+    count = len(above.methods)
+    return FOUND, f"{first}; {count} {'is' if count == 1 else 'are'} above all reference maps."

@@ -1,0 +1,126 @@
+"""The tables of a run are what other hands make of its cached arrays."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import recomputed
+from numpy.testing import assert_allclose
+from snakemake_project import Project, clone
+
+IMAGES = 12
+CLOSE = {"rtol": 0, "atol": 1e-6}
+METRICS = ["ids", "deletion_morf", "deletion_lerf", "road_morf", "road_lerf"]
+METRICS += ["rise_insertion", "rise_deletion", "rise_difference"]
+LOWER = {"deletion_morf", "road_morf", "rise_deletion"}
+CONFIG = {
+    "evaluation": {"images": IMAGES, "accuracy_images": 40},
+    "models": [
+        {"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}},
+        {"resnet": {"architecture": "cifar_resnet20", "options": {"width": 4}}},
+    ],
+    "pretraining": {"epochs": 4},
+    "finetuning": {"epochs": 2},
+    "explainers": ["saliency", "input_x_gradient", {"integrated_gradients": {"steps": 10}}, "random", "edges"],
+    "metrics": METRICS,
+    "scores": {"bootstrap": 100},
+}
+
+
+def test_the_other_hands_share_no_code():
+    tree = ast.parse(Path(recomputed.__file__).read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in imported if name and name.startswith("heatproof")}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    project = Project(clone(tmp_path_factory.mktemp("recomputed") / "project"), CONFIG)
+    project.run("results/scores.csv", "results/idsds_table.csv")
+    return project.folder / "results"
+
+
+@pytest.fixture(scope="module")
+def networks(results):
+    found = [(model, weights) for model in ("vgg", "resnet") for weights in ("pretrained", "finetuned")]
+    return {where: recomputed.Network(results, "digits", *where) for where in found}
+
+
+@pytest.fixture(scope="module")
+def scores(networks):
+    """Every score of an image, by network, metric and method."""
+    found = {}
+    for where, network in networks.items():
+        drops = "idsds" if where[1] == "finetuned" else "sds"
+        for method, maps in network.maps().items():
+            found[(*where, drops, method)] = recomputed.single_deletion(network, maps, IMAGES)
+            for metric in METRICS:
+                labels = network.labels[:IMAGES]
+                found[(*where, metric, method)] = recomputed.along(network, method, metric, labels)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_scores_of_images(results, scores):
+    for (model, weights, metric, method), expected in scores.items():
+        table = pd.read_parquet(results / f"scores/digits/{model}/{weights}/{metric}.parquet")
+        made = table[table["method"] == method]["score"].to_numpy()
+        assert_allclose(made, expected, **CLOSE, err_msg=f"{model} {weights} {metric} {method}")
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+@pytest.mark.parametrize("name", ["scores", "idsds_table"])
+def test_means_intervals_and_ranks(results, networks, scores, name):
+    table = pd.read_csv(results / f"{name}.csv")
+    assert len(table)
+    for (model, weights, metric), rows in table.groupby(["model", "weights", "metric"]):
+        expected = [scores[model, weights, metric, method] for method in rows["method"]]
+        means = np.array([np.nanmean(one) for one in expected])
+        assert_allclose(rows["score"], means, **CLOSE)
+        assert_allclose(rows["rank"], recomputed.ranks(means, metric not in LOWER))
+        for one, low, high in zip(expected, rows["ci_low"], rows["ci_high"], strict=True):
+            # Student's with the spread of 100 resamples, which is known to 7 %.
+            assert (high - low) / 2 == pytest.approx(recomputed.student(one[~np.isnan(one)]), rel=0.4, abs=1e-9)
+        network = networks[model, weights]
+        wrong = (network.predicted[:IMAGES, 0] != network.labels[:IMAGES]).mean()
+        assert_allclose(rows["share_wrong"], wrong, **CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_accuracy(results, networks):
+    for row in pd.read_csv(results / "accuracy.csv").to_dict("records"):
+        network = networks[row["model"], row["weights"]]
+        right = network.predicted == network.labels[:, None]
+        assert row["top1_clean"] == pytest.approx(right[:, 0].mean(), abs=1e-6)
+        assert row["top1_worst_patch"] == pytest.approx(right[:, 1:].all(axis=1).mean(), abs=1e-6)
+        assert row["majority"] == pytest.approx(np.bincount(network.labels).max() / len(network.labels), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_meta_rank(results, scores):
+    table = pd.read_csv(results / "meta_rank.csv")
+    cases = [(model, *rest) for model in ("vgg", "resnet") for rest in (("pretrained", "sds"), ("finetuned", "idsds"))]
+    means = [[np.nanmean(scores[*case, method]) for method in table["method"]] for case in cases]
+    expected = recomputed.kappa(np.round(means, 12), np.full(len(cases), 0.5))
+    assert_allclose(table["kappa"], expected, **CLOSE)
+    assert (table["n_networks"] == 2).all()
+    assert table[["ci_low", "ci_high"]].isna().all(axis=None), "two networks are too few for an interval"
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_the_verdict_counts_the_methods_above_the_references(results, scores):
+    for row in pd.read_csv(results / "verdict.csv").to_dict("records"):
+        where = row["model"], row["weights"], row["metric"]
+        known = {key[3]: values for key, values in scores.items() if key[:3] == where}
+        references = [name for name in known if name.removesuffix("_abs") in ("random", "edges")]
+        assert row["n_above_references"] == recomputed.above_references(known, references)
