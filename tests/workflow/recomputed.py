@@ -21,13 +21,13 @@ def array(store: Path, name: str) -> np.ndarray:
 
 
 class Network:
-    """One network's cached arrays."""
+    """One network's cached arrays, which have room for the whole split: of so many scored images, and of `seen`."""
 
-    def __init__(self, results: Path, dataset: str, model: str, weights: str) -> None:
-        self.results, self.where = results, (dataset, model, weights)
+    def __init__(self, results: Path, dataset: str, model: str, weights: str, images: int, seen: int) -> None:
+        self.results, self.where, self.images = results, (dataset, model, weights), images
         (drops,) = (results / "drops" / dataset / model / weights).glob("g4_*.zarr")
-        self.logit, self.predicted = array(drops, "logit").astype(float), array(drops, "predicted")
-        self.rank, self.labels = array(drops, "target_rank"), array(drops, "label")
+        self.logit, self.predicted = array(drops, "logit")[:seen].astype(float), array(drops, "predicted")[:seen]
+        self.labels = array(drops, "label")[:seen]
 
     def maps(self) -> dict[str, np.ndarray]:
         """Return the map (N, H, W) of every method that has one."""
@@ -38,9 +38,11 @@ class Network:
                 if (gap := pd.read_json(store.with_suffix(".0.json"), typ="series")["gap"]) is not None:
                     assert gap
                     continue
-                values = array(store, "attribution").astype(float)
+                values = array(store, "attribution")[: self.images].astype(float)
                 for place, name in enumerate(array(store, "map").tolist()):
-                    found[name], found[f"{name}_abs"] = values[:, place], np.abs(values[:, place])
+                    found[name] = values[:, place]
+                    if (values < 0).any():
+                        found[f"{name}_abs"] = np.abs(values[:, place])
         return found
 
     def curve(self, response: str, method: str) -> dict[str, np.ndarray]:
@@ -48,20 +50,20 @@ class Network:
         explainer = method.removesuffix("_abs")
         (store,) = (self.results / "curves" / "/".join(self.where) / explainer).glob(f"{response}-*.zarr")
         place = array(store, "method").tolist().index(method)
-        names, values = array(store, "quantity").tolist(), array(store, "response")
+        names, values = array(store, "quantity").tolist(), array(store, "response")[: self.images]
         return {name: values[:, place, number] for number, name in enumerate(names)}
 
 
-def single_deletion(network: Network, maps: np.ndarray, images: int) -> np.ndarray:
+def single_deletion(network: Network, maps: np.ndarray) -> np.ndarray:
     """Return IDSDS or SDS per image: Hesse et al. 2024, equation 1, on a grid of 4."""
-    side = maps.shape[-1] // 4
-    sums = maps[:images].reshape(images, 4, side, 4, side).sum((2, 4)).reshape(images, 16)
+    side, images = maps.shape[-1] // 4, network.images
+    sums = maps.reshape(images, 4, side, 4, side).sum((2, 4)).reshape(images, 16)
     drops = network.logit[:images, :1] - network.logit[:images, 1:]
     with np.errstate(all="ignore"):
         return np.array([spearmanr(one, other).statistic for one, other in zip(sums, drops, strict=True)])
 
 
-def along(network: Network, method: str, metric: str, labels: np.ndarray) -> np.ndarray:
+def along(network: Network, method: str, metric: str) -> np.ndarray:
     """Return a score per image that is read off response curves."""
 
     def read(response: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -80,7 +82,7 @@ def along(network: Network, method: str, metric: str, labels: np.ndarray) -> np.
         _, share, predicted = read(f"deletion_{metric.removeprefix('road_')}_road")
         points = [int(np.abs(share[0] - wanted).argmin()) for wanted in NINE]
         assert np.abs(share[0, points] - NINE).max() < 1e-3
-        return (predicted[:, points] == labels[:, None]).mean(axis=1)
+        return (predicted[:, points] == network.labels[: network.images, None]).mean(axis=1)
     inserted, deleted = ("insertion_morf_blur", "deletion_morf_zeros")
     parts = {"rise_insertion": [(1, inserted)], "rise_deletion": [(1, deleted)]}
     parts["rise_difference"] = [(1, inserted), (-1, deleted)]
