@@ -221,7 +221,11 @@ def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
 
 def test_a_metric_says_itself_what_is_undefined(project):
     made = (
-        project(metrics=[{"mine": {"metric": "toy_plugin:above_half"}}], explainers=["random"])
+        project(
+            metrics=[{"mine": {"metric": "toy_plugin:above_half", "steps": 2}}],
+            explainers=["random"],
+            drops={"baselines": ["zeros"]},
+        )
         .attribute()
         .drop()
         .respond()
