@@ -28,6 +28,7 @@ from heatproof.plan.paths import (
     WEIGHTS_FILES,
     Case,
     Network,
+    drop_file,
     filled,
     map_file,
     response_files,
@@ -354,7 +355,7 @@ class Plan(Selection):
         where, entry = case.network, self._entry_of(case)
         files, intact = [], self.intact(case.network)
         for shard in self.shards(self.images):
-            files += response_files(intact, self.store_of(where, intact), shard)
+            files.append(drop_file(self.store_of(where, intact), "predicted", shard))
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:
                     files.append(map_file(self.maps_of(*where, explainer), shard))

@@ -171,6 +171,7 @@ def _ranked(plan: Plan) -> dict[str, Any]:
     return {"kinds": kinds, "model_kinds": models, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
+@cache
 def several_baselines(plan: Plan) -> list[Case]:
     """Return one in-domain test case a network and baseline, where there are several baselines."""
     cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
