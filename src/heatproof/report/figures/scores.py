@@ -1,4 +1,4 @@
-"""Figures of the result tables."""
+"""Figures of the tables of scores."""
 
 from __future__ import annotations
 
@@ -27,19 +27,3 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
-
-
-@figure("in_domain", reads="in_domain")
-def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
-    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
-    from heatproof.report.in_domain import draw_in_domain
-
-    return draw_in_domain(table, level)
-
-
-@figure("variance", reads="variance")
-def variance(table: pd.DataFrame) -> Figure:
-    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
-    from heatproof.report.plots import draw_variance
-
-    return draw_variance(table)

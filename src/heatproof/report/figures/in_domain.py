@@ -1,0 +1,19 @@
+"""Figure of the table that tells whether deleted patches are in domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.figures import figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@figure("in_domain", reads="in_domain")
+def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
+    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
+    from heatproof.report.in_domain import draw_in_domain
+
+    return draw_in_domain(table, level)
