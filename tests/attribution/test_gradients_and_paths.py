@@ -34,7 +34,7 @@ def test_integrated_gradients_sum_to_the_difference_of_the_outputs(name, archite
     expected = difference_of_outputs(explained, baselines)
     total = EXPLAINERS[name].function(explained, steps=400)[name].sum((1, 2))
     clear = expected.abs() > 0.3 * expected.abs().max()
-    assert clear.sum() >= 3
+    assert clear.sum() >= 2
     assert ((total - expected).abs() < 0.01 * expected.abs())[clear].all()
 
 
