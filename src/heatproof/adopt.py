@@ -9,19 +9,22 @@ another config ran in between is known for what it is. Nothing that took work is
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError
-from heatproof.files import refuse_links
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import refuse_links, write_text
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.provenance import file_digest
 from heatproof.publishing import public
 
 LONG_AGO = 1_000_000_000
+# Folders that are the same for all targets.
+OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
 # Files up to this many bytes are read as a whole at every start.
 SMALL = 2**20
 
@@ -75,6 +78,45 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
         if any(time < newest for time in _times([job.benchmark])):
             _set_times([job.benchmark], newest)
     return damaged
+
+
+def bring_target(folder: str | Path, target: str | int) -> None:
+    """Put the maps, responses, scores and tables of another target aside, and bring back those of this one.
+
+    Networks and datasets stay; all else is renamed to ``.targets/TARGET`` below the results folder and back, so that
+    nothing is computed twice. A call that was killed on its way is completed by the next.
+
+    Parameters
+    ----------
+    folder
+        The results folder.
+    target
+        As in the config: ``label``, ``predicted`` or the number of a class.
+
+    Raises
+    ------
+    HeatproofError
+        If a folder cannot be moved.
+    """
+    here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
+    # Folders without the file are of the default.
+    present = marker.read_text().strip() if marker.is_file() and not marker.is_symlink() else "label"
+    if not re.fullmatch(r"\w+", present):
+        raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
+    stays = here if present == str(target) else aside / present
+    for source, place in ((here, stays), (aside / str(target), here)):
+        refuse_links(source)
+        for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
+            moved = refuse_links(place / path.name)
+            if path.name in OF_ALL_TARGETS or path.name.startswith(".") or moved.exists():
+                continue
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                refuse_links(path).rename(moved)
+            except OSError as error:
+                raise HeatproofError(fault_of(error) or f"{path} cannot be moved ({error.strerror}).") from None
+    if present != str(target) and here.is_dir():
+        write_text(marker, str(target))
 
 
 class Results:

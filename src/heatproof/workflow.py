@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heatproof.adopt import adopt
+from heatproof.adopt import adopt, bring_target
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import write_json, write_text
@@ -74,6 +74,7 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
             return
         raise
     atexit.register(let_go, held)
+    bring_target(folder, graph.plan.config["target"])
     # Snakemake takes a table that is there for whole, and no job may read it.
     for sentence in adopt(graph):
         print(escaped(f"heatproof: {sentence} A run that needs it makes it again."), file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.adopt import LONG_AGO, Results, adopt
+from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json, write_json
 from heatproof.manifest import read_sealed, write_manifest, write_sealed
@@ -382,3 +382,35 @@ def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):
     remember()
     adopt(Jobs(first, job))
     assert os.stat(job.benchmark).st_mtime >= max(os.stat(path).st_mtime for path in job.inputs)
+
+
+def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, monkeypatch):
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "mine").write_text("label")
+    (tmp_path / "scores").mkdir()
+    monkeypatch.setattr("heatproof.adopt.write_text", lambda *_: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception, match="killed"):
+        bring_target(tmp_path, "predicted")
+    monkeypatch.undo()
+    assert not (tmp_path / "maps").exists()
+    bring_target(tmp_path, "label")
+    assert (tmp_path / "maps" / "mine").read_text() == "label"
+    assert (tmp_path / "scores").is_dir()
+    bring_target(tmp_path, 3)
+    (tmp_path / "maps").mkdir()
+    bring_target(tmp_path, "label")
+    assert (tmp_path / "maps" / "mine").read_text() == "label"
+    assert (tmp_path / ".targets" / "3" / "maps").is_dir()
+
+
+def test_a_target_with_a_folder_that_is_a_link(tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (results / "maps").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HeatproofError, match="symbolic link"):
+        bring_target(results, "predicted")
+    (results / ".target").write_text("../../elsewhere")
+    (results / "maps").unlink()
+    with pytest.raises(HeatproofError, match="does not hold the name of a target"):
+        bring_target(results, "predicted")

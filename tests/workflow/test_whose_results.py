@@ -82,3 +82,18 @@ def test_a_results_folder_in_which_a_folder_is_a_link(project, tmp_path):
     printed = project.run("results/report/index.html", fails=True)
     assert "results/report is a symbolic link" in printed
     assert (tmp_path / "site/index.html").read_text() == "kept"
+
+
+def test_results_of_another_target_stay_beside_new_ones(project):
+    own = project.tables()
+    project.config["target"] = 3
+    project.run()
+    assert project.tables() != own
+    project.config["target"] = "label"
+    printed = project.run()
+    assert project.tables() == own
+    assert "attribution maps" not in printed
+    assert "patch drops" not in printed
+    assert "scores of" not in printed
+    project.config["target"] = 3
+    assert "attribution maps" not in project.run()
