@@ -89,6 +89,94 @@ def along(network: Network, method: str, metric: str) -> np.ndarray:
     return sum(sign * area(response) for sign, response in parts[metric])
 
 
+def top_sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the sums (N, S) of the largest so many values of each image's map."""
+    falling = -np.sort(-values.reshape(len(values), -1), axis=1)
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(falling, axis=1)], axis=1)
+    return np.take_along_axis(sums, counts.astype(int), axis=1)
+
+
+def mas_curve(network: Network, method: str, maps: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a curve of MAS and the shares at its points, (N, S) each: Walker et al. 2024, equations 2 to 5."""
+    known = network.curve(
+        {"insertion": "insertion_morf_blur", "deletion": "deletion_morf_zeros"}[mode] + "_magnitude", method
+    )
+    probability = np.exp(known["log_probability_label"])
+    if mode == "deletion":
+        # Read backwards, a deletion is an insertion of the least relevant pixels.
+        probability = probability[:, ::-1]
+    gain = probability[:, -1:] - probability[:, :1]
+    with np.errstate(all="ignore"):
+        response = np.where(gain > 0, np.clip((probability - probability[:, :1]) / gain, 0, 1), np.nan)
+    if mode == "insertion":
+        response = np.maximum.accumulate(response, axis=1)
+    else:
+        response = np.minimum.accumulate(response[:, ::-1], axis=1)
+    sums = top_sums(np.abs(maps), known["changed"])
+    with np.errstate(all="ignore"):
+        density = sums / np.abs(maps).sum((1, 2))[:, None]
+        density = density if mode == "insertion" else 1 - density
+        penalty = np.abs(response - density) * (-1 if mode == "insertion" else 1)
+        aligned = np.clip(response + penalty, 0, 1)
+        low, high = aligned.min(1, keepdims=True), aligned.max(1, keepdims=True)
+        return (aligned - low) / np.where(high > low, high - low, np.nan), known["changed"] / known["pixels"]
+
+
+def mas(network: Network, method: str, maps: np.ndarray, metric: str) -> np.ndarray:
+    """Return insertion, deletion or their difference per image: equation 6."""
+    up, down = (np.trapezoid(*mas_curve(network, method, maps, mode), axis=1) for mode in ("insertion", "deletion"))
+    return {"mas_insertion": up, "mas_deletion": down, "mas_difference": up - down}[metric]
+
+
+def information(network: Network, method: str, metric: str) -> np.ndarray:
+    """Return SIC or AIC per image: Kapishnikov et al. 2019, section 4.1."""
+    known = network.curve("pictures", method)
+    probability, entropy = np.exp(known["log_probability_label"]), known["entropy"]
+    right = known["predicted"] == network.labels[: network.images, None]
+    scores = np.full(network.images, np.nan)
+    axis = np.linspace(0, 1, 1001)
+    for image in range(network.images):
+        p, e = probability[image], entropy[image]
+        if p[-1] <= p[0] or e[-1] <= e[0]:
+            continue
+        x = np.clip((e[1:-1] - e[0]) / (e[-1] - e[0]), 0, 1)
+        y = right[image, 1:-1].astype(float) if metric == "aic" else p[1:-1]
+        y = np.maximum.accumulate(np.clip((y - p[0]) / (p[-1] - p[0]), 0, 1))
+        points = sorted(zip([*x, 0, 1], range(len(x) + 2), [*y, 0, 1], strict=True))
+        curve = np.interp(axis, [one[0] for one in points], [one[2] for one in points])
+        curve[-1] = 1
+        scores[image] = np.trapezoid(curve, axis)
+    return scores
+
+
+def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
+    """Return soundness per image at an accuracy of 0.5: Li et al. 2024, algorithms 1 and 3, gains of 0.01 tolerated."""
+    known = network.curve("deletion_lerf_road", method)
+    shown = top_sums(np.maximum(maps, 0), known["pixels"] - known["changed"])[:, ::-1]
+    accuracy = (known["predicted"] == network.labels[: network.images, None]).mean(0)[::-1]
+    false, before, reached = 0.0, 0.0, 0.0
+    for step, performance in enumerate(accuracy):
+        added = shown[:, step] - (shown[:, step - 1] if step else 0)
+        if round(performance - before, 12) <= 0.01:
+            false = false + added
+        before = performance
+        with np.errstate(all="ignore"):
+            reached = np.where(shown[:, step] > 0, (shown[:, step] - false) / shown[:, step], np.nan)
+        if performance >= 0.5:
+            return np.clip(reached, 0, 1)
+    return np.full(network.images, np.nan)
+
+
+def completeness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
+    """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled from least to largest."""
+    known = network.curve("deletion_value_road", method)
+    right = (known["predicted"] == network.labels[: network.images, None]).astype(float)
+    positive = np.maximum(maps, 0).reshape(len(maps), -1)
+    low, high = positive.min(1, keepdims=True), positive.max(1, keepdims=True)
+    removed = (positive - low > 0.1 * (high - low)).sum(1)
+    return np.where(removed > 0, right[:, 0] - right[:, 1:].mean(1), np.nan)
+
+
 def kappa(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return κ (M,) of test cases (T, M), higher is better: Duan et al. 2024, section 4.2, with half wins.
 

@@ -16,7 +16,8 @@ IMAGES, SEEN = 12, 40
 CLOSE = {"rtol": 0, "atol": 1e-6}
 METRICS = ["ids", "deletion_morf", "deletion_lerf", "road_morf", "road_lerf"]
 METRICS += ["rise_insertion", "rise_deletion", "rise_difference"]
-LOWER = {"deletion_morf", "road_morf", "rise_deletion"}
+WITH_MAPS = ["mas_insertion", "mas_deletion", "mas_difference", "sic", "aic", "soundness", "completeness"]
+LOWER = {"deletion_morf", "road_morf", "rise_deletion", "mas_deletion"}
 CONFIG = {
     "evaluation": {"images": IMAGES, "accuracy_images": SEEN},
     "models": [
@@ -26,7 +27,7 @@ CONFIG = {
     "pretraining": {"epochs": 4},
     "finetuning": {"epochs": 2},
     "explainers": ["saliency", "input_x_gradient", {"integrated_gradients": {"steps": 10}}, "random", "edges"],
-    "metrics": METRICS,
+    "metrics": METRICS + WITH_MAPS,
     "scores": {"bootstrap": 100},
 }
 
@@ -51,6 +52,14 @@ def networks(results):
     return {where: recomputed.Network(results, "digits", *where, IMAGES, SEEN) for where in found}
 
 
+def score_with_map(network, method, maps, metric):
+    if metric in ("sic", "aic"):
+        return recomputed.information(network, method, metric)
+    if metric in ("soundness", "completeness"):
+        return getattr(recomputed, metric)(network, method, maps)
+    return recomputed.mas(network, method, maps, metric)
+
+
 @pytest.fixture(scope="module")
 def scores(networks):
     """Every score of an image, by network, metric and method."""
@@ -61,6 +70,8 @@ def scores(networks):
             found[(*where, drops, method)] = recomputed.single_deletion(network, maps)
             for metric in METRICS:
                 found[(*where, metric, method)] = recomputed.along(network, method, metric)
+            for metric in WITH_MAPS:
+                found[(*where, metric, method)] = score_with_map(network, method, maps, metric)
     return found
 
 
