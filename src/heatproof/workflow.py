@@ -196,6 +196,7 @@ SHOWN = {
     "baselines": ("Scores", "every method under every baseline"),
     "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
     "belief": ("Ranking", "how far the ranking can be believed"),
+    "costs": ("Scores", "what each method costs, beside its score"),
     "accuracy": ("Models", "accuracy before and after finetuning"),
     "in_domain": ("Models", "are deleted patches in domain"),
     "applicability": ("Models", "which explainer applies to which model"),

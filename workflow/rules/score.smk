@@ -52,6 +52,20 @@ use rule score as all_scores with:
         "table of all metrics"
 
 
+use rule all_scores as costs with:
+    input:
+        reads("costs"),
+    output:
+        shown("costs", paths.COSTS),
+        paths.COSTS_MANIFEST,
+    log:
+        "results/logs/costs.log",
+    benchmark:
+        measured("costs")
+    message:
+        "cost of methods beside their scores"
+
+
 if reports.several_baselines(plan):
 
     use rule all_scores as baselines with:

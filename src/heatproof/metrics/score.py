@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -87,6 +87,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
+    costs: dict[str, dict[str, float]] = {}
     shards = range(-(-spec["images"] // spec["shard_size"]))
     for explainer, methods in list(explainers.items()):
         bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
@@ -96,13 +97,15 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
             gate = next((piece["gate"] for piece in shard_files.values() if "gate" in piece), None)
             if gate:
                 gates[explainer] = gate
+            if base == methods[0]["maps"]:
+                costs[explainer] = _cost(shard_files.values())
             reason = next((piece["gap"] for piece in shard_files.values() if piece["gap"]), None)
             if reason:
                 gaps.update({method["method"]: reason for method in methods})
                 explainers.pop(explainer, None)
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
-    for shard in shards:
-        keys[f"{spec['drops']}.{shard}.json"] = read_shard(spec["drops"], shard)["key"]
+    drops = {f"{spec['drops']}.{shard}.json": read_shard(spec["drops"], shard) for shard in shards}
+    keys |= {path: piece["key"] for path, piece in drops.items()}
     facts = describe(spec["drops"] + ".zarr")
     predicted = read(spec["drops"] + ".zarr", "predicted", 0, spec["images"])[:, 0].astype(np.int64)
     labels = np.asarray(facts["labels"])[: spec["images"]]
@@ -135,12 +138,20 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
         key=spec["key"],
         gaps=gaps,
         gates=gates,
+        costs={"explainers": costs, "drops": _cost(drops.values())},
         options=spec["options"],
         case=spec["case"],
         share_wrong=float(1 - right.mean()),
         higher_is_better=spec["higher_is_better"],
         read=keys,
     )
+
+
+def _cost(shards: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how many images the shards of a store hold, and what network passes and seconds they took."""
+    pieces = list(shards)
+    summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
+    return {"images": sum(piece["images"][1] - piece["images"][0] for piece in pieces), **summed}
 
 
 def _score(

@@ -60,6 +60,8 @@ BASELINES = {
     "summary": RESULTS + "/baselines/summary.txt",
 }
 BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
+COSTS = RESULTS + "/costs.csv"
+COSTS_MANIFEST = RESULTS + "/costs.json"
 IN_DOMAIN = RESULTS + "/in_domain.csv"
 IN_DOMAIN_MANIFEST = RESULTS + "/in_domain.json"
 CLAIMS = RESULTS + "/claims.csv"

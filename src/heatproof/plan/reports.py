@@ -149,6 +149,7 @@ def tables(plan: Plan) -> Told:
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
         **_ranked(plan),
+        "explainers": {shown["method"]: shown["explainer"] for shown in shown_methods(plan)},
         "images": plan.drop_images,
         "target": plan.config["target"],
     }
@@ -350,6 +351,15 @@ def in_domain(plan: Plan) -> Told:
     return spec, inputs, [paths.IN_DOMAIN]
 
 
+@_report("heatproof.report.costs:costs", paths.COSTS_MANIFEST)
+def costs(plan: Plan) -> Told:
+    """Return the job of the table that sets the cost of each method beside its score."""
+    files = plan.score_files()
+    keys = [plan.score_spec(case)["key"] for case in plan.test_cases()]
+    spec = {"scores": files, "table": paths.IDSDS_TABLE, "methods": _claimed_methods(plan), "upstream": digest(keys)}
+    return spec, [paths.IDSDS_TABLE, *files], [paths.COSTS]
+
+
 def chart_files(plan: Plan) -> list[str]:
     """Return the charts of the protocol checks: for every factor a PNG and an SVG."""
     return [paths.CHECKS_FIGURE.format(factor=f, ending=ending) for f in factors(plan) for ending in ("png", "svg")]
@@ -483,6 +493,7 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """
     shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
     shown["in_domain"] = (paths.IN_DOMAIN, paths.IN_DOMAIN_MANIFEST, in_domain(plan)[0])
+    shown["costs"] = (paths.COSTS, paths.COSTS_MANIFEST, costs(plan)[0])
     if several_baselines(plan):
         for name, path in list(paths.BASELINES.items())[:3]:
             key = "baselines" if name == "scores" else f"baselines_{name}"
@@ -526,7 +537,7 @@ def _page_curves(plan: Plan) -> list[dict[str, Any]]:
 
 def targets(plan: Plan) -> list[str]:
     """Return what the rule `all` asks for: tables, figures and pages."""
-    files = [*paths.TABLES.values(), paths.IN_DOMAIN, *figure_files(plan), *page_files(plan)]
+    files = [*paths.TABLES.values(), paths.IN_DOMAIN, paths.COSTS, *figure_files(plan), *page_files(plan)]
     files += paths.BASELINES.values() if several_baselines(plan) else []
     if all_metrics(plan):
         files += [*paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values(), *paths.OVERVIEW.values()]

@@ -39,6 +39,7 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
     accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
     table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, spec["scores"]))
+    table.insert(SCORE_COLUMNS.index("rank"), "passes", passes(table, spec["scores"], spec["explainers"]))
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     made = {
         paths.VERDICT: verdicts(scores, table, accuracy, spec["references"], directions, spec["level"]),
@@ -79,6 +80,16 @@ def share_wrong(table: pd.DataFrame, scores: Iterable[str]) -> pd.Series:
     """Return the share of the intact images that the network of each row classifies wrongly, in [0, 1]."""
     shares = {tuple(where.values()): manifest["share_wrong"] for where, manifest in map(_read_manifest, scores)}
     return pd.Series([shares[tuple(case)] for case in table[CASE].astype(str).to_numpy()], table.index)
+
+
+def passes(table: pd.DataFrame, scores: Iterable[str], explainers: Mapping[str, str]) -> pd.Series:
+    """Return how many images go through the network for one map of each row's method; 0 for maps that know no model."""
+    costs = {tuple(where.values()): manifest["costs"]["explainers"] for where, manifest in map(_read_manifest, scores)}
+    spent = [
+        costs[tuple(case)].get(explainers[method])
+        for case, method in zip(table[CASE].astype(str).to_numpy(), table["method"], strict=True)
+    ]
+    return pd.Series([one["network_passes"] / one["images"] if one else np.nan for one in spent], table.index)
 
 
 def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:

@@ -27,3 +27,11 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
+
+
+@figure("costs", reads="costs")
+def costs(table: pd.DataFrame, *, level: float) -> Figure:
+    """Score over cost: no cheaper method of the network scores higher than those on the line."""
+    from heatproof.report.costs import draw_costs
+
+    return draw_costs(table, level)

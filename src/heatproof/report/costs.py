@@ -1,0 +1,140 @@
+"""What the maps of a method cost, beside what they score: a table, and a figure with the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from heatproof.manifest import require_manifest
+from heatproof.plan import paths
+from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.results import CASE, publish, read_table
+
+COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
+PANELS_IN_A_ROW = 2
+
+
+def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    """Write costs.csv."""
+    measured = {}
+    for path in spec["scores"]:
+        case = (*Path(path).parts[-4:-1], Path(path).stem)
+        measured[case] = require_manifest(Path(path).with_suffix(".json"))["costs"]
+    table = cost_table(read_table(spec["table"]), measured, spec["methods"])
+    publish(spec, {paths.COSTS: table}, [spec["table"], *spec["scores"]])
+
+
+def cost_table(
+    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Return the cost of every method on every network beside its score.
+
+    Parameters
+    ----------
+    scores
+        As idsds_table.csv.
+    measured
+        Test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and ``seconds``.
+    methods
+        Each with its ``name``, ``explainer``, ``kind``, ``map`` and ``transform``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, one row a method that has a score and uses the network. ``passes`` are images that go forward
+        through the network for one map, ``seconds`` what the maps of its explainer take an image (all maps of an
+        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the patch drops
+        of the same network: comparable between machines, lower is better. Methods of one ``series`` differ in the
+        options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores higher.
+    """
+    known = {one["name"]: one for one in methods}
+    rows = []
+    for row in scores[scores["score"].notna()].to_dict("records"):
+        case, method = measured[tuple(str(row[key]) for key in CASE)], known[row["method"]]
+        spent, drops = case["explainers"].get(method["explainer"]), case["drops"]
+        if spent is None or not method["uses_model"]:
+            continue
+        seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
+        series = " ".join([method["map"], *(["abs"] if method["transform"] == "abs" else [])])
+        cost: dict[str, Any] = {
+            "series": series if method["map"] else method["kind"],
+            "passes": spent["network_passes"] / spent["images"],
+            "seconds": seconds,
+            "cost": seconds / forward if forward else np.nan,
+        }
+        rows.append({str(key): value for key, value in row.items()} | cost)
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS).assign(on_front=False)
+    for _, part in table.groupby(CASE, sort=False):
+        cheapest_first = part.sort_values(["cost", "score"], ascending=[True, False], kind="stable")
+        best = cheapest_first["score"].cummax().shift(fill_value=-np.inf)
+        table.loc[cheapest_first.index, "on_front"] = cheapest_first["score"] > best
+    return table
+
+
+@white
+def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
+    """Draw scores over costs, one panel a test case.
+
+    Parameters
+    ----------
+    table
+        As `cost_table` returns it.
+    level
+        Coverage of the intervals, for the axis.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The front is a line in steps; methods on it, and the dearest of each series, carry their names. A thin line
+        joins the methods of a series.
+    """
+    # A table that was read has texts.
+    table = table.assign(on_front=table["on_front"].astype(str) == "True")
+    cases = list(table[table["cost"].notna()].groupby(CASE, sort=False))
+    rows = broken(cases, PANELS_IN_A_ROW) or [[]]
+    figure = new_figure(1 + 4.6 * max(len(rows[0]), 1), 0.6 + 3.6 * len(rows))
+    if not cases:
+        figure.text(0.5, 0.5, "No method that uses the network has a score.", ha="center", va="center", size=10)
+        return figure
+    names = list(dict.fromkeys(table["series"]))
+    colours = dict(zip(names, sns.color_palette("husl", len(names)), strict=True))
+    for axes, (case, part) in lay_out(figure, rows, sharex=True, sharey=True):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        for series, one in part.sort_values("cost").groupby("series", sort=False):
+            colour = colours[str(series)]
+            axes.vlines(one["cost"], one["ci_low"], one["ci_high"], color=colour, linewidth=1, alpha=0.5)
+            axes.plot(one["cost"], one["score"], "-o", color=colour, markersize=4, linewidth=0.8)
+        front = part[part["on_front"]].sort_values("cost")
+        axes.step(front["cost"], front["score"], where="post", color="0.25", linewidth=1.2, zorder=1)
+        _write_names(axes, part)
+        told = [str(name) for name, key in zip(case, CASE, strict=True) if key == "model" or table[key].nunique() > 1]
+        axes.set_title(" · ".join(told), size=10, weight="bold", loc="left")
+        axes.axhline(0, color="0.6", linewidth=0.7)
+        axes.tick_params(labelsize=8, labelbottom=True)
+        axes.margins(x=0.16)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("cost of a map, in forward passes of the network (measured; lower is better)", size=8.5)
+    figure.supylabel(f"score with {level:.0%} interval (higher is better)", size=8.5)
+    return figure
+
+
+def _write_names(axes: Axes, part: pd.DataFrame) -> None:
+    """Write names beside the points on the front and the best ones off it, where there is room."""
+    taken: list[tuple[float, float]] = []
+    span = part["score"].max() - part["score"].min() or 1
+    for row in part.sort_values(["on_front", "score"], ascending=False).to_dict("records"):
+        place = (np.log10(row["cost"]), row["score"] / span)
+        if row["on_front"] or all(abs(place[0] - x) > 0.5 or abs(place[1] - y) > 0.045 for x, y in taken):
+            taken.append(place)
+            look: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
+            axes.annotate(
+                row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **look
+            )

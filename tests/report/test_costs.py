@@ -1,0 +1,60 @@
+"""Costs beside scores, and the front."""
+
+import numpy as np
+import pandas as pd
+
+from heatproof.report.costs import cost_table, draw_costs
+
+CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}
+METHODS = [
+    {
+        "name": name,
+        "explainer": explainer,
+        "kind": kind,
+        "map": kind,
+        "transform": "raw",
+        "uses_model": kind != "random",
+    }
+    for name, explainer, kind in [
+        ("saliency", "saliency", "saliency"),
+        ("ig", "ig", "integrated_gradients"),
+        ("ig_4", "ig_4", "integrated_gradients"),
+        ("rise", "rise", "rise"),
+        ("random", "random", "random"),
+    ]
+]
+
+
+def table():
+    spent = {"saliency": (1, 3.0), "ig": (16, 40.0), "ig_4": (4, 10.0), "rise": (50, 50.0), "random": (0, 1.0)}
+    scores = {"saliency": 0.4, "ig": 0.6, "ig_4": 0.3, "rise": 0.5, "random": 0.9}
+    rows = [
+        {**CASE, "method": name, "score": score, "ci_low": score - 0.1, "ci_high": score + 0.1, "rank": 1}
+        for name, score in [*scores.items(), ("a_gap", np.nan)]
+    ]
+    explainers = {
+        name: {"images": 10, "network_passes": 10 * passes, "seconds": seconds / 100}
+        for name, (passes, seconds) in spent.items()
+    }
+    measured = {tuple(CASE.values()): {"explainers": explainers, "drops": {"network_passes": 100, "seconds": 0.1}}}
+    return cost_table(pd.DataFrame(rows), measured, METHODS).set_index("method")
+
+
+def test_cost_is_in_forward_passes_of_the_same_network():
+    made = table()
+    assert made["passes"].to_dict() == {"saliency": 1, "ig": 16, "ig_4": 4, "rise": 50}
+    np.testing.assert_allclose(made["cost"], [3, 40, 10, 50])
+    np.testing.assert_allclose(made["seconds"], [0.003, 0.04, 0.01, 0.05])
+
+
+def test_the_front_holds_what_no_cheaper_method_beats():
+    assert table()["on_front"].to_dict() == {"saliency": True, "ig": True, "ig_4": False, "rise": False}
+
+
+def test_the_figure_joins_methods_of_one_series_and_draws_the_front():
+    made = table().reset_index()
+    (axes,) = draw_costs(made.assign(on_front=made["on_front"].astype(str))).axes
+    drawn = {tuple(np.round(line.get_xdata(), 6)) for line in axes.lines}
+    assert (10.0, 40.0) in drawn
+    assert (3.0, 40.0) in drawn
+    assert {text.get_text() for text in axes.texts} >= {"saliency", "ig"}
