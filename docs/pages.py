@@ -1,112 +1,64 @@
-"""Fill the tables of pages from docs/data: baselines.md, training_seeds.md and null_control.md.
+"""Fill the tables of pages from docs/data: what stands between `<!-- name arguments -->` and `<!-- end -->`.
 
-python docs/pages.py                          from what is stored
-python docs/pages.py baselines/digits=results with the tables of a run stored first, under docs/data/baselines/digits
+python docs/pages.py                                             from what is stored
+python docs/pages.py baselines/digits=results "the run's command" with the tables of a run stored first
 
-Each page says which command made the run.
+The functions are in docs/blocks, and say which files of a run are stored.
 """
 
+import json
+import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import import_module, metadata
 from pathlib import Path
 
-import pandas as pd
-
-from heatproof.report.baselines import sentence
-
 DOCS = Path(__file__).parent
-DATA = DOCS / "data"
-PAGES = [DOCS / f"{name}.md" for name in ("baselines", "training_seeds", "null_control")]
-# What is stored of a run.
-FILES = {
-    "baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"],
-    "training_seeds": ["idsds_table.csv", "ranking/variance.csv"],
-    "null_control": ["null_control/concluded.csv", "null_control/false_differences.csv"],
-}
+sys.path.insert(0, str(DOCS))
 
+import blocks  # noqa: E402 - where the line above says
 
-def rows(cells: list[list[str]]) -> str:
-    """Return a markdown table whose first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join([lines[0], "|" + " --- |" * len(cells[0]), *lines[1:]])
-
-
-def scores(name: str) -> str:
-    """Return the scores of methods, a column a network and baseline."""
-    table = pd.read_csv(DATA / "baselines" / name / "baselines.csv")
-    wide = table.pivot_table(index="method", columns=["model", "baseline"], values="score", sort=False)
-    order = wide.mean(axis=1).sort_values(ascending=False, kind="stable").index
-    cells = [["method", *(f"{model}, {baseline}" for model, baseline in wide.columns)]]
-    for method in order:
-        cells.append([f"`{method}`", *(f"{value:.2f}".replace("-", "−") for value in wide.loc[method])])
-    return rows(cells)
-
-
-def agreement(name: str) -> str:
-    """Return Spearman's ρ between the orders of methods under every two baselines, without reference maps."""
-    table = pd.read_csv(DATA / "baselines" / name / "agreement.csv")
-    table = table[table["methods"] == "without references"]
-    cells = [["network", "baselines", "ρ (interval)"]]
-    for row in table.to_dict("records"):
-        told = f"{row['rho']:.2f} ({row['ci_low']:.2f} to {row['ci_high']:.2f})".replace("-", "−")
-        cells.append([row["model"], f"{row['baseline']}, {row['other']}", told])
-    return rows(cells)
-
-
-def conclusions(name: str) -> str:
-    """Return in words what holds under all baselines, and what the baseline decides."""
-    return sentence(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
-
-
-def deviations(name: str) -> str:
-    """Return the standard deviations of scores by where they come from."""
-    table = pd.read_csv(DATA / "training_seeds" / name / "variance.csv")
-    wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
-    shown = ["network", "seed", "image", "residual"]
-    cells = [["method", *shown]]
-    return rows(cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in shown)] for method in wide.index])
-
-
-def seeds(name: str) -> str:
-    """Return the range of scores over training seeds, and how often a method is in the set of the best."""
-    table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
-    table["kind"] = table["model"].str.replace(r"_seed\d+$", "", regex=True)
-    cells = [["network", "method", "lowest", "highest", "in the set of the best"]]
-    for (kind, method), part in table.groupby(["kind", "method"], sort=False):
-        low, high = (f"{value:.2f}".replace("-", "−") for value in (part["score"].min(), part["score"].max()))
-        cells.append([kind, f"`{method}`", low, high, f"{part['in_best_set'].sum()} of {len(part)}"])
-    return rows(cells)
-
-
-def stored(name: str) -> str:
-    """Return a table of the null control as it is stored."""
-    table = pd.read_csv(DATA / "null_control" / f"{name}.csv")
-    cells = [
-        [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in table.to_numpy(object)
-    ]
-    return rows([list(table.columns), *cells])
-
-
-BLOCKS = {function.__name__: function for function in (scores, agreement, conclusions, deviations, seeds, stored)}
+MODULES = [import_module(f"blocks.{path.stem}") for path in sorted((DOCS / "blocks").glob("[!_]*.py"))]
+FILES: dict[str, list[str]] = {name: files for module in MODULES for name, files in module.FILES.items()}
+BLOCKS: dict[str, Callable[..., str]] = {"made": blocks.made}
+for module in MODULES:
+    BLOCKS |= module.BLOCKS
+MARKED = re.compile(r"^(<!-- (\w+)((?: [\w./+-]+)*) -->)\n.*?(<!-- end -->)", re.S | re.M)
+PAGES = [
+    page
+    for page in [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "benchmarks/README.md"]
+    if MARKED.search(page.read_text(encoding="utf-8"))
+]
 
 
 def filled(text: str) -> str:
     """Return a page with the tables of the stored data in it."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](*found[3].split())}\n{found[4]}", text)
 
-    def block(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{BLOCKS[found[2]](found[3])}\n{found[4]}"
 
-    return re.sub(r"(<!-- (\w+) (\w+) -->)\n.*?(<!-- end -->)", block, text, flags=re.S)
+def store(name: str, results: Path, command: str) -> None:
+    """Copy the tables of a run that pages read, and say what made it."""
+    folder = blocks.DATA / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in FILES[name.partition("/")[0]]:
+        shutil.copyfile(results / source, folder / Path(source).name)
+    run = {
+        "command": command,
+        "date": datetime.fromtimestamp((results / source).stat().st_mtime, UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} CPU cores",
+        "torch": metadata.version("torch").partition("+")[0],
+    }
+    (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Store what is given, and fill the pages."""
-    for given in sys.argv[1:]:
-        named, _, folder = given.partition("=")
-        (DATA / named).mkdir(parents=True, exist_ok=True)
-        for source in FILES[named.partition("/")[0]]:
-            shutil.copyfile(Path(folder) / source, DATA / named / Path(source).name)
+    if len(sys.argv) == 3:
+        name, _, folder = sys.argv[1].partition("=")
+        store(name, Path(folder), sys.argv[2])
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
 

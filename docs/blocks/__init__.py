@@ -1,0 +1,32 @@
+"""What stands between `<!-- name arguments -->` and `<!-- end -->` on the pages: a module a subject.
+
+Each module has ``FILES``, what `python docs/pages.py NAME=RESULTS COMMAND` stores of a run under docs/data/NAME, by the
+first part of the name, and ``BLOCKS``, the functions that return markdown from it.
+"""
+
+import json
+from pathlib import Path
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def rows(cells: list[list[str]]) -> str:
+    """Return a markdown table whose first row is the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + " --- |" * len(cells[0]), *lines[1:]])
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Return a number with a real minus sign."""
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def interval(value: float, low: float, high: float, digits: int = 2) -> str:
+    """Return a value with its interval."""
+    return f"{number(value, digits)} ({number(low, digits)} to {number(high, digits)})"
+
+
+def made(name: str) -> str:
+    """Return what a run was made with: command, date and machine."""
+    run = json.loads((DATA / name / "run.json").read_text(encoding="utf-8"))
+    return f"Made on {run['date']} with `{run['command']}`, on {run['machine']}, torch {run['torch']}."

@@ -1,0 +1,38 @@
+"""Tables of docs/baselines.md."""
+
+import pandas as pd
+
+from blocks import DATA, interval, number, rows
+from heatproof.report.baselines import sentence
+
+FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
+
+
+def scores(name: str) -> str:
+    """Return the scores of methods, a column a network and baseline."""
+    table = pd.read_csv(DATA / "baselines" / name / "baselines.csv")
+    wide = table.pivot_table(index="method", columns=["model", "baseline"], values="score", sort=False)
+    order = wide.mean(axis=1).sort_values(ascending=False, kind="stable").index
+    cells = [["method", *(f"{model}, {baseline}" for model, baseline in wide.columns)]]
+    for method in order:
+        cells.append([f"`{method}`", *(number(value) for value in wide.loc[method])])
+    return rows(cells)
+
+
+def agreement(name: str) -> str:
+    """Return Spearman's ρ between the orders of methods under every two baselines, without reference maps."""
+    table = pd.read_csv(DATA / "baselines" / name / "agreement.csv")
+    table = table[table["methods"] == "without references"]
+    cells = [["network", "baselines", "ρ (interval)"]]
+    for row in table.to_dict("records"):
+        told = interval(row["rho"], row["ci_low"], row["ci_high"])
+        cells.append([row["model"], f"{row['baseline']}, {row['other']}", told])
+    return rows(cells)
+
+
+def conclusions(name: str) -> str:
+    """Return in words what holds under all baselines, and what the baseline decides."""
+    return sentence(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
+
+
+BLOCKS = {function.__name__: function for function in (scores, agreement, conclusions)}

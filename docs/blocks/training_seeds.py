@@ -1,0 +1,37 @@
+"""Tables of docs/training_seeds.md."""
+
+import pandas as pd
+
+from blocks import DATA, number, rows
+
+FILES = {"training_seeds": ["idsds_table.csv", "ranking/variance.csv"]}
+
+
+def deviations(name: str) -> str:
+    """Return the standard deviations of scores by where they come from."""
+    table = pd.read_csv(DATA / "training_seeds" / name / "variance.csv")
+    wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
+    shown = ["network", "seed", "image", "residual"]
+    cells = [["method", *shown]]
+    return rows(cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in shown)] for method in wide.index])
+
+
+def half_width(name: str) -> str:
+    """Return the median half-width of the intervals over images, for comparison."""
+    table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
+    width = ((table["ci_high"] - table["ci_low"]) / 2).median()
+    return f"For comparison, the intervals over {table['n_images'].max()} images reach ±{number(width)} (median)."
+
+
+def seeds(name: str) -> str:
+    """Return the range of scores over training seeds, and how often a method is in the set of the best."""
+    table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
+    table["kind"] = table["model"].str.replace(r"_seed\d+$", "", regex=True)
+    cells = [["network", "method", "lowest", "highest", "in the set of the best"]]
+    for (kind, method), part in table.groupby(["kind", "method"], sort=False):
+        low, high = (number(value) for value in (part["score"].min(), part["score"].max()))
+        cells.append([kind, f"`{method}`", low, high, f"{part['in_best_set'].sum()} of {len(part)}"])
+    return rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (deviations, half_width, seeds)}

@@ -1,0 +1,56 @@
+"""Pages say what their stored tables say, and no number of a run stands elsewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "docs/pages.py"
+SPEC = importlib.util.spec_from_file_location("pages", SCRIPT)
+pages = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(pages)
+
+# Whose numbers are still typed by hand.
+NOT_YET = {"benchmarks/README.md", "docs/figures.md"}
+NOT_YET |= {f"docs/{name}.md" for name in ("devices", "protocol", "ranking", "scaling", "similarity", "truth")}
+NOT_YET |= {f"docs/{name}.md" for name in ("claims", "elpv", "falsification", "methods", "metric_quality", "studies")}
+NOT_YET |= {f"docs/{name}.md" for name in ("datasets", "conventions", "limits", "models", "gaps")}
+DECIMAL = re.compile(r"(?<![\w.=])[−-]?\d+\.\d+(?![\w.]*\d\.)\b")
+# Code, links, places in papers, versions of programs.
+NO_NUMBER = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|(sections?|appendix|SLURM|Debian's|Snakemake|version|Python|and) \d+\.\d+(\.\d+)?"
+)
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
+def test_a_page_is_that_of_the_stored_tables(page):
+    text = page.read_text(encoding="utf-8")
+    assert pages.filled(text) == text, "run `python docs/pages.py`"
+    block = pages.MARKED.search(text)
+    digit = re.search(r"\d", block[0][len(block[1]) :])
+    place = block.start() + len(block[1]) + digit.start()
+    changed = text[:place] + str(9 - int(text[place])) + text[place + 1 :]
+    assert changed != text
+    assert pages.filled(changed) == text, "a digit that is changed does not stay"
+
+
+def typed(text: str) -> list[str]:
+    """Return the lines of a page with a decimal number that no table made; cited and defined ones are marked."""
+    left = pages.MARKED.sub("", text)
+    left = re.sub(r"^(```.*?^```|    .*?$)", "", left, flags=re.S | re.M)
+    lines = [line for line in left.splitlines() if not line.rstrip().endswith("<!-- cited -->")]
+    return [line for line in lines if DECIMAL.search(re.sub(NO_NUMBER, "", line))]
+
+
+@pytest.mark.parametrize(
+    "page", sorted({str(path.relative_to(SCRIPT.parents[1])) for path in [*SCRIPT.parent.glob("*.md"), *pages.PAGES]})
+)
+def test_no_number_of_a_run_is_typed(page):
+    found = typed((SCRIPT.parents[1] / page).read_text(encoding="utf-8"))
+    assert bool(found) == (page in NOT_YET), found
+
+
+def test_a_typed_number_is_found():
+    assert typed("ρ is 0.94 here") == ["ρ is 0.94 here"]
+    assert not typed("`x: 0.94`\n\n    0.94\n\n0.94 in the paper <!-- cited -->")
