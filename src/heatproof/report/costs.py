@@ -92,8 +92,7 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The front is a line in steps; methods on it, and the dearest of each series, carry their names. A thin line
-        joins the methods of a series.
+        The front is a line in steps. A thin line joins the methods of a series, one of which carries its name.
     """
     # A table that was read has texts.
     table = table.assign(on_front=table["on_front"].astype(str) == "True")
@@ -127,14 +126,20 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
 
 
 def _write_names(axes: Axes, part: pd.DataFrame) -> None:
-    """Write names beside the points on the front and the best ones off it, where there is room."""
-    taken: list[tuple[float, float]] = []
-    span = part["score"].max() - part["score"].min() or 1
-    for row in part.sort_values(["on_front", "score"], ascending=False).to_dict("records"):
-        place = (np.log10(row["cost"]), row["score"] / span)
-        if row["on_front"] or all(abs(place[0] - x) > 0.5 or abs(place[1] - y) > 0.045 for x, y in taken):
-            taken.append(place)
-            look: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
-            axes.annotate(
-                row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **look
-            )
+    """Write the name of one method of each series: the cheapest on the front, else the best, where there is room."""
+    low, high = axes.get_ylim()
+    decades = np.ptp(np.log10(axes.get_xlim()))
+    taken: list[tuple[float, float, float]] = []
+    order = part.sort_values(["on_front", "score"], ascending=False)
+    first = order.assign(key=np.where(order["on_front"], order["cost"], -order["score"])).sort_values(
+        ["on_front", "key"], ascending=[False, True], kind="stable"
+    )
+    for row in first.drop_duplicates("series").to_dict("records"):
+        left, middle = np.log10(row["cost"]) / decades, row["score"] / (high - low)
+        # Of the panel's width and height, at this size of letters.
+        right = left + 0.0125 * len(row["method"])
+        if any(left < end and start < right and abs(middle - at) < 0.035 for start, end, at in taken):
+            continue
+        taken.append((left, right, middle))
+        look: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
+        axes.annotate(row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **look)
