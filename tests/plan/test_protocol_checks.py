@@ -24,7 +24,7 @@ def found(plan, factor, setting=None):
 
 def test_the_ready_example_varies_what_it_says():
     plan = plan_of(**yaml.safe_load((ROOT / "config/protocol.yaml").read_text()))
-    assert checks.factors(plan) == ["grid", "baseline", "output", "seed", "weights", "transform"]
+    assert checks.factors(plan) == ["grid", "output", "seed", "weights", "transform"]
     ((_, _, reference, levels),) = found(plan, "grid", "in-domain")
     assert reference == "P = 16"
     assert [level[:3] for level in levels] == [

@@ -1,0 +1,45 @@
+"""Tables of docs/similarity.md."""
+
+import pandas as pd
+
+from blocks import DATA, number, rows
+
+FILES = {"similarity": ["similarity/similarity.csv"]}
+QUANTITIES = {
+    "softmax": "difference of the label's probability",
+    "disagreement": "share of images with another predicted class",
+    "maps": "difference of maps",
+    "map_ranks": "ρ of the pixels of maps",
+    "exciting": "shared exciting images",
+    "accuracy_change": "change of accuracy",
+}
+SHOWN = ("grad_cam", "integrated_gradients", "rise")
+
+
+def similar(name: str) -> str:
+    """Return the range over pairs of networks of each quantity, before and after finetuning and of unrelated ones."""
+    table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
+    table = table[table["map"].isna() | table["map"].isin(SHOWN)]
+    cells = [["quantity", "before and after", "unrelated"]]
+    for (quantity, shown), part in table.groupby(["quantity", table["map"].fillna("")], sort=False):
+        if quantity not in QUANTITIES:
+            continue
+        ranges = []
+        for kind in ("finetuning", "unrelated"):
+            values = part.loc[part["pair"] == kind, "value"]
+            ranges.append(f"{number(values.min())} to {number(values.max())}" if len(values) else "")
+        cells.append([QUANTITIES[quantity] + (f": `{shown}`" if shown else ""), *ranges])
+    chance = table["chance"].dropna()
+    said = f"\n\nChannels that have nothing in common share {number(chance.mean())} of their exciting images."
+    return rows(cells) + (said if len(chance) else "")
+
+
+def least_alike(name: str) -> str:
+    """Return the maps that finetuning changes most."""
+    table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
+    table = table[(table["pair"] == "finetuning") & (table["quantity"] == "map_ranks")].nsmallest(3, "value")
+    told = [f"`{row['map']}` on {row['model']}, ρ {number(row['value'])}" for row in table.to_dict("records")]
+    return f"The maps that finetuning changes most: {'; '.join(told)}."
+
+
+BLOCKS = {function.__name__: function for function in (similar, least_alike)}

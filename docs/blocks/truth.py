@@ -1,0 +1,25 @@
+"""Tables of docs/truth.md."""
+
+import pandas as pd
+
+from blocks import DATA, interval, number, rows
+
+FILES = {"truth": ["ranking/truth.csv"]}
+
+
+def agreement_with_truth(name: str) -> str:
+    """Return Spearman's ρ of each metric with the truth, by weights, best first."""
+    table = pd.read_csv(DATA / "truth" / name / "truth.csv")
+    head = ["metric", "weights", "all methods", "without references", "within an image", "lost by its choice"]
+    cells = [head]
+    keys = ["metric", "weights"]
+    every = table[table["methods"] == "all"].set_index(keys)
+    using = table[table["methods"] != "all"].set_index(keys)
+    for key in every.sort_values("spearman", ascending=False).index:
+        one, other = every.loc[key], using.loc[key]
+        told = [interval(row["spearman"], row["ci_low"], row["ci_high"]) for row in (one, other)]
+        cells.append([f"`{key[0]}`", key[1], *told, number(one["per_image"]), number(one["lost"])])
+    return rows(cells)
+
+
+BLOCKS = {"agreement_with_truth": agreement_with_truth}
