@@ -37,7 +37,7 @@ def test_the_ready_example_varies_what_it_says():
     ((*_, seeds),) = found(plan, "seed")
     assert [level[:2] for level in seeds] == [
         ("seed 0", "finetuned"),
-        *((f"seed {seed}", f"finetuned_s{seed}") for seed in (1, 2, 3, 4)),
+        *((f"seed {seed}", f"finetuned_s{seed}") for seed in (1, 2)),
     ]
     ((*_, weights),) = found(plan, "weights")
     assert [level[:3] for level in weights] == [
