@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, parts, require, take_background
-from heatproof.attribution.registry import BaselineName, Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Count
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of an output's change that a map may fail to account for. Where the rescale rule covers a network, it
-# is rounding, below 1e-3; where it does not, it is a large part of the whole.
+# Largest share of an output's change that a map may fail to account for, unless told otherwise. Where the rescale rule
+# covers a network, it is rounding, below 1e-3; where it does not, it is a large part of the whole.
 TOLERANCE = 0.01
 
 
 @explainer("deep_lift", family="deep")
-def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[str, torch.Tensor]:
+def deep_lift(
+    explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
+) -> dict[str, torch.Tensor]:
     """DeepLift with the rescale rule and one baseline (captum `DeepLift`).
 
     A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
@@ -30,6 +32,9 @@ def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[st
         The batch.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
+    tolerance
+        Largest convergence delta on which it applies: the part of an output's change that a map does not account for,
+        as a share of the largest change of an output. 0.01 for null.
 
     Returns
     -------
@@ -40,21 +45,20 @@ def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[st
     ------
     NotApplicable
         If probabilities are explained, the network calls an activation module more than once, or the convergence
-        delta of an image, the part of the output's change that its map does not account for, is above 1 % of the
-        largest change of an output.
+        delta of an image is above `tolerance`.
     """
     import torch
 
     # An image passes through the network together with its baseline.
     maps = [
-        _rescale(part, part.images, part.baseline(baseline), part.targets)
+        _rescale(part, part.images, part.baseline(baseline), part.targets, tolerance)
         for part in parts(explained, max(1, explained.batch_size // 2))
     ]
     return {"deep_lift": torch.cat(maps)}
 
 
 @explainer("deep_shap", family="deep")
-def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.Tensor]:
+def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines (captum `DeepLiftShap`).
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
@@ -67,6 +71,8 @@ def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.
         The batch.
     baselines
         Training images, the same for every image; each costs two network passes an image.
+    tolerance
+        As in `deep_lift`.
 
     Returns
     -------
@@ -88,12 +94,13 @@ def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.
     maps = []
     for few in pairs.split(max(1, explained.batch_size // 2)):
         rows = few // baselines
-        maps.append(_rescale(explained, explained.images[rows], background[few % baselines], explained.targets[rows]))
+        given = explained.images[rows], background[few % baselines], explained.targets[rows]
+        maps.append(_rescale(explained, *given, tolerance))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 
 
 def _rescale(
-    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor
+    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
     import torch
@@ -128,11 +135,12 @@ def _rescale(
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
     scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
-    explained.note("convergence_delta", delta, TOLERANCE)
-    if not (delta <= TOLERANCE).all():
+    limit = TOLERANCE if tolerance is None else tolerance
+    explained.note("convergence_delta", delta, limit)
+    if not (delta <= limit).all():
         raise NotApplicable(
             f"DeepLift's convergence delta is {delta.max():.2g} of the largest change of an output, above "
-            f"{TOLERANCE:g}: the network has an operation that the rescale rule does not cover"
+            f"{limit:g}: the network has an operation that the rescale rule does not cover"
         )
     return maps
 
