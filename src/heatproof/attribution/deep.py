@@ -1,4 +1,4 @@
-"""DeepLift and Deep SHAP, by captum."""
+"""DeepLift and Deep SHAP."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ TOLERANCE = 0.01
 def deep_lift(
     explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
-    """DeepLift with the rescale rule and one baseline (captum `DeepLift`).
+    """DeepLift with the rescale rule and one baseline.
 
     A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
-    important features through propagating activation differences", 2017, section 3.5.1.
+    important features through propagating activation differences", 2017, section 3.5.1. Activations follow its rescale
+    rule, wherever and however often the network calls them. The difference of a max pooling's window goes to the pixel
+    that makes it, and a pixel of overlapping windows adds up what it gets. In a product of two values that both depend
+    on the image, as in squeeze and excitation, each factor's difference counts with the mean of the other one.
 
     Parameters
     ----------
@@ -44,8 +47,7 @@ def deep_lift(
     Raises
     ------
     NotApplicable
-        If probabilities are explained, the network calls an activation module more than once, or the convergence
-        delta of an image is above `tolerance`.
+        If probabilities are explained, or the convergence delta of an image is above `tolerance`.
     """
     import torch
 
@@ -59,11 +61,11 @@ def deep_lift(
 
 @explainer("deep_shap", family="deep")
 def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
-    """Deep SHAP: mean of DeepLift maps over training images as baselines (captum `DeepLiftShap`).
+    """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
-    output at the image minus the mean output at the baselines. `DeepLiftShap` sends all pairs of images and
-    baselines through the network at once; here they go in passes of the batch size.
+    output at the image minus the mean output at the baselines. Pairs of images and baselines go through the network in
+    passes of the batch size.
 
     Parameters
     ----------
@@ -104,36 +106,20 @@ def _rescale(
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
     import torch
-    from captum.attr import DeepLift
-    from captum.attr._core.deep_lift import SUPPORTED_NON_LINEAR
 
-    from heatproof.attribution._modules import copied_inputs, counted_calls, hookable, keep_output
+    from heatproof.attribution._rescale import RescaleRules
 
     if explained.output is not explained.network:
-        raise NotApplicable(
-            "captum's rule for the softmax mixes the images of a batch: DeepLift attributes logits only"
-        )
-    network, outputs = keep_output(explained.output)
-    with (
-        hookable(explained.output),
-        copied_inputs(explained.output, tuple(SUPPORTED_NON_LINEAR)),
-        counted_calls(explained.output, tuple(SUPPORTED_NON_LINEAR)) as calls,
-        torch.enable_grad(),
-    ):
-        try:
-            values = DeepLift(network).attribute(leaf(images), baselines, target=targets)
-        except (AssertionError, AttributeError, RuntimeError):
-            _refuse_reused(calls)
-            raise
-        finally:
-            _forget(explained.output, tuple(SUPPORTED_NON_LINEAR))
-    _refuse_reused(calls)
-    # The outputs of the pass that was made anyway; captum's own delta runs the network twice more.
-    at_images, at_baselines = outputs[0].chunk(2)
-    change = at_images - at_baselines
-    maps = values.detach().sum(1)
+        raise NotApplicable("no rule covers the softmax: DeepLift attributes logits only")
+    start = leaf(images)
+    with RescaleRules(), torch.enable_grad():
+        outputs = explained.output(torch.cat([start, baselines]))
+    at_images, at_baselines = outputs.chunk(2)
+    (multipliers,) = torch.autograd.grad(at_images.gather(1, targets[:, None]).sum(), start)
+    maps = (multipliers * (images - baselines)).sum(1)
+    change = (at_images - at_baselines).detach()
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
-    scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.abs().amax(1))
+    scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.detach().abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
     limit = TOLERANCE if tolerance is None else tolerance
     explained.note("convergence_delta", delta, limit)
@@ -143,21 +129,3 @@ def _rescale(
             f"{limit:g}: the network has an operation that the rescale rule does not cover"
         )
     return maps
-
-
-def _refuse_reused(calls: dict[str, int]) -> None:
-    reused = sorted(name for name, count in calls.items() if count > 1)
-    if reused:
-        more = f" and {len(reused) - 1} more" if len(reused) > 1 else ""
-        raise NotApplicable(
-            f"DeepLift needs every activation in a module of its own, and the network calls {reused[0]!r}{more} "
-            "more than once"
-        )
-
-
-def _forget(network: torch.nn.Module, types: tuple[type, ...]) -> None:
-    """Remove captum's leftovers from modules whose gradient was never computed."""
-    for module in network.modules():
-        if type(module) in types:
-            for left in ("input", "output"):
-                vars(module).pop(left, None)
