@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from captum.attr._core.gradient_shap import InputBaselineXGradient
+from timm.layers import BatchNormAct2d, Conv2dSame
 from torch import nn
 
 from heatproof.attribution._lrp_canonizer import canonise, composite
@@ -360,3 +361,39 @@ def test_lrp_conserves_on_a_network_of_torchvision(explain_digits):
 def test_options_out_of_range_are_refused(name, options, explain_digits):
     with pytest.raises(HeatproofError, match=str(next(iter(options.values())))):
         make(name, explain_digits(), **options)
+
+
+class Excited(nn.Module):
+    """What EfficientNets are made of: padding as the image asks, a norm with an activation, squeeze and excitation."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.norm = Conv2dSame(3, 6, 3, stride=2, bias=False), BatchNormAct2d(6, act_layer=nn.SiLU)
+        self.deep = Conv2dSame(6, 6, 5, stride=2, groups=6, bias=False)
+        self.gate, self.two = nn.Conv2d(6, 6, 1), nn.Conv2d(12, 8, 3)
+        self.head = nn.Linear(8, 10, bias=False)
+
+    def forward(self, images):
+        found = self.deep(self.norm(self.one(images)))
+        found = found * self.gate(found.mean((2, 3), keepdim=True)).sigmoid()
+        found = torch.relu(self.two(torch.cat([found, found.relu()], 1)))
+        return self.head(nn.functional.adaptive_avg_pool2d(found, 1).flatten(1))
+
+
+def test_lrp_conserves_through_gates_concatenations_and_padding(explain_digits):
+    torch.manual_seed(0)
+    network = Excited()
+    network.norm.running_mean.normal_()
+    # A channel that is zero in whole windows, which no input can take relevance from by its size.
+    network.deep.weight.data[0].zero_()
+    explained = swap(explain_digits(), network.requires_grad_(False), figures={})
+    maps = make("lrp", explained)
+    assert explained.figures["conservation_error"].value < 1e-4
+    assert (maps.abs().amax((1, 2)) > 0).all()
+
+
+def test_copy_for_lrp_is_the_same_network(explain_digits):
+    torch.manual_seed(0)
+    network = Excited().eval().requires_grad_(False)
+    images = explain_digits().images
+    torch.testing.assert_close(canonise(network)(images), network(images))

@@ -17,8 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 # Of single elements, the rescale rule (section 3.5.1); in place or not.
 ELEMENTWISE = frozenset(
-    ["relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus"]
-    + ["hardtanh", "hardswish", "hardsigmoid"]
+    (
+        *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish"),
+        *("sigmoid", "tanh", "softplus", "hardtanh", "hardswish", "hardsigmoid"),
+    )
 )
 PRODUCTS = frozenset(["mul", "multiply", "matmul", "bmm"])
 # As a share of the inputs, below which their difference is taken for rounding and the gradient for the multiplier.
