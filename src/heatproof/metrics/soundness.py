@@ -183,10 +183,10 @@ def completeness(
 ) -> Result:
     """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1, or the loss `at` one of them, of the map, whose negative values count as
-    zero, and which is then scaled from its least to its largest value, as the authors' scripts do before they write maps to 8 bits: an offset changes
-    nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares of the maximum, for
-    maps that were scaled before they were modified (section 5.2).
+    The mean over the thresholds 0.9 … 0.1, or the loss `at` one of them, of the map. Its negative values count as zero,
+    and it is then scaled from its least to its largest value, as the authors' scripts do before they write maps to 8
+    bits: an offset changes nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares
+    of the maximum, for maps that were scaled before they were modified (section 5.2).
 
     Parameters
     ----------
