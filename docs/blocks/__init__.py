@@ -7,6 +7,8 @@ first part of the name, and ``BLOCKS``, the functions that return markdown from 
 import json
 from pathlib import Path
 
+import pandas as pd
+
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -24,6 +26,14 @@ def number(value: float, digits: int = 2) -> str:
 def interval(value: float, low: float, high: float, digits: int = 2) -> str:
     """Return a value with its interval."""
     return f"{number(value, digits)} ({number(low, digits)} to {number(high, digits)})"
+
+
+def stored(name: str) -> str:
+    """Return a table as it is stored, numbers with three digits."""
+    table = pd.read_csv(DATA / f"{name}.csv").astype(object)
+    table = table.where(table.notna(), "")
+    cells = [[number(cell, 3) if isinstance(cell, float) else str(cell) for cell in row] for row in table.to_numpy()]
+    return rows([list(table.columns), *cells])
 
 
 def made(name: str) -> str:

@@ -39,6 +39,19 @@ def test_more_steps_have_a_smaller_error(project):
     assert errors[1] < errors[0]
 
 
+def test_the_tolerance_of_the_config_and_that_of_an_explainer(project):
+    names = {"own": {"explainer": "deep_lift", "tolerance": 0.5}, "given": {"explainer": "deep_lift"}, "lrp": {}}
+    made = project(explainers=[{name: options} for name, options in names.items()], attribution={"tolerance": 1e-12})
+    made.attribute()
+    limits = {"own": ("convergence_delta", 0.5), "given": ("convergence_delta", 1e-12)}
+    for name, (figure, limit) in {**limits, "lrp": ("conservation_error", 1e-12)}.items():
+        said = record(made, name)["figures"][figure]
+        assert said["limit"] == limit
+        assert 0 < said["value"] < 0.01, "what was measured is told of gaps too"
+        assert (gap(made, name) is not None) == (name != "own")
+    assert "above 1e-12" in gap(made, "given")
+
+
 @pytest.mark.parametrize(
     ("explainer", "reason"),
     [

@@ -18,7 +18,7 @@ NOT_YET |= {f"docs/{name}.md" for name in ("claims", "falsification", "methods",
 NOT_YET |= {"docs/gaps.md"}
 DECIMAL = re.compile(r"(?<![\w.=])[−-]?\d+\.\d+(?![\w.]*\d\.)\b")
 # Code, links, places in papers, versions of programs.
-PLACES = "CC BY|NC-SA|Apache|sections?|appendix|and|SLURM|Debian's|Snakemake|version|Python"
+PLACES = "CC BY|NC-SA|definition|Apache|sections?|appendix|and|SLURM|Debian's|Snakemake|version|Python"
 NO_NUMBER = re.compile(rf"`[^`]*`|\]\([^)]*\)|({PLACES})[ -]\d+\.\d+(\.\d+)?")
 
 

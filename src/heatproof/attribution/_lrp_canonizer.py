@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import torch
+from timm.layers import Conv2dSame, get_same_padding
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 from zennit.composites import SpecialFirstLayerMapComposite, layer_map_base
@@ -18,18 +19,21 @@ from zennit.types import Convolution
 from heatproof.errors import NotApplicable
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
 RELUS = {torch.relu, torch.relu_, nn.functional.relu, "relu", "relu_"}
 
 
 # Added to denominators; zennit's own 1e-6 takes more than a thousandth of small relevances.
 STABILISER = 1e-9
+# Added to sizes of inputs, so that inputs that are all zero share relevance equally: far above the stabiliser.
+SHARE_OF_ZERO = 1e-6
 
 
 class KeptZPlus(BasicHook):
     """zennit's `ZPlus` rule without biases, which conserves relevance where the plain rule loses it.
 
     Where no input raises a convolution's output, which then is its bias alone or negative, the plain rule has nothing
-    to give relevance to; here every input takes a share in proportion to its size.
+    to give relevance to; here every input takes a share in proportion to its size, and an equal one where all are zero.
     """
 
     def __init__(self) -> None:
@@ -45,7 +49,7 @@ class KeptZPlus(BasicHook):
             input_modifiers=[
                 lambda values: values.clamp(min=0),
                 lambda values: values.clamp(max=0),
-                lambda values: values.abs(),
+                lambda values: values.abs() + SHARE_OF_ZERO,
             ],
             param_modifiers=[
                 ClampMod(min=0.0, zero_params="bias"),
@@ -71,7 +75,7 @@ def composite() -> SpecialFirstLayerMapComposite:
 
 
 def canonise(network: nn.Module) -> nn.Module:
-    """Return a copy with batch norms merged into convolutions, and sums and ReLUs as separate modules.
+    """Return a copy with batch norms merged into convolutions, and sums, gates and ReLUs as separate modules.
 
     A traced copy fits residual networks of any library, where zennit's canonizers are written for torchvision's.
 
@@ -81,13 +85,14 @@ def canonise(network: nn.Module) -> nn.Module:
         If the network cannot be traced.
     """
     plain = copy.deepcopy(network)
+    _split(plain)
     for module in plain.modules():
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
     try:
-        traced: Any = fuse(plain)
+        traced: Any = fuse(fx.GraphModule(plain, _Tracer().trace(plain)), no_trace=True)
     except Exception as error:
         # Tracing runs the network's own code on stand-ins for tensors, which can fail in any way.
         raise NotApplicable(
@@ -96,13 +101,21 @@ def canonise(network: nn.Module) -> nn.Module:
     for index, node in enumerate(list(traced.graph.nodes)):
         if node.op not in ("call_function", "call_method"):
             continue
-        if node.target in ADDITIONS and len(node.args) == 2 and all(isinstance(term, fx.Node) for term in node.args):
+        terms = node.args if len(node.args) == 2 and all(isinstance(term, fx.Node) for term in node.args) else ()
+        if node.target in ADDITIONS and terms:
+            # A parameter is a bias, which takes no relevance.
+            if any(term.op == "get_attr" for term in terms):
+                continue
             with traced.graph.inserting_before(node):
                 # Terms of other shapes, as a position embedding, are broadcast as in the sum.
                 stacked = traced.graph.call_function(_stack, node.args)
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
+        elif node.target in PRODUCTS and terms:
+            _replace(traced, node, f"canonical_gate_{index}", Gate(), *terms)
         elif node.target in RELUS:
             _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), node.args[0])
+        elif node.target is nn.functional.adaptive_avg_pool2d:
+            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(node.args[1]), node.args[0])
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too.
@@ -114,8 +127,79 @@ def _stack(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.stack(torch.broadcast_tensors(one, other), dim=-1)
 
 
-def _replace(traced: Any, node: fx.Node, name: str, module: nn.Module, argument: Any) -> None:
+class _SamePadding(nn.Module):
+    """The padding of a convolution that depends on the size of the image.
+
+    What a rule gives to the zeros that it adds goes to the nearest pixel, so that none is lost at the borders.
+    """
+
+    def __init__(self, convolution: Conv2dSame) -> None:
+        super().__init__()
+        self.given = [convolution.kernel_size, convolution.stride, convolution.dilation]
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the padded values."""
+        height, width = values.shape[2:]
+        sizes = zip((width, height), *(each[::-1] for each in self.given), strict=True)
+        added = [get_same_padding(*size) for size in sizes]
+        both = [side for each in added for side in (each // 2, each - each // 2)]
+        repeated = nn.functional.pad(values, both, mode="replicate")
+        return repeated + (nn.functional.pad(values, both) - repeated).detach()
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        """Keep what looks at sizes whole."""
+        return isinstance(module, _SamePadding) or super().is_leaf_module(module, name)
+
+
+def _split(network: nn.Module) -> None:
+    """Write two modules of timm that are two in one as two: norms with an activation, and padded convolutions."""
+    for name, module in list(network.named_modules()):
+        given: Any = module
+        if isinstance(module, nn.BatchNorm2d) and isinstance(getattr(module, "act", None), nn.Module):
+            plain: nn.Module = nn.BatchNorm2d(module.num_features, module.eps, module.momentum, module.affine)
+            both: list[nn.Module] = [plain, given.act]
+        elif isinstance(module, Conv2dSame):
+            sizes = (given.in_channels, given.out_channels, given.kernel_size, given.stride)
+            plain = nn.Conv2d(*sizes, dilation=given.dilation, groups=given.groups, bias=given.bias is not None)
+            both = [_SamePadding(module), plain]
+        else:
+            continue
+        plain.load_state_dict(module.state_dict(), strict=False)
+        parent, _, last = name.rpartition(".")
+        setattr(network.get_submodule(parent), last, nn.Sequential(*both).to(next(module.parameters())).eval())
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        context.size = gate.shape
+        return values * gate
+
+    @staticmethod
+    def backward(context: Any, relevance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # Zeros, as zennit's rules behind the gate take no None.
+        return relevance, relevance.new_zeros(context.size)
+
+
+class Gate(nn.Module):
+    """A product of features with a gate for each channel, which takes no relevance (Arras et al. 2017, section 3).
+
+    Two factors of one size are left as they are: nothing says which of them is the gate.
+    """
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return the product."""
+        if one.numel() == other.numel():
+            return one * other
+        values, gate = (one, other) if one.numel() > other.numel() else (other, one)
+        product: torch.Tensor = _Gated.apply(values, gate)
+        return product
+
+
+def _replace(traced: Any, node: fx.Node, name: str, module: nn.Module, *arguments: Any) -> None:
     traced.add_module(name, module)
     with traced.graph.inserting_before(node):
-        node.replace_all_uses_with(traced.graph.call_module(name, (argument,)))
+        node.replace_all_uses_with(traced.graph.call_module(name, arguments))
     traced.graph.erase_node(node)

@@ -1,28 +1,33 @@
-"""DeepLift and Deep SHAP, by captum."""
+"""DeepLift and Deep SHAP."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, parts, require, take_background
-from heatproof.attribution.registry import BaselineName, Explained, explainer
+from heatproof.attribution.registry import BaselineName, Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Count
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of an output's change that a map may fail to account for. Where the rescale rule covers a network, it
-# is rounding, below 1e-3; where it does not, it is a large part of the whole.
+# Largest share of an output's change that a map may fail to account for, unless told otherwise. Where the rescale rule
+# covers a network, it is rounding, below 1e-3; where it does not, it is a large part of the whole.
 TOLERANCE = 0.01
 
 
 @explainer("deep_lift", family="deep")
-def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[str, torch.Tensor]:
-    """DeepLift with the rescale rule and one baseline (captum `DeepLift`).
+def deep_lift(
+    explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
+) -> dict[str, torch.Tensor]:
+    """DeepLift with the rescale rule and one baseline.
 
     A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
-    important features through propagating activation differences", 2017, section 3.5.1.
+    important features through propagating activation differences", 2017, section 3.5.1. Activations follow its rescale
+    rule, wherever and however often the network calls them. The difference of a max pooling's window goes to the pixel
+    that makes it, and a pixel of overlapping windows adds up what it gets. In a product of two values that both depend
+    on the image, as in squeeze and excitation, each factor's difference counts with the mean of the other one.
 
     Parameters
     ----------
@@ -30,6 +35,9 @@ def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[st
         The batch.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
+    tolerance
+        Largest convergence delta on which it applies: the part of an output's change that a map does not account for,
+        as a share of the largest change of an output. 0.01 for null.
 
     Returns
     -------
@@ -39,27 +47,25 @@ def deep_lift(explained: Explained, *, baseline: BaselineName = None) -> dict[st
     Raises
     ------
     NotApplicable
-        If probabilities are explained, the network calls an activation module more than once, or the convergence
-        delta of an image, the part of the output's change that its map does not account for, is above 1 % of the
-        largest change of an output.
+        If probabilities are explained, or the convergence delta of an image is above `tolerance`.
     """
     import torch
 
     # An image passes through the network together with its baseline.
     maps = [
-        _rescale(part, part.images, part.baseline(baseline), part.targets)
+        _rescale(part, part.images, part.baseline(baseline), part.targets, tolerance)
         for part in parts(explained, max(1, explained.batch_size // 2))
     ]
     return {"deep_lift": torch.cat(maps)}
 
 
 @explainer("deep_shap", family="deep")
-def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.Tensor]:
-    """Deep SHAP: mean of DeepLift maps over training images as baselines (captum `DeepLiftShap`).
+def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+    """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
-    output at the image minus the mean output at the baselines. `DeepLiftShap` sends all pairs of images and
-    baselines through the network at once; here they go in passes of the batch size.
+    output at the image minus the mean output at the baselines. Pairs of images and baselines go through the network in
+    passes of the batch size.
 
     Parameters
     ----------
@@ -67,6 +73,8 @@ def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.
         The batch.
     baselines
         Training images, the same for every image; each costs two network passes an image.
+    tolerance
+        As in `deep_lift`.
 
     Returns
     -------
@@ -88,68 +96,36 @@ def deep_shap(explained: Explained, *, baselines: Count = 8) -> dict[str, torch.
     maps = []
     for few in pairs.split(max(1, explained.batch_size // 2)):
         rows = few // baselines
-        maps.append(_rescale(explained, explained.images[rows], background[few % baselines], explained.targets[rows]))
+        given = explained.images[rows], background[few % baselines], explained.targets[rows]
+        maps.append(_rescale(explained, *given, tolerance))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 
 
 def _rescale(
-    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor
+    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
     import torch
-    from captum.attr import DeepLift
-    from captum.attr._core.deep_lift import SUPPORTED_NON_LINEAR
 
-    from heatproof.attribution._modules import copied_inputs, counted_calls, hookable, keep_output
+    from heatproof.attribution._rescale import RescaleRules
 
     if explained.output is not explained.network:
-        raise NotApplicable(
-            "captum's rule for the softmax mixes the images of a batch: DeepLift attributes logits only"
-        )
-    network, outputs = keep_output(explained.output)
-    with (
-        hookable(explained.output),
-        copied_inputs(explained.output, tuple(SUPPORTED_NON_LINEAR)),
-        counted_calls(explained.output, tuple(SUPPORTED_NON_LINEAR)) as calls,
-        torch.enable_grad(),
-    ):
-        try:
-            values = DeepLift(network).attribute(leaf(images), baselines, target=targets)
-        except (AssertionError, AttributeError, RuntimeError):
-            _refuse_reused(calls)
-            raise
-        finally:
-            _forget(explained.output, tuple(SUPPORTED_NON_LINEAR))
-    _refuse_reused(calls)
-    # The outputs of the pass that was made anyway; captum's own delta runs the network twice more.
-    at_images, at_baselines = outputs[0].chunk(2)
-    change = at_images - at_baselines
-    maps = values.detach().sum(1)
+        raise NotApplicable("no rule covers the softmax: DeepLift attributes logits only")
+    start = leaf(images)
+    with RescaleRules(), torch.enable_grad():
+        outputs = explained.output(torch.cat([start, baselines]))
+    at_images, at_baselines = outputs.chunk(2)
+    (multipliers,) = torch.autograd.grad(at_images.gather(1, targets[:, None]).sum(), start)
+    maps = (multipliers * (images - baselines)).sum(1)
+    change = (at_images - at_baselines).detach()
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
-    scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.abs().amax(1))
+    scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.detach().abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
-    explained.note("convergence_delta", delta, TOLERANCE)
-    if not (delta <= TOLERANCE).all():
+    limit = TOLERANCE if tolerance is None else tolerance
+    explained.note("convergence_delta", delta, limit)
+    if not (delta <= limit).all():
         raise NotApplicable(
             f"DeepLift's convergence delta is {delta.max():.2g} of the largest change of an output, above "
-            f"{TOLERANCE:g}: the network has an operation that the rescale rule does not cover"
+            f"{limit:g}: the network has an operation that the rescale rule does not cover"
         )
     return maps
-
-
-def _refuse_reused(calls: dict[str, int]) -> None:
-    reused = sorted(name for name, count in calls.items() if count > 1)
-    if reused:
-        more = f" and {len(reused) - 1} more" if len(reused) > 1 else ""
-        raise NotApplicable(
-            f"DeepLift needs every activation in a module of its own, and the network calls {reused[0]!r}{more} "
-            "more than once"
-        )
-
-
-def _forget(network: torch.nn.Module, types: tuple[type, ...]) -> None:
-    """Remove captum's leftovers from modules whose gradient was never computed."""
-    for module in network.modules():
-        if type(module) in types:
-            for left in ("input", "output"):
-                vars(module).pop(left, None)

@@ -5,23 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the largest logit by which a map may miss the logit that it makes up.
+# Largest share of the largest logit by which a map may miss the logit that it makes up, unless told otherwise.
 TOLERANCE = 1e-3
 
 
 @explainer("bagnet", family="intrinsic")
-def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
+def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
     Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
     network with a submodule `patches`, whose output (N, K, h, w) has the logits as its mean, and the whole numbers
     `patch_size` and `patch_stride` in pixels, where nothing is padded.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    tolerance
+        As in `heatproof.attribution.relevance.lrp`.
 
     Returns
     -------
@@ -56,19 +63,26 @@ def bagnet(explained: Explained) -> dict[str, torch.Tensor]:
             height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
             # A row or column that no patch sees took no part in the logit.
             maps.append(pad(spread, (0, width, 0, height)))
-            _note_conservation(part, maps[-1], seen[0].mean((2, 3)))
+            _note_conservation(part, maps[-1], seen[0].mean((2, 3)), tolerance)
     finally:
         handle.remove()
     return {"bagnet": torch.cat(maps)}
 
 
 @explainer("bcos", family="intrinsic")
-def bcos(explained: Explained) -> dict[str, torch.Tensor]:
+def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 
     Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to
     any network with `encode`, which makes of images what its first layer reads and which the network takes as well,
     and `linear`, a context in which the gradient at the encoded images is W(x).
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    tolerance
+        As in `heatproof.attribution.relevance.lrp`.
 
     Returns
     -------
@@ -93,13 +107,13 @@ def bcos(explained: Explained) -> dict[str, torch.Tensor]:
             logits = never_alone(network)(encoded)
             weights = torch.autograd.grad(logits.gather(1, part.targets[:, None]).sum(), encoded)[0]
         maps.append((weights * encoded.detach()).sum(1))
-        _note_conservation(part, maps[-1], logits.detach())
+        _note_conservation(part, maps[-1], logits.detach(), tolerance)
     return {"bcos": torch.cat(maps)}
 
 
-def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor) -> None:
+def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     missed = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs()
-    part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE)
+    part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE if tolerance is None else tolerance)
 
 
 def _require_logits(explained: Explained) -> None:

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.options import options_of
+from heatproof.options import Bounds, options_of
 from heatproof.registry import Registry
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
 SAME = "same"
 BaselineName = str | None
 """Option of an explainer: ``null`` for zero after normalisation, a baseline's name, or ``same`` for the drops' own."""
+Tolerance = Annotated[float, Bounds(above=0)] | None
+"""Option of an explainer: by what share a sum that its maps should have may be missed; ``null`` for its own limit."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import accompany, leaf, parts
-from heatproof.attribution.registry import EXPLAINERS, Explained, explainer, require_library
+from heatproof.attribution.registry import EXPLAINERS, Explained, Tolerance, explainer, require_library
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the largest logit that may be lost or made on the way.
+# Largest share of the largest logit that may be lost or made on the way, unless told otherwise.
 TOLERANCE = 1e-3
 
 
 @explainer("lrp", family="relevance", library=("zennit", "lrp"))
-def lrp(explained: Explained) -> dict[str, torch.Tensor]:
+def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
@@ -28,6 +28,14 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     proportion to their size, so that a map sums to the logit: zennit's z-plus rule drops that relevance, up to 0.002
     of a logit on our networks.
 
+    Parameters
+    ----------
+    explained
+        The batch.
+    tolerance
+        Largest difference between the sum of a map and the logit on which it applies, as a share of the image's
+        largest logit. 0.001 for null.
+
     Returns
     -------
     dict
@@ -37,7 +45,7 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
     ------
     NotApplicable
         If probabilities are explained, the network cannot be traced, or the sum of a map differs from the logit by
-        more than 0.001 of the image's largest logit.
+        more than `tolerance`.
     HeatproofError
         If zennit is not installed.
     """
@@ -58,7 +66,7 @@ def lrp(explained: Explained) -> dict[str, torch.Tensor]:
             logits, relevance = attributor(leaf(both.images), _only(both.targets))
             count = len(part.image_ids)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(part, maps[-1], logits.detach()[:count])
+            _require_conservation(part, maps[-1], logits.detach()[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
@@ -72,11 +80,12 @@ def _only(targets: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return keep
 
 
-def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor) -> None:
+def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     lost = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
-    part.note("conservation_error", lost, TOLERANCE)
-    if not (lost <= TOLERANCE).all():
+    limit = TOLERANCE if tolerance is None else tolerance
+    part.note("conservation_error", lost, limit)
+    if not (lost <= limit).all():
         raise NotApplicable(
             f"LRP's maps and the logits that they should sum to differ by {lost.max():.2g} of the largest logit, above "
-            f"{TOLERANCE:g}: the network has an operation that no rule covers"
+            f"{limit:g}: the network has an operation that no rule covers"
         )

@@ -16,18 +16,18 @@ from heatproof.attribution._attention import (
     weigh,
 )
 from heatproof.attribution._batches import accompany, leaf, parts
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the relevance that may be lost or made on the way.
+# Largest share of the relevance that may be lost or made on the way, unless told otherwise.
 TOLERANCE = 1e-3
 
 
 @explainer("chefer_lrp", family="transformer_relevance", signed=False)
-def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
+def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
@@ -39,6 +39,14 @@ def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
     follows equation 2. One network pass and one gradient an image, in float64: relevance is divided by sums that can
     cancel, and in float32 their rounding changed maps of a ViT by 5 % of their maximum in the median.
 
+    Parameters
+    ----------
+    explained
+        The batch.
+    tolerance
+        Largest difference between the relevance at the first block's tokens and that of the logit on which it applies,
+        as a share of the latter. 0.001 for null.
+
     Returns
     -------
     dict
@@ -48,13 +56,19 @@ def chefer_lrp(explained: Explained) -> dict[str, torch.Tensor]:
     ------
     NotApplicable
         If the network has no attention blocks of timm over a grid of patches, an operation has no rule, probabilities
-        are explained, or the relevance at the first block's tokens sums to less than 0.999 or more than 1.001.
+        are explained, or that difference is above `tolerance`.
     """
     import torch
 
     maps = []
     for attended, relevance, tokens in relevances(explained):
-        _require_conservation(tokens)
+        lost, limit = (tokens.sum((1, 2)) - 1).abs(), TOLERANCE if tolerance is None else tolerance
+        explained.note("conservation_error", lost, limit)
+        if not (lost <= limit).all():
+            raise NotApplicable(
+                f"the relevance at the first block's tokens and that of the logit differ by {lost.max():.2g} of it, "
+                f"above {limit:g}"
+            )
         maps.append(to_pixels(attended, propagate(weigh(relevance, attended.gradients))))
     return {"chefer_lrp": torch.cat(maps)}
 
@@ -96,12 +110,3 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
             transformer=transformer,
         )
         yield attended, [each[:count] for each in relevance], tokens[:count]
-
-
-def _require_conservation(tokens: torch.Tensor) -> None:
-    lost = (tokens.sum((1, 2)) - 1).abs()
-    if not (lost <= TOLERANCE).all():
-        raise NotApplicable(
-            f"the relevance at the first block's tokens and that of the logit differ by {lost.max():.2g} of it, above "
-            f"{TOLERANCE:g}"
-        )

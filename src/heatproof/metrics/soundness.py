@@ -173,13 +173,31 @@ def soundness(
     source=SOURCE + "definition 4.9, section 4.3, algorithms 2 and 4",
     sequences=completeness_sequences,
 )
-def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label") -> Result:
+def completeness(
+    deletion: ResponseCurve,
+    *,
+    at: float | None = None,
+    thresholds: Sequence[float] | None = None,
+    output: str = "accuracy",
+    target: str = "label",
+) -> Result:
     """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1 of the map, whose negative values count as zero, and which is then scaled
-    from its least to its largest value, as the authors' scripts do before they write maps to 8 bits: an offset changes
-    nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares of the maximum, for
-    maps that were scaled before they were modified (section 5.2).
+    The mean over the thresholds 0.9 … 0.1, or the loss `at` one of them, of the map. Its negative values count as zero,
+    and it is then scaled from its least to its largest value, as the authors' scripts do before they write maps to 8
+    bits: an offset changes nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares
+    of the maximum, for maps that were scaled before they were modified (section 5.2).
+
+    Parameters
+    ----------
+    deletion
+        MoRF by value.
+    at
+        The one of the `thresholds` at which the loss is the score; None for their mean.
+    thresholds
+        Those of the curve.
+    output, target
+        As in `soundness`.
 
     Returns
     -------
@@ -192,5 +210,11 @@ def completeness(deletion: ResponseCurve, *, output: str = "accuracy", target: s
     responses = deletion.read(output, target)
     loss = responses[:, :1] - responses[:, 1:]
     loss[deletion.arrays["changed"][:, -1] == 0] = np.nan
-    score = loss.mean(axis=1)
+    if at is None:
+        score = loss.mean(axis=1)
+    else:
+        places = sorted((float(one) for one in thresholds or THRESHOLDS), reverse=True)
+        if at not in places:
+            raise HeatproofError(f"completeness is read at {at:g}, which is none of its thresholds {places}: name one.")
+        score = loss[:, places.index(at)]
     return score, np.isfinite(score), {"completeness": loss}

@@ -151,10 +151,15 @@ class Selection:
         return [name for name, entry in self.methods.items() if not entry.uses_model]
 
     def explainer_options(self, explainer: str, baseline: str = "") -> dict[str, Any]:
-        """Return the options of an explainer; one whose baseline is to be the same as the drops' gets `baseline`."""
+        """Return the options of an explainer; one whose baseline is to be the same as the drops' gets `baseline`.
+
+        One whose tolerance is left open gets that of the config.
+        """
         options = dict(self.explainers[explainer].options)
         if options.get("baseline") == SAME:
             options["baseline"] = baseline or self.config["finetuning"]["baseline"]
+        if "tolerance" in options and options["tolerance"] is None:
+            options["tolerance"] = self.config["attribution"].get("tolerance")
         return options
 
     @property
