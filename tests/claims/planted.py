@@ -1,7 +1,7 @@
 """Three planted cases of every claim: one function each, called with 1, -1 and 0.
 
-It returns evidence in which the claim's quantity lies on the claim's side of the limit (1), on the other side (-1), or at
-the limit (0).
+It returns evidence in which the claim's quantity lies on the claim's side of the limit (1), on the other side (-1), or
+at the limit (0).
 """
 
 from collections.abc import Callable

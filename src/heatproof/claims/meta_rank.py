@@ -32,7 +32,8 @@ def _pairs_differing(e: Evidence, kinds: tuple[str, str], field: str) -> list[tu
 
 
 def _orders(e: Evidence, kinds: tuple[str, str]) -> Measured:
-    return e.agreement(e.pairs_sharing(*(e.out_of_domain(kind) for kind in kinds)))
+    first, second = (e.out_of_domain(kind) for kind in kinds)
+    return e.agreement(e.pairs_sharing(first, second))
 
 
 @claim(PAPER, "section 5.1, figure 3 a", AGREEMENT + " between models, MoRF and LeRF", over="networks", below=STRONG)
@@ -98,7 +99,8 @@ def _place(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
     cases = [c for kind in DELETION for c in e.out_of_domain(kind)]
     ranks = {c: rankdata(-e.means[:, c, chosen], axis=1) for c in cases if not np.isnan(e.means[0, c, chosen]).any()}
     required(list(ranks), "no test case has scores of all of them")
-    means = [e.over_cases(list(ranks), lambda c, place=place: ranks[c][:, place]) for place in range(len(chosen))]
+    owners = [(c,) for c in ranks]
+    means = [e.pooled([of[:, place] for of in ranks.values()], owners) for place in range(len(chosen))]
     others = [mean.draws for place, mean in enumerate(means) if place != own]
     return means[own]._replace(draws=means[own].draws - choose.reduce(others), basis=f"methods: {len(chosen)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -100,8 +101,8 @@ def _scores(datasets: tuple[str, ...]) -> Evidence:
 def _case(dataset: str, model: str, weights: str, metric: str) -> Case:
     kind, _, output = metric.partition("_")
     options = {"update": False} if kind == "ids" else {}
-    drops = {} if kind == "ids" else {"grid": 4, "baseline": "zeros", "output": output or "logit"}
-    return Case(dataset, model, weights, metric, kind, options, True, pixels=_PIXELS[dataset], **drops)
+    case = Case(dataset, model, weights, metric, kind, options, True, pixels=_PIXELS[dataset])
+    return case if kind == "ids" else replace(case, grid=4, baseline="zeros", output=output or "logit")
 
 
 def _accuracy(table: pd.DataFrame) -> pd.DataFrame:

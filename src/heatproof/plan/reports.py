@@ -232,7 +232,9 @@ def claims(plan: Plan) -> Told:
         "metrics": {
             name: {
                 **{key: asked[name][key] for key in ("kind", "options", "higher_is_better")},
-                **{"grid": case.grid, "baseline": case.baseline, "output": case.output},
+                "grid": case.grid,
+                "baseline": case.baseline,
+                "output": case.output,
             }
             for name, case in {case.metric: case for case in reversed(cases)}.items()
         },
