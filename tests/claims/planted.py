@@ -269,12 +269,10 @@ VGG = Model("vgg", "vgg", 11, 1.0, True, True)
 SIDES = {
     "vgg_above_resnet": (VGG, RESNET),
     "resnet_above_vit": (RESNET, Model("vit", "vit", None, 1.0, False, True)),
-    "depth_lowers_resnets": (RESNET, Model("deep", "resnet", 56, 1.0, True, True)),
-    "depth_lowers_vggs": (VGG, Model("deep", "vgg", 19, 1.0, True, True)),
+    "depth_lowers": (RESNET, Model("deep", "resnet", 56, 1.0, True, True)),
     "width_lowers": (RESNET, Model("wide", "resnet", 20, 2.0, True, True)),
     "batch_norm_lowers": (PLAIN, RESNET),
     "bias_lowers": (Model("nobias", "resnet", 20, 1.0, False, False), PLAIN),
-    "edges_score_higher_on_vgg": (VGG, RESNET),
     "cams_collapse_on_vgg": (RESNET, VGG),
 }
 
@@ -291,7 +289,7 @@ def _(name, sign):
     def level(case, m):
         return 0.4 + by_seed(case) + 0.1 * sign * case.model.startswith(f"{higher.name}_")
 
-    return plant(level, models=trainings([higher, lower]), methods=(*METHODS, *EDGES), images=8, repetitions=50)
+    return plant(level, models=trainings([higher, lower]), images=8, repetitions=50)
 
 
 @planted("logits_beat_probabilities")

@@ -124,10 +124,10 @@ def test_design_is_welchs_test_over_means_of_trainings():
 
 @pytest.mark.parametrize(("seeds", "told"), [(1, "there is 1"), (4, "there are 4")])
 def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, told):
-    row = verdict("depth_lowers_resnets", sides(lambda case, m: 0.3 - 0.1 * ("deep" in case.model), seeds))
+    row = verdict("depth_lowers", sides(lambda case, m: 0.3 - 0.1 * ("deep" in case.model), seeds))
     assert row["verdict"] == "not testable here"
     assert told in row["reason"]
-    assert verdict("depth_lowers_resnets", PLANTED["depth_lowers_resnets"](1))["seeds"] == 5
+    assert verdict("depth_lowers", PLANTED["depth_lowers"](1))["seeds"] == 5
 
 
 def test_other_baselines_and_grids_are_never_mixed_in():
@@ -141,7 +141,7 @@ def test_other_baselines_and_grids_are_never_mixed_in():
 
 
 def test_a_model_without_its_like_is_not_compared():
-    row = verdict("depth_lowers_resnets", plant(lambda case, m: 0.4))
+    row = verdict("depth_lowers", plant(lambda case, m: 0.4))
     assert row["verdict"] == "not testable here"
     assert row["reason"] == "because no two networks differ in depth alone"
 

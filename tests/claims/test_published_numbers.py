@@ -38,7 +38,7 @@ def test_what_the_reproduction_says_against_the_paper_is_in_its_numbers(table):
 
 
 def test_one_training_of_each_network_has_a_value_and_no_verdict_on_design(table):
-    row = table.loc["depth_lowers_resnets"]
+    row = table.loc["depth_lowers"]
     assert row["published_value"] < 0
     assert row["published_verdict"] == "not testable here"
     assert "5 trainings a side" in row["published_reason"]

@@ -39,13 +39,6 @@ def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measured:
     return e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, smooth])
 
 
-@claim(PAPER, "section 5.1", "mean change of the edge maps' IDSDS, VGG less ResNet", above=0)
-def edges_score_higher_on_vgg(e: Evidence) -> Measured:
-    """Edge maps score well on VGGs and poorly on ResNets."""
-    pairs = families(e, e.in_domain(), "vgg", "resnet")
-    return contrast(e, e.in_domain(), required(pairs, "no vgg stands beside a resnet"), edge_maps(e))
-
-
 @claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG less ResNet", below=0)
 def cams_collapse_on_vgg(e: Evidence) -> Measured:
     """On small images the CAMs collapse from ResNet to VGG."""
