@@ -127,7 +127,8 @@ def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, told):
     row = verdict("depth_lowers", sides(lambda case, m: 0.3 - 0.1 * ("deep" in case.model), seeds))
     assert row["verdict"] == "not testable here"
     assert told in row["reason"]
-    assert verdict("depth_lowers", PLANTED["depth_lowers"](1))["seeds"] == 5
+    table = run_table(PLANTED["depth_lowers"](1)).set_index("claim")
+    assert table["seeds"].to_csv().count(",5\n") == 1, "a number of trainings has no decimals"
 
 
 def test_other_baselines_and_grids_are_never_mixed_in():

@@ -23,7 +23,7 @@ from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.validate import make_plan
-from heatproof.report.page import report_page
+from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
 from heatproof.sequences import Perturbation
@@ -265,6 +265,15 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec):
     assert "Neither can test, by what is missing: 1" in folded
     assert "ranks_agree</strong>" in folded
     assert "0.62" in folded
+
+
+def test_reasons_that_lack_one_thing_of_many_stand_together():
+    reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
+    row = {"verdict": "not testable here", "published_verdict": "not testable here"}
+    made = judged_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
+    assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]
+    assert [one["lack"] for one in made["untested"]["a method or a network is not in the config"]] == reasons[:2]
+    assert made["untested"]["other"][0]["lack"] == ""
 
 
 def test_protocol_checks_stand_where_they_are_made(spec):

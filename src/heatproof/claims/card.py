@@ -97,7 +97,7 @@ def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
         row["q"] = q
         if row["verdict"] not in (OPEN, UNTESTED) and q > 1 - level:
             row |= {"verdict": OPEN, "reason": f"over all claims that were tested q is {q:.2g}, above {1 - level:.2g}"}
-    return pd.DataFrame(rows, columns=COLUMNS[: -len(PUBLISHED)])
+    return pd.DataFrame(rows, columns=COLUMNS[: -len(PUBLISHED)]).astype({"seeds": "Int64"})
 
 
 def published_table(level: float = 0.95) -> pd.DataFrame:

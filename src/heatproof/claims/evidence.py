@@ -209,7 +209,8 @@ class Evidence:
         """Return pairs of cases on one model that differ in grid, baseline or output alone, the first as in others."""
         plain = self.varied(kind)
         others = [c for c in self.varied(kind, field) if not self._share(c, plain[0], [field])]
-        return self.pairs_sharing(plain, others, "dataset", "model")
+        pairs = self.pairs_sharing(plain, others, "dataset", "model")
+        return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
         """Return test cases of a metric on pretrained weights."""
@@ -321,7 +322,7 @@ class Evidence:
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=1)
         return np.where(np.isfinite(top), top, np.nan)
 
-    def agreement(self, pairs: Iterable[tuple[int, int]], none: str = "no two such test cases") -> Measured:
+    def agreement(self, pairs: Iterable[tuple[int, int]]) -> Measured:
         """Return the mean Spearman correlation of methods' mean scores between test cases.
 
         Raises
@@ -331,7 +332,7 @@ class Evidence:
         """
         chosen = self.explaining()
         correlations, owners = [], []
-        for first, second in pairs:
+        for first, second in required(list(pairs), "there is one such test case, and a comparison takes two"):
             a, b = self.means[:, first, chosen], self.means[:, second, chosen]
             both = ~(np.isnan(a[0]) | np.isnan(b[0]))
             if (first, second) in self.reported:
@@ -341,8 +342,8 @@ class Evidence:
             else:
                 continue
             owners.append((first, second))
-        required(owners, f"{none} share {FEWEST_METHODS} methods")
-        return self.pooled(correlations, owners, "pairs of test cases")
+        required(owners, f"no two such test cases share {FEWEST_METHODS} methods")
+        return self.pooled(correlations, owners, "pairs of test cases")._replace(largest=1)
 
     def consistency(self, case: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.

@@ -167,7 +167,7 @@ def accuracy_trades_off(e: Evidence) -> Measured:
     counts = e.network_counts(len(units)).astype(int)
     drawn = np.stack([np.repeat(np.arange(len(units)), row) for row in counts])
     draws = correlate_ranks(top1[drawn], np.take_along_axis(best, drawn, axis=1))
-    return Measured(draws, f"networks: {len(units)}", len(units))
+    return Measured(draws, f"networks: {len(units)}", len(units), largest=1)
 
 
 CHANGED = "mean change of top-1 {}, in points"

@@ -86,4 +86,4 @@ def _baselines(e: Evidence, kinds: Sequence[str]) -> Measured:
 def mas_depends_less_on_the_baseline(e: Evidence) -> Measured:
     """MAS depends less on the baseline than RISE."""
     mas, rise = _baselines(e, MAS), _baselines(e, RISE)
-    return mas._replace(draws=mas.draws - rise.draws, networks=min(mas.networks, rise.networks))
+    return mas._replace(draws=mas.draws - rise.draws, networks=min(mas.networks, rise.networks), largest=2)

@@ -57,7 +57,7 @@ def smoothed_ig_scores_around_zero(e: Evidence) -> Measured:
 @claim(PAPER, "section 5.2, figure 1 c", AGREEMENT + ", drops of logits against drops of probabilities", above=0.9)
 def probabilities_rank_like_logits(e: Evidence) -> Measured:
     """Ranking by drops of probabilities instead of logits moves two or three methods."""
-    return e.agreement(outputs(e))
+    return e.agreement(e.variants("output"))
 
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("ResNets"), above=0)
@@ -72,15 +72,8 @@ def probability_drops_lower_vggs(e: Evidence) -> Measured:
     return _change(e, "vgg")
 
 
-def outputs(e: Evidence) -> list[tuple[int, int]]:
-    """Return test cases by drops of the logit, and the same by drops of the probability."""
-    return required(
-        e.variants("output"), "drops of probabilities are not scored: drops.outputs [logit, probability] does"
-    )
-
-
 def _change(e: Evidence, family: str) -> Measured:
-    pairs = [(plain, other) for plain, other in outputs(e) if e.model_of(plain).family == family]
+    pairs = [(plain, other) for plain, other in e.variants("output") if e.model_of(plain).family == family]
     pairs = [(p, o) if e.cases[o].output == "probability" else (o, p) for p, o in pairs]
     required(pairs, f"no {family} has both")
     every = [(plain, other, method) for plain, other in pairs for method in e.explaining()]

@@ -42,6 +42,8 @@ class Measured(NamedTuple):
         Standard error and its degrees of freedom, where they are known from trainings instead of resamples.
     seeds
         Trainings a side, where the quantity is over trainings; else 0.
+    largest
+        Size that the quantity cannot exceed, such as 1 of a correlation; the interval ends there.
     """
 
     draws: np.ndarray
@@ -50,6 +52,7 @@ class Measured(NamedTuple):
     error: float = np.nan
     freedom: float = np.nan
     seeds: int = 0
+    largest: float = np.inf
 
 
 class Estimate(NamedTuple):
@@ -97,6 +100,7 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     # Resamples spread by a variance that is divided by the number of cases, as `interval_of` says.
     spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
     p = (1 + (spread >= away).sum()) / (1 + len(draws))
+    low, high = np.clip([low, high], -measured.largest, measured.largest)
     return Estimate(value, float(low), float(high), float(p))
 
 

@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
@@ -37,6 +38,12 @@ PAGE_BYTES = 20_000_000
 ENDS = ["score", "ci_low", "ci_high"]
 # The verdict of claims that neither the run nor published numbers can test.
 UNTESTED = "not testable here"
+# Reasons that name one thing of many, and the words under which they stand together.
+LACKS = {
+    r"the config has no(ne of)? ": "a method or a network is not in the config",
+    r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
+    r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
+}
 
 Spec = Mapping[str, Any]
 
@@ -101,7 +108,9 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
     untested: dict[str, list[dict[Any, Any]]] = {}
     for row in rows:
         if row["verdict"] == UNTESTED == row["published_verdict"]:
-            untested.setdefault(row["reason"].removeprefix("because "), []).append(row)
+            reason = row["reason"].removeprefix("because ")
+            group = next((words for pattern, words in LACKS.items() if re.match(pattern, reason)), reason)
+            untested.setdefault(group, []).append({**row, "lack": "" if group == reason else reason})
     return {
         "judged": here + published,
         "untested": dict(sorted(untested.items(), key=lambda item: -len(item[1]))),
