@@ -200,7 +200,7 @@ SHOWN = {
     "accuracy": ("Models", "accuracy before and after finetuning"),
     "in_domain": ("Models", "are deleted patches in domain"),
     "applicability": ("Models", "which explainer applies to which model"),
-    "claims": ("Claims", "which published claims held here"),
+    "claims": ("Claims", "published claims, on published numbers and on this run"),
     "similarity": ("Networks", "networks before and after finetuning"),
     "overview": ("Metrics", "all metrics in one picture"),
     "checks": ("Protocol checks", "under which conventions the order flips"),

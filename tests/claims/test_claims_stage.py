@@ -1,28 +1,22 @@
-"""The claims card from cached stores, and what an offset of the maps does to metrics along curves."""
+"""The claims card from cached stores."""
 
 import os
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
-from toy_project import WHERE
 
-import heatproof
 from heatproof.claims.card import claims, ordered_claims
-from heatproof.claims.offsets import offset_changes
-from heatproof.data.prepare import open_dataset
-from heatproof.models.network import load_network, normalise
+from heatproof.claims.published_numbers import FILES
 from heatproof.plan.paths import RELIABILITY, RELIABILITY_PNG
-from heatproof.plan.reports import OFFSET_KINDS
 from heatproof.report.ranking import rank_table
 from heatproof.report.reliability import reliability
 from heatproof.report.score_import import read_scores
 from heatproof.report.tables import all_scores, tables
 
+CURVES = ("rise_insertion", "rise_deletion", "mas_insertion", "mas_deletion")
 CONFIG = {
     "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
-    "metrics": [{name: {"steps": 6}} for name in OFFSET_KINDS],
+    "metrics": [{name: {"steps": 6}} for name in CURVES],
 }
 
 
@@ -40,36 +34,23 @@ def inside(folder, run):
         os.chdir(before)
 
 
-def test_an_offset_changes_scores_as_if_the_maps_had_been_made_with_it(made):
-    spec = made.job("claims").spec
-    chosen = [method for method in spec["methods"] if method["name"] == "mine_abs"]
-    found = inside(made.folder, lambda: offset_changes(spec["offsets"], chosen))
-    told = made.plan.finetune_spec(*WHERE)
-    data = open_dataset(told["dataset"])
-    network = load_network(told["model"], 3, made.folder / told["output"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 10), told["model"]["facts"])
-    labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
-    maps = np.abs(made.maps()[:, 0])
-    # In double precision, so that the offset makes no new ties.
-    moved = maps.astype(np.float64) + 0.1 * maps.max(axis=(1, 2), keepdims=True)
-    ids = list(data.splits["evaluation"].ids[:10])
-    for kind in OFFSET_KINDS:
-        plain, after = (
-            heatproof.evaluate(kind, network, images, labels, values, image_ids=ids, steps=6)["score"]
-            for values in (maps, moved)
-        )
-        np.testing.assert_allclose(found[kind][0], after - plain, atol=1e-5, equal_nan=True)
-    assert np.nanmax(np.abs(found["mas_insertion"])) > 1e-3
-    np.testing.assert_array_equal(np.nan_to_num(found["rise_insertion"]), 0)
-
-
 def test_the_card_has_every_claim(made):
     inside(made.folder, lambda: claims(made.job("claims").spec, made.runtime()))
     card = pd.read_csv(made.folder / "results/claims.csv").set_index("claim")
     assert list(card.index) == [claim.name for claim in ordered_claims()]
-    assert card.loc["rise_ignores_an_offset", "verdict"] == "holds"
-    assert card.loc["mas_notices_an_offset", "value"] > 0
-    assert card.loc["bagnet_beats_post_hoc_methods", "verdict"] == "cannot be tested here"
+    assert card.loc["bagnet_beats_post_hoc_methods", "verdict"] == "not testable here"
+    assert card.loc["absolute_values_hurt_ig", "published_verdict"] == "reproduced"
+
+
+def test_a_case_says_its_grid_baseline_and_output(project):
+    spec = project(**CONFIG).job("claims").spec
+    assert {name: spec["metrics"]["idsds"][name] for name in ("grid", "baseline", "output")} == {
+        "grid": 4,
+        "baseline": "mean",
+        "output": "logit",
+    }
+    assert spec["explains"] == "logit"
+    assert set(spec["published"]) == {f"{name}.csv" for name in FILES}
 
 
 def test_it_reads_what_its_rule_names(made):
@@ -111,4 +92,4 @@ def test_how_far_the_ranking_can_be_believed(made):
     assert found["consistency"]["spearman"].between(-1, 1).all()
     assert len(found["significance"]) == methods * (methods - 1) / 2
     assert (found["significance"]["p_holm"] >= found["significance"]["p"]).all()
-    assert set(found["reliability"]["metric"]) == {"idsds", *OFFSET_KINDS}
+    assert set(found["reliability"]["metric"]) == {"idsds", *CURVES}

@@ -90,7 +90,7 @@ def test_reasons_of_gaps():
 
 
 def test_reasons_why_claims_cannot_be_tested():
-    given = [call.args[1] for name, call in calls() if name in ("required", "_mean")]
+    given = [call.args[1] for name, call in calls() if name == "required"]
     asked = {text for node in given if (text := template(node)) is not None}
     assert reasons("Untestable") | asked == set(frozen("reasons_why_untested"))
 

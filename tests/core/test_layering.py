@@ -63,7 +63,7 @@ ALLOWED = {
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "figures", "metrics", "ranking", "config", "plan"},
     # Published claims, tested on scores alone.
-    "claims": BASE | {"metrics", "ranking", "responses"},
+    "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
     "accept": {"adopt", "manifest", "shards", "plan", "provenance"},

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
@@ -22,7 +23,7 @@ from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.validate import make_plan
-from heatproof.report.page import report_page
+from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
 from heatproof.sequences import Perturbation
@@ -47,11 +48,15 @@ APPLICABILITY_TEXT = """dataset,model,weights,explainer,images,figure,value,limi
 tiny,net,finetuned,cam,0,,,,it has <b>no</b> layer
 tiny,net,finetuned,noise,4,completeness_error,0.000123,1,
 """
-CLAIMS_TEXT = f"""{",".join(CLAIM_COLUMNS)}
-raw_beats_absolute,000,4.1,IG is better <i>raw</i>.,holds,difference of scores,0.25,0.2,0.3,above 0,one model,
-ranks_agree,001,3,Ranks agree.,cannot be tested here,Spearman,,,,above 0.5,,{QUOTED}
-smooth_is_worse,000,4.2,SmoothGrad is worse.,does not hold,difference of scores,0.1,-0.1,0.2,below 0,one model,
-"""
+CLAIMS = [
+    {"claim": "absolute_hurts", "place": "4.1", "sentence": "IG is better <i>raw</i>.", "verdict": "reproduced"}
+    | {"value": 0.25, "ci_low": 0.2, "ci_high": 0.3, "q": 0.004, "published_verdict": "open", "seeds": 5},
+    {"claim": "ranks_agree", "place": "3", "sentence": "Ranks agree.", "verdict": "not testable here"}
+    | {"reason": f"because {EVIL}", "published_verdict": "not testable here", "published_value": 0.625},
+    {"claim": "ranks_agree_again", "place": "3", "sentence": "Ranks agree.", "verdict": "not testable here"}
+    | {"reason": "because of seeds", "published_verdict": "contradicted", "published_value": -0.125},
+]
+CLAIMS_TEXT = pd.DataFrame(CLAIMS, columns=CLAIM_COLUMNS).assign(paper="001").to_csv(index=False)
 VERDICT_TEXT = """dataset,model,weights,metric,verdict,sentence,best,n_best,n_above_references,n_methods,n_images,\
 images_needed
 tiny,net,finetuned,idsds,found,<b>smooth</b> is the best of 2 methods; 1 are above all reference maps.,smooth,1,1,2,4,3
@@ -248,6 +253,27 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec):
     assert "claims.csv" not in page
     assert GALLERY.rpartition("/")[2] not in page
     assert not Path(GALLERY).exists()
+
+
+def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec):
+    page = written(spec)
+    table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
+    folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
+    assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
+    assert "trainings a side: 5" in table
+    assert '<th scope="row">ranks_agree</th>' not in table
+    assert "Neither can test, by what is missing: 1" in folded
+    assert "ranks_agree</strong>" in folded
+    assert "0.62" in folded
+
+
+def test_reasons_that_lack_one_thing_of_many_stand_together():
+    reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
+    row = {"verdict": "not testable here", "published_verdict": "not testable here"}
+    made = judged_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
+    assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]
+    assert [one["lack"] for one in made["untested"]["a method or a network is not in the config"]] == reasons[:2]
+    assert made["untested"]["other"][0]["lack"] == ""
 
 
 def test_protocol_checks_stand_where_they_are_made(spec):

@@ -1,4 +1,4 @@
-"""Stage `claims`: test every registered claim on the scores of a run."""
+"""Stage `claims`: judge every registered claim on published numbers and on the scores of a run."""
 
 from __future__ import annotations
 
@@ -10,34 +10,51 @@ import numpy as np
 import pandas as pd
 
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
-from heatproof.claims.offsets import offset_changes
+from heatproof.claims.published_numbers import WITHOUT, published
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
+from heatproof.claims.verdicts import (
+    LEAST_NETWORKS,
+    OPEN,
+    UNTESTED,
+    Estimate,
+    adjusted,
+    estimate,
+    verdict_of,
+)
 from heatproof.files import write_table
 from heatproof.manifest import publish_tables, verified
-from heatproof.metrics.bootstrap import interval
 from heatproof.ranking.per_image import read_scores
 
 log = logging.getLogger(__name__)
 
 COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
-COLUMNS += ["quantity", "value", "ci_low", "ci_high", "rule", "basis", "reason"]
+COLUMNS += ["quantity", "value", "ci_low", "ci_high", "p", "q", "seeds", "rule", "basis", "reason"]
+PUBLISHED = ["value", "low", "high", "verdict", "basis", "reason"]
+COLUMNS += [f"published_{name}" for name in PUBLISHED]
 METHOD = ("name", "kind", "map", "transform", "uses_model")
-HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
 
 
 def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Write claims.csv, the verdict on each claim for the scores of a run."""
+    """Write claims.csv, the verdict on each claim for the scores of a run and for published numbers."""
     cells, files, scores = read_scores(spec)
-    facts = spec["metrics"]
-    cases = [Case(*cell, **facts[cell[3]], kept_by=spec["kept"].get(cell[2], "")) for cell in cells]
+    facts, pixels = spec["metrics"], spec["pixels"]
+    cases = [
+        Case(
+            *cell,
+            **facts[cell[3]],
+            kept_by=spec["kept"].get(cell[2], ""),
+            explains=spec["explains"],
+            pixels=pixels[cell[0]][cell[1]],
+        )
+        for cell in cells
+    ]
     evidence = Evidence(
         scores,
         cases,
         [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
         {name: Model(name, **model) for name, model in spec["models"].items()},
         pd.read_csv(verified(spec["accuracy"])),
-        offset_changes(spec["offsets"], spec["methods"]),
-        Draws(spec["seed"], spec["bootstrap"]),
+        draws=Draws(spec["seed"], spec["bootstrap"]),
     )
     table = claims_table(evidence, spec["level"])
     log.info("%s", table["verdict"].value_counts().to_dict())
@@ -46,23 +63,81 @@ def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
-    """Test every claim of the registry.
+    """Judge every claim of the registry on a run, and on published numbers.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`: those of `run_table`, and those of `published_table`.
+    """
+    return run_table(evidence, level).merge(published_table(level), on="claim", how="left")[COLUMNS]
+
+
+def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
+    """Judge every claim of the registry on the scores of a run.
 
     Parameters
     ----------
     evidence
         The scores.
     level
-        Coverage of the percentile bootstrap intervals over images.
+        Coverage of the intervals.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, one row a claim, in the order of the papers. A claim ``holds`` if its whole interval satisfies its
-        rule, else it ``does not hold``, and ``reason`` tells an interval that straddles the limit from one on the other
-        side; where a claim ``cannot be tested here``, ``reason`` says why.
+        One row a claim, in the order of the papers. A claim is ``reproduced`` if its whole interval
+        satisfies its rule, and ``contradicted`` if the whole interval lies on the other side, both only where q, over
+        all claims that the run can test, is at most 1 - level; else it is ``open``. Where it is ``not testable here``,
+        ``reason`` says why.
     """
-    return pd.DataFrame([_row(entry, evidence, level) for entry in ordered_claims()], columns=COLUMNS)
+    entries = ordered_claims()
+    rows = [_row(entry, evidence, level) for entry in entries]
+    for row, q in zip(rows, adjusted([row.get("p", np.nan) for row in rows]), strict=True):
+        row["q"] = q
+        if row["verdict"] not in (OPEN, UNTESTED) and q > 1 - level:
+            row |= {"verdict": OPEN, "reason": f"over all claims that were tested q is {q:.2g}, above {1 - level:.2g}"}
+    return pd.DataFrame(rows, columns=COLUMNS[: -len(PUBLISHED)]).astype({"seeds": "Int64"})
+
+
+def published_table(level: float = 0.95) -> pd.DataFrame:
+    """Judge every claim on the numbers that papers published, by the same functions.
+
+    Published scores have no images, so intervals are over networks.
+    """
+    rows = []
+    for entry in ordered_claims():
+        row: dict[str, Any] = {"verdict": UNTESTED, "value": np.nan, "low": np.nan, "high": np.nan}
+        evidence = published(entry.paper)
+        if evidence is None:
+            row["reason"] = f"because {WITHOUT.get(entry.paper, 'no numbers of this paper are stored')}"
+        else:
+            row |= _published_row(entry, evidence, level)
+        rows.append({"claim": entry.name, **{f"published_{name}": row.get(name, "") for name in PUBLISHED}})
+    return pd.DataFrame(rows)
+
+
+def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
+    try:
+        measured = entry.test(evidence.over_networks())
+    except Untestable as untestable:
+        if np.isnan(untestable.value):
+            return {"reason": "because the paper prints no such numbers: a figure or a sentence alone"}
+        # A quantity of trainings, of which the tables have one a network.
+        return {"value": untestable.value, "reason": f"because {untestable}"}
+    found = estimate(measured, entry.limit, level, measured.networks)
+    row = {"value": found.value, "basis": measured.basis}
+    if measured.networks < LEAST_NETWORKS:
+        met = found.value > entry.limit if entry.side == "above" else found.value < entry.limit
+        told = "satisfies the rule" if met else "does not satisfy the rule"
+        return {**row, "reason": f"because {_networks(measured.networks)} no interval; the value {told}"}
+    verdict = verdict_of(found, entry.side, entry.limit)
+    reason = f"the interval includes {entry.limit:g}" if verdict == OPEN else ""
+    return {**row, "low": found.low, "high": found.high, "verdict": verdict, "reason": reason}
+
+
+def _networks(networks: int) -> str:
+    return f"{networks} published network{'s have' if networks > 1 else ' has'}"
 
 
 def ordered_claims() -> list[Claim]:
@@ -72,24 +147,24 @@ def ordered_claims() -> list[Claim]:
 
 
 def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"claim": entry.name, "verdict": UNTESTED}
+    row: dict[str, Any] = {"claim": entry.name, "verdict": UNTESTED, "rule": entry.rule}
     row |= {key: getattr(entry, key) for key in ("paper", "place", "sentence", "quantity")}
+    networks = entry.over == "networks"
     try:
-        draws, basis = entry.test(evidence)
+        measured = entry.test(evidence.over_networks() if networks else evidence)
     except Untestable as untestable:
         return {**row, "reason": f"because {untestable}"}
-    (low,), (high,) = interval(draws[None, 1:], level)
-    row |= {"value": draws[0], "ci_low": low, "ci_high": high, "rule": entry.rule, "basis": basis}
-    limit = entry.limit
-    if np.isnan([draws[0], low, high]).any():
+    row["basis"] = measured.basis
+    over_networks = networks and not measured.seeds
+    if over_networks and measured.networks < LEAST_NETWORKS:
+        few = f"an interval over networks needs {LEAST_NETWORKS}, and images of one say nothing of others"
+        return {**row, "reason": f"because {few}: the run has {measured.networks}"}
+    cases = measured.networks if over_networks else evidence.images
+    found: Estimate = estimate(measured, entry.limit, level, cases)
+    if np.isnan([found.value, found.low, found.high, found.p]).any():
         return {**row, "reason": "because the quantity is undefined on these images"}
-    if low == high == limit:
-        return {**row, "reason": f"because it is {limit:g} on every draw of images: no difference"}
-    if low > limit if entry.side == "above" else high < limit:
-        return {**row, "verdict": HOLDS, "reason": ""}
-    straddles = low <= limit <= high
-    return {
-        **row,
-        "verdict": FAILS,
-        "reason": f"the interval includes {limit:g}" if straddles else "it is the other way round",
-    }
+    row |= {"value": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p}
+    if measured.seeds:
+        row["seeds"] = measured.seeds
+    verdict = verdict_of(found, entry.side, entry.limit)
+    return {**row, "verdict": verdict, "reason": f"the interval includes {entry.limit:g}" if verdict == OPEN else ""}

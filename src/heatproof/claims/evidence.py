@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,10 +12,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from heatproof.claims.verdicts import Measured, Untestable
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
 
 Found = TypeVar("Found")
+Unit = tuple[str, str]
 # Fewer methods than this have no ranking worth a correlation.
 FEWEST_METHODS = 5
 NETWORK = ("dataset", "model", "weights")
@@ -30,7 +33,15 @@ class Case:
     Attributes
     ----------
     kept_by
-        The finetuning of which the weights are a kept epoch; "" for weights that are none.
+        The training of which the weights are a kept epoch; "" for weights that are none.
+    grid, baseline
+        Of the patch drops that the metric reads; None where it reads none.
+    output
+        ``logit`` or ``probability``: what the metric reads of the network's answer.
+    explains
+        ``logit`` or ``probability``: what the maps are of.
+    pixels
+        The shorter side of the images; None where it is not known.
     """
 
     dataset: str
@@ -41,6 +52,11 @@ class Case:
     options: Mapping[str, Any]
     higher_is_better: bool
     kept_by: str = ""
+    grid: int | None = None
+    baseline: str | None = None
+    output: str = "logit"
+    explains: str = "logit"
+    pixels: int | None = None
 
     @property
     def network(self) -> tuple[str, str, str]:
@@ -61,7 +77,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with the design of its architecture."""
+    """A model with the design of its architecture; models of one `kind` differ in the seed of training alone."""
 
     name: str
     family: str
@@ -69,10 +85,7 @@ class Model:
     width: float | None
     batch_norm: bool
     bias: bool
-
-
-class Untestable(Exception):
-    """A claim that this run's results cannot test; the text completes "cannot be tested here, because ..."."""
+    kind: str = ""
 
 
 def required(cases: list[Found], reason: str) -> list[Found]:
@@ -80,21 +93,6 @@ def required(cases: list[Found], reason: str) -> list[Found]:
     if not cases:
         raise Untestable(reason)
     return cases
-
-
-class Measured(NamedTuple):
-    """Measured quantity of a claim.
-
-    Attributes
-    ----------
-    draws
-        (1 + R,) the quantity on all images, and on R resamples of them.
-    basis
-        How many comparisons, and of what, are behind the number.
-    """
-
-    draws: np.ndarray
-    basis: str = ""
 
 
 class Draws(NamedTuple):
@@ -115,8 +113,9 @@ class Evidence:
         What the names in it stand for.
     accuracy
         As accuracy.csv; that of kept epochs is left out.
-    offsets
-        Kind of a metric to the change of its scores (methods, images) when maps get a constant offset.
+    reported
+        What a published table says of test cases whose scores it does not print: consistency by ``(case,)``,
+        agreement by ``(case, case)``.
     draws
         Of the bootstrap over images; the same images are drawn in all cases of a dataset.
     """
@@ -128,18 +127,19 @@ class Evidence:
         methods: Sequence[Method],
         models: Mapping[str, Model],
         accuracy: pd.DataFrame | None = None,
-        offsets: Mapping[str, np.ndarray] | None = None,
+        reported: Mapping[tuple[int, ...], float] | None = None,
         draws: Draws = Draws(),  # noqa: B008 - immutable
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
         kept = {case.weights for case in self.cases if case.kept_by}
         self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(kept)]
-        seed, repetitions = draws
-        self.offsets, self.seed, self.repetitions = dict(offsets or {}), seed, repetitions
+        self.seed, self.repetitions = draws
+        self.reported = dict(reported or {})
+        self.draws_networks = False
         self.values: dict[int, np.ndarray] = {}
         names = [method.name for method in self.methods]
-        self.means = np.full((1 + repetitions, len(self.cases), len(names)), np.nan)
-        grouped = dict(list(scores.groupby(["dataset", "model", "weights", "metric"], sort=False)))
+        self.means = np.full((1 + self.repetitions, len(self.cases), len(names)), np.nan)
+        grouped = dict(list(scores.groupby(list(CASE), sort=False)))
         for index, case in enumerate(self.cases):
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
@@ -149,16 +149,26 @@ class Evidence:
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
             self.values[index] = values
-            defined = ~np.isnan(values)
-            count = defined.sum(1)
-            self.means[0, index] = np.where(count, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
-            self.means[1:, index] = bootstrap_means(values, seed, repetitions).T
+            self.means[0, index] = mean_known(values.T)
+            self.means[1:, index] = bootstrap_means(values, self.seed, self.repetitions).T
+
+    @property
+    def images(self) -> int:
+        """The largest number of images of a test case."""
+        return max((values.shape[1] for values in self.values.values()), default=0)
+
+    def over_networks(self) -> Evidence:
+        """Return the same evidence with the networks resampled beside the images; seeds of one kind stay together."""
+        other = copy.copy(self)
+        other.draws_networks = True
+        return other
+
+    # ---- test cases and methods --------------------------------------------------------------------------------------
 
     def find(
         self,
         kind: str,
         *,
-        metric: str | None = None,
         weights: str | None = None,
         model: Callable[[Model], bool] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -176,20 +186,35 @@ class Evidence:
             for index, case in enumerate(self.cases)
             if case.kind == kind
             and bool(case.kept_by) == kept
-            and metric in (None, case.metric)
             and weights in (None, case.weights)
             and (model is None or model(self.models[case.model]))
             and all(case.options.get(name) == value for name, value in (options or {}).items())
         ]
         with_options = "".join(f" with {name} = {value}" for name, value in (options or {}).items())
-        return required(matches, f"no {metric or kind}{with_options} was scored on such a model")
+        where = f"on {weights} weights" if weights else "on such a model"
+        return required(matches, f"no {kind}{with_options} was scored {where}")
+
+    def in_domain(self, model: Callable[[Model], bool] | None = None) -> list[int]:
+        """Return the test cases of IDSDS, all of one grid, baseline and output: those of the first."""
+        return self.varied("idsds", model=model)
+
+    def varied(self, kind: str, *varying: str, **more: Any) -> list[int]:
+        """Return the cases of a kind that share grid, baseline and output with the first, but for what varies."""
+        every = self.find(kind)
+        home, same = self.cases[every[0]], {"grid", "baseline", "output"}.difference(varying)
+        cases = [c for c in self.find(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)]
+        return required(cases, f"no {kind} of one grid, baseline and output was scored on such a model")
+
+    def variants(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
+        """Return pairs of cases on one model that differ in grid, baseline or output alone, the first as in others."""
+        plain = self.varied(kind)
+        others = [c for c in self.varied(kind, field) if not self._share(c, plain[0], [field])]
+        pairs = self.pairs_sharing(plain, others, "dataset", "model")
+        return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
-        """Return test cases of a metric on pretrained weights; on all weights if none are scored."""
-        try:
-            return self.find(kind, weights="pretrained", **more)
-        except Untestable:
-            return self.find(kind, **more)
+        """Return test cases of a metric on pretrained weights."""
+        return self.find(kind, weights="pretrained", **more)
 
     def named(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
         """Return the index of the method of an explainer kind.
@@ -213,16 +238,71 @@ class Evidence:
         """Return the indices of methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
-    def references(self) -> list[int]:
-        """Return the indices of reference methods, which do not use the model."""
-        indices = [index for index, method in enumerate(self.methods) if not method.uses_model]
-        return required(indices, "the config has no reference map")
+    def model_of(self, case: int) -> Model:
+        """Return the model of a test case."""
+        return self.models[self.cases[case].model]
 
-    def best(self, cases: Sequence[int], methods: Sequence[int]) -> np.ndarray:
-        """Return the best score of some methods in each case, (1 + R, cases); NaN if none has a score."""
-        chosen = self.means[:, cases][:, :, methods]
-        top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=2)
-        return np.where(np.isfinite(top), top, np.nan)
+    def unit(self, case: int) -> Unit:
+        """Return what counts as one independent network: the dataset and the kind of model, whatever its seed."""
+        model = self.model_of(case)
+        return self.cases[case].dataset, model.kind or model.name
+
+    # ---- pairs of test cases -----------------------------------------------------------------------------------------
+
+    def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
+        """Return the pairs of cases that differ in exactly one of dataset, model, weights and metric.
+
+        Models that differ in the seed of training alone are one model.
+        """
+        same = [name for name in CASE if name != field]
+        pairs = [(a, b) for a, b in combinations(cases, 2) if self._share(a, b, same)]
+        pairs = [(a, b) for a, b in pairs if not self._share(a, b, [field])]
+        return [(a, b) for a, b in pairs if field != "model" or self.unit(a) != self.unit(b)]
+
+    def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
+        """Return the pairs of cases, one of each list, that agree in some fields, by default the network."""
+        return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
+
+    def _share(self, a: int, b: int, fields: Sequence[str]) -> bool:
+        return all(getattr(self.cases[a], name) == getattr(self.cases[b], name) for name in fields)
+
+    # ---- quantities --------------------------------------------------------------------------------------------------
+
+    def pooled(self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons") -> Measured:
+        """Return the mean of parts (1 + R,), weighted by how often the networks that they are of were drawn.
+
+        Parameters
+        ----------
+        parts
+            One quantity each, on all images and on resamples of them.
+        owners
+            For each part, the test cases that it is of.
+        of
+            What the parts are, for the basis.
+        """
+        known = [(part, {self.unit(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
+        known = [(part, units) for part, units in known if not np.isnan(part[0])]
+        required(known, "no test case has scores of all that is compared")
+        order = sorted(set().union(*(units for _, units in known)))
+        counts = self.network_counts(len(order))
+        weights = np.stack([np.prod([counts[:, order.index(unit)] for unit in units], axis=0) for _, units in known])
+        values = np.stack([part for part, _ in known])
+        weights = np.where(np.isnan(values), 0, weights)
+        total = weights.sum(0)
+        draws = np.where(total > 0, (weights * np.nan_to_num(values)).sum(0) / np.where(total > 0, total, 1), np.nan)
+        return Measured(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
+
+    def network_counts(self, networks: int) -> np.ndarray:
+        """Return how often each of so many networks is drawn, (1 + R, networks); once where they are not drawn."""
+        once = np.ones((1 + self.repetitions, networks))
+        if self.draws_networks:
+            generator = numpy_generator(self.seed, "claims", "networks")
+            once[1:] = draw_counts(generator, self.repetitions, networks)
+        return once
+
+    def over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measured:
+        """Return the mean over test cases of a quantity (1 + R,) that each has by itself."""
+        return self.pooled([value(case) for case in cases], [(case,) for case in cases], "test cases")
 
     def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
         """Return the mean difference of the first method's score from the second's, over test cases and pairs.
@@ -232,19 +312,15 @@ class Evidence:
         Untestable
             If no case has scores of both.
         """
-        parts = [self.means[:, case, better] - self.means[:, case, worse] for case in cases for better, worse in pairs]
-        return _mean(parts, "no test case has scores of both", f"test cases: {len(cases)}")
+        every = [(case, *pair) for case in cases for pair in pairs]
+        parts = [self.means[:, case, better] - self.means[:, case, worse] for case, better, worse in every]
+        return self.pooled(parts, [(case,) for case, _, _ in every])
 
-    def change(self, pairs: Sequence[tuple[int, int]], methods: Sequence[int]) -> Measured:
-        """Return the mean difference of scores between two cases, over pairs of cases and shared methods.
-
-        Raises
-        ------
-        Untestable
-            If there is no such pair.
-        """
-        parts = [self.means[:, a, method] - self.means[:, b, method] for a, b in pairs for method in methods]
-        return _mean(parts, "no two of the models differ in this alone", f"pairs of test cases: {len(pairs)}")
+    def best(self, case: int, methods: Sequence[int]) -> np.ndarray:
+        """Return the best score of some methods in a test case, (1 + R,); NaN if none has a score."""
+        chosen = self.means[:, case, methods]
+        top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=1)
+        return np.where(np.isfinite(top), top, np.nan)
 
     def agreement(self, pairs: Iterable[tuple[int, int]]) -> Measured:
         """Return the mean Spearman correlation of methods' mean scores between test cases.
@@ -255,19 +331,19 @@ class Evidence:
             If there is no pair with enough methods scored in both.
         """
         chosen = self.explaining()
-        correlations = []
-        for first, second in pairs:
+        correlations, owners = [], []
+        for first, second in required(list(pairs), "there is one such test case, and a comparison takes two"):
             a, b = self.means[:, first, chosen], self.means[:, second, chosen]
             both = ~(np.isnan(a[0]) | np.isnan(b[0]))
-            if both.sum() >= FEWEST_METHODS:
+            if (first, second) in self.reported:
+                correlations.append(np.full(1 + self.repetitions, self.reported[first, second]))
+            elif both.sum() >= FEWEST_METHODS:
                 correlations.append(correlate_ranks(a[:, both], b[:, both]))
-        required(correlations, f"no two such test cases share {FEWEST_METHODS} methods")
-        return Measured(mean_known(np.stack(correlations)), f"pairs of test cases: {len(correlations)}")
-
-    def resample(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean (1 + R,) of one value per image, on all images and on the resamples."""
-        drawn = bootstrap_means(values[None], self.seed, self.repetitions)[0]
-        return np.concatenate([mean_known(values[:, None]), drawn])
+            else:
+                continue
+            owners.append((first, second))
+        required(owners, f"no two such test cases share {FEWEST_METHODS} methods")
+        return self.pooled(correlations, owners, "pairs of test cases")._replace(largest=1)
 
     def consistency(self, case: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.
@@ -280,63 +356,25 @@ class Evidence:
         Untestable
             If fewer than two images have a score of every method.
         """
-        values = self.values[case][self.explaining()]
+        if (case,) in self.reported:
+            return np.full(1 + self.repetitions, self.reported[case,])
+        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.explaining()]
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
+        if len(values) < FEWEST_METHODS or values.shape[1] < 2:
+            raise Untestable(f"fewer than two images have a score of {FEWEST_METHODS} methods")
         ranks = rankdata(values, axis=0)
         centred = ranks - ranks.mean(0)
         size = np.sqrt((centred**2).sum(0))
         unit = (centred / np.where(size > 0, size, 1))[:, size > 0]
         images = unit.shape[1]
-        if images < 2 or len(unit) < FEWEST_METHODS:
-            raise Untestable(f"fewer than two images have a score of {FEWEST_METHODS} methods")
+        if images < 2:
+            raise Untestable("fewer than two images tell methods apart")
         counts = np.concatenate(
             [np.ones((1, images)), draw_counts(numpy_generator(self.seed, "claims"), self.repetitions, images)]
         )
         own = (counts**2).sum(1)
         return (((counts @ unit.T) ** 2).sum(1) - own) / (images**2 - own)
-
-    def model_of(self, case: int) -> Model:
-        """Return the model of a test case."""
-        return self.models[self.cases[case].model]
-
-    def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases that differ in exactly one of dataset, model, weights and metric."""
-        same = [name for name in CASE if name != field]
-        pairs = combinations(cases, 2)
-        return [(a, b) for a, b in pairs if self._share(a, b, same) and not self._share(a, b, [field])]
-
-    def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases, one of each list, that agree in some fields, by default the network."""
-        return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
-
-    def pairs_of_metrics(self, kind: str, other: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases of two kinds of metric on one network, out of domain where there are such."""
-        return self.pairs_sharing(self.out_of_domain(kind), self.out_of_domain(other))
-
-    def _share(self, a: int, b: int, fields: Sequence[str]) -> bool:
-        return all(getattr(self.cases[a], name) == getattr(self.cases[b], name) for name in fields)
-
-    def pairs_of_families(self, cases: Sequence[int], better: str, worse: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases that differ in the model only, from one family and another."""
-        family = {c: self.model_of(c).family for c in cases}
-        pairs = [pair for pair in self.pairs_differing(cases, "model") if {family[c] for c in pair} == {better, worse}]
-        return [(a, b) if family[a] == better else (b, a) for a, b in pairs]
-
-    def designs(self, cases: Sequence[int], changed: str) -> list[tuple[int, int]]:
-        """Return pairs of cases whose models differ in one property of `DESIGN` only, the larger first."""
-        pairs = []
-        for a, b in self.pairs_differing(cases, "model"):
-            one, other = ({name: getattr(self.model_of(c), name) for name in DESIGN} for c in (a, b))
-            mine, theirs = one.pop(changed), other.pop(changed)
-            if one == other and None not in (mine, theirs) and mine != theirs:
-                pairs.append((a, b) if mine > theirs else (b, a))
-        return pairs
-
-
-def _mean(parts: Sequence[np.ndarray], none: str, basis: str) -> Measured:
-    known = required([part for part in parts if not np.isnan(part[0])], none)
-    return Measured(mean_known(np.stack(known)), f"comparisons: {len(known)}, {basis}")
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heatproof.claims.evidence import Evidence, Measured, Untestable, required
+from heatproof.claims.evidence import Evidence, required
+from heatproof.claims.verdicts import Measured, Untestable
 from heatproof.registry import Registry
 
 __all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "required"]
@@ -42,7 +43,11 @@ class Claim:
     test
         ``test(evidence)`` returns a `Measured`, or raises `Untestable`.
     side, limit
-        The claim holds if the whole bootstrap interval lies ``above``, or ``below``, the limit.
+        The claim is reproduced if the whole interval lies ``above``, or ``below``, the limit, and contradicted if it
+        lies on the other side.
+    over
+        What the interval of a run is over: its ``images``, with the networks as they are, or its ``networks``; claims
+        on design have one over trainings, whatever is said here.
     """
 
     name: str
@@ -53,6 +58,7 @@ class Claim:
     test: Test
     side: str
     limit: float
+    over: str = "images"
 
     @property
     def rule(self) -> str:
@@ -63,12 +69,12 @@ class Claim:
 CLAIMS: Registry[Claim] = Registry("heatproof.claims", "claim")
 
 
-def claim(paper: str, place: str, quantity: str, **rule: float) -> Callable[[Test], Test]:
+def claim(paper: str, place: str, quantity: str, *, over: str = "images", **rule: float) -> Callable[[Test], Test]:
     """Enter a test in the table of claims, under the name of the function; its docstring is the sentence.
 
     Parameters
     ----------
-    paper, place, quantity
+    paper, place, quantity, over
         As in `Claim`.
     rule
         Either ``above`` or ``below``, with the limit.
@@ -77,7 +83,7 @@ def claim(paper: str, place: str, quantity: str, **rule: float) -> Callable[[Tes
 
     def enter(test: Test) -> Test:
         name = test.__name__
-        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test, side, limit)
+        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test, side, limit, over)
         return test
 
     return enter

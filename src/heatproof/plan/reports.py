@@ -25,9 +25,9 @@ from heatproof.responses.network import Channels
 MONTAGE_IMAGES = 4
 # Scores under one map: the in-domain ones where there are any.
 SCORES_SHOWN = 2
-# Metrics whose scores are taken again on maps with a constant offset.
-OFFSET_KINDS = ("rise_insertion", "rise_deletion", "mas_insertion", "mas_deletion")
 TEMPLATES = ROOT / "report" / "templates"
+# Source data of claims: not code, so that a job's digest of code does not know them.
+PUBLISHED = ROOT / "claims" / "published"
 # A job as its builder tells it: spec, inputs, files, and perhaps modules whose code counts beside that of the stage.
 Told = tuple[Any, ...]
 
@@ -221,55 +221,39 @@ def _claimed_methods(plan: Plan) -> list[dict[str, Any]]:
     return methods
 
 
-def _offsets(plan: Plan) -> dict[str, Any]:
-    """Return what the offsets are tried on: the first weights of every model."""
-    metrics = {}
-    dataset, model = plan.pairs()[0]
-    for name, entry in plan.metrics.items():
-        if entry.metric.name in OFFSET_KINDS:
-            asked = plan.score_spec(plan.case(dataset, model, plan.weights[0], name))
-            metrics[name] = {key: asked[key] for key in ("kind", "options", "responses", "module")}
-    return {
-        "metrics": metrics,
-        "networks": [[*pair, plan.weights[0]] for pair in plan.pairs()] if metrics else [],
-        "responses": sorted({read["name"] for asked in metrics.values() for read in asked["responses"].values()}),
-        "images": plan.images,
-        "curves": paths.CURVES,
-        "maps": paths.MAPS,
-        "reference_maps": paths.REFERENCE_MAPS,
-    }
-
-
 @_report("heatproof.claims.card:claims", paths.CLAIMS_MANIFEST)
 def claims(plan: Plan) -> Told:
     """Return the job of the claims card."""
-    cases, offsets = plan.all_cases(), _offsets(plan)
+    cases = plan.all_cases()
     scores = _scored(plan, cases)
     asked = {case.metric: plan.score_spec(case) for case in reversed(cases)}
     spec = {
         "scores": scores["scores"],
         "cases": scores["cases"],
         "metrics": {
-            name: {key: asked[name][key] for key in ("kind", "options", "higher_is_better")}
-            for name in dict.fromkeys(case.metric for case in cases)
+            name: {
+                **{key: asked[name][key] for key in ("kind", "options", "higher_is_better")},
+                "grid": case.grid,
+                "baseline": case.baseline,
+                "output": case.output,
+            }
+            for name, case in {case.metric: case for case in reversed(cases)}.items()
         },
+        "pixels": {
+            dataset: {model: min(plan.size_of(dataset, model) or (0,)) or None for model in plan.models_of(dataset)}
+            for dataset in plan.datasets
+        },
+        "explains": plan.config["attribution"]["output"],
         "kept": {name: entry for name, (entry, _) in plan.kept.items()},
         "methods": _claimed_methods(plan),
-        "models": {name: asdict(model.design) for name, model in plan.models.items()},
+        "models": {name: {**asdict(model.design), "kind": model.kind} for name, model in plan.models.items()},
         "accuracy": paths.ACCURACY,
-        "offsets": offsets,
+        "published": {path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
         "upstream": [scores["upstream"], tables(plan)[0]["key"]],
         "output": paths.CLAIMS,
     }
-    networks = [Network(*network) for network in offsets["networks"]]
-    inputs = [
-        *plan.score_files(cases),
-        paths.ACCURACY,
-        paths.TABLES_MANIFEST,
-        *_map_files(plan, networks, plan.images, plan.explainers),
-        *_curve_files(plan, networks, offsets["responses"]),
-    ]
-    return spec, inputs, [paths.CLAIMS], sorted({entry["module"] for entry in offsets["metrics"].values()})
+    inputs = [*plan.score_files(cases), paths.ACCURACY, paths.TABLES_MANIFEST]
+    return spec, inputs, [paths.CLAIMS]
 
 
 @_report("heatproof.report.reliability:reliability", paths.RELIABILITY_MANIFEST)

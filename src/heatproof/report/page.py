@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
@@ -35,6 +36,14 @@ log = logging.getLogger(__name__)
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
 ENDS = ["score", "ci_low", "ci_high"]
+# The verdict of claims that neither the run nor published numbers can test.
+UNTESTED = "not testable here"
+# Reasons that name one thing of many, and the words under which they stand together.
+LACKS = {
+    r"the config has no(ne of)? ": "a method or a network is not in the config",
+    r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
+    r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
+}
 
 Spec = Mapping[str, Any]
 
@@ -69,7 +78,7 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
         ranking=ranking(ranked),
         beside=side_by_side(tables["idsds_table"], spec["references"]),
         figures=[{**one, "image": _encoded(verified(one["path"]))} for one in spec["figures"]],
-        verdicts=Counter(tables["claims"]["verdict"]) if "claims" in tables else {},
+        claims=judged_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
         link=link,
         paths=paths,
@@ -82,6 +91,32 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
         size = len(page.encode())
         (log.warning if path == paths.PAGE and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
     publish(spec, made, [facts["path"] for facts in spec["tables"].values()])
+
+
+def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
+    """Return claims as the page shows them: those with a verdict, on the run first, and the others by reason.
+
+    Returns
+    -------
+    dict
+        ``judged``, rows with a verdict on the run or on published numbers; ``untested``, reason to rows; ``counts``,
+        how often each verdict is on the run, and ``published``, on published numbers.
+    """
+    rows: list[dict[Any, Any]] = table.to_dict("records")
+    here = [row for row in rows if row["verdict"] != UNTESTED]
+    published = [row for row in rows if row["verdict"] == UNTESTED != row["published_verdict"]]
+    untested: dict[str, list[dict[Any, Any]]] = {}
+    for row in rows:
+        if row["verdict"] == UNTESTED == row["published_verdict"]:
+            reason = row["reason"].removeprefix("because ")
+            group = next((words for pattern, words in LACKS.items() if re.match(pattern, reason)), reason)
+            untested.setdefault(group, []).append({**row, "lack": "" if group == reason else reason})
+    return {
+        "judged": here + published,
+        "untested": dict(sorted(untested.items(), key=lambda item: -len(item[1]))),
+        "counts": Counter(row["verdict"] for row in rows),
+        "published": Counter(row["published_verdict"] for row in rows),
+    }
 
 
 def link(path: str) -> str:

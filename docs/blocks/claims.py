@@ -1,0 +1,62 @@
+"""Tables of docs/claims.md, from the published numbers and from what is stored of runs."""
+
+import pandas as pd
+
+from blocks import DATA, interval, number, rows
+from heatproof.claims.card import ordered_claims, published_table
+from heatproof.claims.verdicts import UNTESTED
+
+FILES = {"claims": ["claims.csv"]}
+WORDS = ["kept", "mended", "property test", "gone"]
+
+
+def told(value: float, low: float, high: float) -> str:
+    """Return a value with its interval, where there is one."""
+    if pd.isna(value):
+        return ""
+    return number(value, 3) if pd.isna(low) else interval(value, low, high, digits=3)
+
+
+def published(paper: str) -> str:
+    """Return the claims of a paper with what its published numbers say."""
+    table = published_table().set_index("claim")
+    cells = [["claim", "statement", "place", "quantity and rule", "published", "verdict"]]
+    for entry in ordered_claims():
+        if entry.paper == paper:
+            row = table.loc[entry.name]
+            value, low, high = (row[f"published_{name}"] for name in ("value", "low", "high"))
+            verdict = row["published_verdict"]
+            reason = f": {row['published_reason'].removeprefix('because ')}" if verdict == UNTESTED else ""
+            rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
+            words = [f"`{entry.name}`", entry.sentence, entry.place, rule, told(value, low, high), verdict + reason]
+            cells.append(words)
+    return rows(cells)
+
+
+def counted(name: str) -> str:
+    """Return how many claims there are, and their verdicts on published numbers."""
+    verdicts = published_table()["published_verdict"].value_counts()
+    return f"{verdicts.sum()} claims, on published numbers: " + ", ".join(f"{n} {word}" for word, n in verdicts.items())
+
+
+def earlier(name: str) -> str:
+    """Return what became of the claims that an earlier list had."""
+    table = pd.read_csv(DATA / "claims/earlier.csv", keep_default_na=False)
+    count = table["fate"].value_counts()
+    head = f"{len(table)} earlier claims: " + ", ".join(f"{count[word]} {word}" for word in WORDS) + "."
+    cells = [[f"`{one['claim']}`", one["fate"], one["what"]] for one in table.to_dict("records")]
+    return head + "\n\n" + rows([["earlier claim", "", "now, or why not"], *cells])
+
+
+def run(name: str) -> str:
+    """Return the claims that a stored run could test."""
+    table = pd.read_csv(DATA / "claims" / name / "claims.csv")
+    tested = table[table["verdict"] != UNTESTED]
+    cells = [["claim", "verdict", "measured", "q", "published"]]
+    for row in tested.to_dict("records"):
+        value = told(row["value"], row["ci_low"], row["ci_high"])
+        cells.append([f"`{row['claim']}`", row["verdict"], value, f"{row['q']:.3f}", row["published_verdict"]])
+    return f"{len(tested)} of {len(table)} claims can be tested there.\n\n" + rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (published, counted, earlier, run)}

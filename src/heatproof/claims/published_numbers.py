@@ -1,0 +1,142 @@
+"""Evidence made of the numbers that papers published: one score a method and network, without images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from heatproof.claims.evidence import Case, Evidence, Method, Model
+
+FOLDER = Path(__file__).parent / "published"
+FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")
+# Why the numbers of a paper cannot be read.
+WITHOUT = {
+    "Meta-Rank": "the text that we have of its tables 3 and 4 has lost the numbers, and the rest are figures",
+    "soundness": "its benchmark of methods is figures (8 and 9), without numbers",
+}
+# Names in the tables to explainer and map.
+_EXPLAINERS = {
+    "Gradient": ("saliency", ""),
+    "IxG": ("input_x_gradient", ""),
+    "IxG-SG": ("noise_input_x_gradient", "input_x_gradient_smoothgrad"),
+    "IG": ("integrated_gradients", ""),
+    "IG-U": ("integrated_gradients_uniform", ""),
+    "IG-SG": ("noise_integrated_gradients", "integrated_gradients_smoothgrad"),
+    "IG-SG-SQ": ("noise_integrated_gradients", "integrated_gradients_smoothgrad_sq"),
+    "Grad-CAM": ("grad_cam", ""),
+    "Grad-CAMpp": ("grad_cam_pp", ""),
+    "Layer-CAM": ("layer_cam", ""),
+    "SG-CAMpp": ("smooth_grad_cam_pp", ""),
+    "XG-CAM": ("xgrad_cam", ""),
+    "RISE": ("rise", ""),
+    "RISE-U": ("rise_uniform", ""),
+    "B-cos": ("bcos", ""),
+    "BagNet": ("bagnet", ""),
+    "Edge-Sobel": ("edges", ""),
+    "Edge-Gradient": ("edge_detectors", "image_gradient"),
+}
+_UNLIKE = {
+    "fixup_resnet50": ("resnet", 50, 1.0, False, True),
+    "x_resnet50": ("resnet", 50, 1.0, False, False),
+    "x_vgg16": ("vgg", 16, 1.0, False, False),
+    "wide_resnet50_2": ("resnet", 50, 2.0, True, True),
+    "vit_b_16": ("vit", None, 1.0, False, True),
+    "bcos_resnet50": ("bcos", None, 1.0, False, False),
+    "bagnet33": ("bagnet", None, 1.0, True, True),
+}
+_PIXELS = {"imagenet": 224, "cifar100": 32}
+# On which a claim is judged, by its paper: the ImageNet scores of the reproduction are those of the paper's networks.
+_DATASETS = {"IDSDS": ("imagenet",), "reproduction": ("imagenet", "cifar100")}
+
+
+@cache
+def published(paper: str) -> Evidence | None:
+    """Return the published numbers on which the claims of a paper are judged; None if there are none."""
+    if paper == "MAS":
+        return _reliability()
+    return _scores(_DATASETS[paper]) if paper in _DATASETS else None
+
+
+def _table(name: str) -> pd.DataFrame:
+    return pd.read_csv(FOLDER / f"{name}.csv", keep_default_na=False)
+
+
+def method(name: str) -> Method:
+    """Return the method of a name in the tables, such as ``IG-raw``."""
+    plain, transform = name.removesuffix("-raw").removesuffix("-abs"), "abs" if name.endswith("-abs") else "raw"
+    kind, shown = _EXPLAINERS[plain]
+    if plain.endswith("-SQ"):
+        transform = "raw"  # squares have no sign
+    return Method(name, kind, shown or kind, transform, not plain.startswith("Edge"))
+
+
+def model(name: str) -> Model:
+    """Return the design of a published network."""
+    if name in _UNLIKE:
+        return Model(name, *_UNLIKE[name], name)
+    family, depth = ("resnet", name.removeprefix("resnet")) if "resnet" in name else ("vgg", name.removeprefix("vgg"))
+    return Model(name, family, int(depth.removesuffix("_bn")), 1.0, family == "resnet" or "bn" in name, True, name)
+
+
+def _scores(datasets: tuple[str, ...]) -> Evidence:
+    released, printed, accuracy = (_table(name) for name in FILES[:3])
+    released = released[released["dataset"].isin(datasets)].assign(weights="finetuned")
+    released["metric"] = "idsds" + released["output"].map({"logit": "", "probability": "_probability"})
+    weights = printed["metric"].map({"idsds": "finetuned", "ids": "pretrained", "sds": "pretrained"})
+    printed = printed.assign(dataset="imagenet", output="logit", weights=weights)
+    both = pd.concat([released, printed], ignore_index=True).assign(image="mean")
+    place = ["dataset", "model", "weights", "metric"]
+    # Printed with fewer digits: only what the released scores do not have.
+    both = both.drop_duplicates([*place, "method"], keep="first")
+    without = [("imagenet", name, "finetuned", "idsds") for name in accuracy["model"]]
+    places = dict.fromkeys([*both[place].itertuples(index=False, name=None), *without])
+    cases = [_case(*one) for one in places]
+    models = {name: model(name) for name in dict.fromkeys(one[1] for one in places)}
+    return Evidence(both, cases, [method(name) for name in both["method"].unique()], models, _accuracy(accuracy))
+
+
+def _case(dataset: str, model: str, weights: str, metric: str) -> Case:
+    kind, _, output = metric.partition("_")
+    options = {"update": False} if kind == "ids" else {}
+    case = Case(dataset, model, weights, metric, kind, options, True, pixels=_PIXELS[dataset])
+    return case if kind == "ids" else replace(case, grid=4, baseline="zeros", output=output or "logit")
+
+
+def _accuracy(table: pd.DataFrame) -> pd.DataFrame:
+    where = {"dataset": "imagenet", "grid": 4, "baseline": "zeros"}
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "model": table["model"],
+                "weights": weights,
+                "in_domain": weights == "finetuned",
+                "top1_clean": table[f"intact_{when}"] / 100,
+                "top1_worst_patch": table[f"worst_patch_{when}"] / 100,
+                **where,
+            }
+        )
+        for weights, when in (("pretrained", "before"), ("finetuned", "after"))
+    )
+
+
+def _reliability() -> Evidence:
+    table = _table("mas_reliability")
+    names = table["metric"] + table["baseline"].map(lambda baseline: f"_{baseline}" if baseline else "")
+    cases: dict[tuple[str, str, str], Case] = {}
+    for row, name in zip(table.to_dict("records"), names, strict=True):
+        options = {"baseline": row["baseline"]} if row["baseline"] else {}
+        key = (row["dataset"], row["model"], name)
+        cases[key] = Case(row["dataset"], row["model"], "pretrained", name, row["metric"], options, True, pixels=224)
+    order = list(cases)
+    reported: dict[tuple[int, ...], float] = {}
+    for row, name in zip(table.to_dict("records"), names, strict=True):
+        where = row["dataset"], row["model"]
+        own = order.index((*where, name))
+        pair = (own,) if row["statistic"] == "IRR" else (order.index((*where, row["metric"])), own)
+        reported[pair] = row["value"]
+    models = {name: Model(name, name, None, None, True, True, name) for name in ("r101", "vit16")}
+    scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
+    return Evidence(scores, list(cases.values()), [], models, reported=reported)

@@ -1,0 +1,121 @@
+"""What is measured of a claim, and the verdict on it: value, interval, p, and q over the claims of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
+
+from heatproof.metrics.bootstrap import interval_of
+
+REPRODUCED, CONTRADICTED, OPEN, UNTESTED = "reproduced", "contradicted", "open", "not testable here"
+# Independent networks, and trainings a side, below which there is no interval over them.
+LEAST_NETWORKS, LEAST_SEEDS = 3, 5
+
+
+class Untestable(Exception):
+    """A claim that these results cannot test; the text completes "not testable here, because ...".
+
+    `value` is the quantity where it is known all the same, only without an interval.
+    """
+
+    def __init__(self, reason: str, value: float = np.nan) -> None:
+        super().__init__(reason)
+        self.value = value
+
+
+class Measured(NamedTuple):
+    """Measured quantity of a claim.
+
+    Attributes
+    ----------
+    draws
+        (1 + R,) the quantity on all images, and on R resamples of them; of claims over trainings the value alone.
+    basis
+        How many comparisons, and of what, are behind the number.
+    networks
+        Independent networks behind it; 0 where they are not counted.
+    error, freedom
+        Standard error and its degrees of freedom, where they are known from trainings instead of resamples.
+    seeds
+        Trainings a side, where the quantity is over trainings; else 0.
+    largest
+        Size that the quantity cannot exceed, such as 1 of a correlation; the interval ends there.
+    """
+
+    draws: np.ndarray
+    basis: str = ""
+    networks: int = 0
+    error: float = np.nan
+    freedom: float = np.nan
+    seeds: int = 0
+    largest: float = np.inf
+
+
+class Estimate(NamedTuple):
+    """Value of a quantity, its interval, and the two-sided p of the limit being its true value."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def estimate(measured: Measured, limit: float, level: float, cases: int) -> Estimate:
+    """Return value, interval and p of a measured quantity.
+
+    Parameters
+    ----------
+    measured
+        The quantity.
+    limit
+        Of the claim's rule.
+    level
+        Nominal coverage of the interval.
+    cases
+        Independent cases that were drawn, images or networks: the interval is wider with few, see `interval_of`.
+
+    Returns
+    -------
+    Estimate
+        p is that of Student's t over trainings, as by Welch; else (1 + count) / (1 + R), where count is how many of R
+        resamples lie as far from the value as the limit does.
+    """
+    value = float(measured.draws[0])
+    away = abs(value - limit)
+    if measured.seeds:
+        half = student.ppf((1 + level) / 2, measured.freedom) * measured.error
+        p = 2 * student.sf(away / measured.error, measured.freedom) if measured.error > 0 else np.nan
+        return Estimate(value, value - half, value + half, float(p))
+    draws = measured.draws[1:][~np.isnan(measured.draws[1:])]
+    if np.isnan(value) or len(draws) < 2 or cases < 2:
+        return Estimate(value, np.nan, np.nan, np.nan)
+    if np.ptp(draws) == 0 and draws[0] == value:
+        low = high = value
+    else:
+        (low,), (high,) = interval_of(np.array([value]), draws[None], np.array([cases]), level=level)
+    # Resamples spread by a variance that is divided by the number of cases, as `interval_of` says.
+    spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
+    p = (1 + (spread >= away).sum()) / (1 + len(draws))
+    low, high = np.clip([low, high], -measured.largest, measured.largest)
+    return Estimate(value, float(low), float(high), float(p))
+
+
+def verdict_of(found: Estimate, side: str, limit: float) -> str:
+    """Return the verdict of an interval alone: it lies on the claim's side of the limit, on the other, or on both."""
+    if np.isnan(found.low) or found.low <= limit <= found.high:
+        return OPEN
+    return REPRODUCED if (found.low > limit) == (side == "above") else CONTRADICTED
+
+
+def adjusted(p: Sequence[float]) -> np.ndarray:
+    """Return Benjamini and Hochberg's q of the known ones of some p-values."""
+    values = np.asarray(p, dtype=float)
+    known = ~np.isnan(values)
+    q = np.full(len(values), np.nan)
+    if known.any():
+        q[known] = false_discovery_control(values[known], method="bh")
+    return q
