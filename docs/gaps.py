@@ -38,7 +38,16 @@ PUBLISHED = {
     "EfficientNet-Lite0 of timm": ("timm_model", "tf_efficientnet_lite0"),
 }
 SUMS = {"deep_lift": "convergence_delta", "lrp": "conservation_error"}
-FEW = {"steps": 4, "samples": 2, "masks": 20, "stride": 0.25, "grid": 4, "baselines": 3}
+FEW = {
+    "steps": 4,
+    "prior_steps": 2,
+    "layer_steps": 4,
+    "samples": 2,
+    "masks": 20,
+    "stride": 0.25,
+    "grid": 4,
+    "baselines": 3,
+}
 HEAD = """# Which explainer applies to which network
 
 This page lists which explainers apply to which embedded networks, and the reasons of gaps. `python docs/gaps.py` writes

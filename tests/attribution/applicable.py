@@ -8,7 +8,7 @@ ATTENTION = [
 ]
 TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
 # These read the network itself, whichever output is attributed.
-DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba"}
+DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba", "input_iba"}
 
 
 # Explainers of networks that are made to be explained.
@@ -20,5 +20,5 @@ def networks_of(name):
 
 
 # So many passes that they take a second on the smallest network.
-LONG = {"agi", "guided_ig", "is_cam", "ss_cam"}
+LONG = {"agi", "guided_ig", "input_iba", "is_cam", "ss_cam"}
 PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

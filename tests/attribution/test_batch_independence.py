@@ -13,6 +13,7 @@ FEW = {"steps": 5, "samples": 3, "masks": 30, "stride": 0.25, "grid": 2, "baseli
 # Optimised, from three training images IBA's map is ten thousands of bits high, and 32 × 32 masks are slow.
 FEW_OF = {
     "iba": {"samples": 2, "baselines": 32},
+    "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 32},
     "extremal_perturbation": {"steps": 5, "areas": (0.1, 0.3), "spacing": 1 / 16},
 }
 COUNT = 9
@@ -98,6 +99,7 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
         "smooth_grad_cam_pp",
         "ss_cam",
         "iba",
+        "input_iba",
     ],
 )
 def test_draws_depend_on_seed_and_image(name, explain_digits):

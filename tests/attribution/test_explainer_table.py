@@ -10,7 +10,10 @@ from heatproof.errors import NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
 # What three steps do not yet move.
-FEW_OF = {"extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1}}
+FEW_OF = {
+    "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 8},
+    "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
+}
 NEED_RELU_MODULES = ["guided_backprop", "deconvolution", "guided_grad_cam"]
 # What does not apply to our own networks, and a part of the reason.
 GAPS = {("small_vit", name): "no ReLU modules" for name in NEED_RELU_MODULES}
@@ -21,7 +24,7 @@ FAMILIES = {
     "adaptive": ["guided_ig", "agi"],
     "attention": ["raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "transition_attention"],
     "backprop": ["guided_backprop", "deconvolution", "guided_grad_cam"],
-    "bottleneck": ["iba"],
+    "bottleneck": ["iba", "input_iba"],
     "cam": [
         *["grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp"],
         *["score_cam", "ss_cam", "is_cam", "hires_cam"],

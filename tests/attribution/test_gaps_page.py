@@ -14,7 +14,16 @@ CELLS = [
 HEAD = next(line for line in TEXT.splitlines() if line.startswith("| explainer"))
 COLUMNS = [cell.strip().strip("`") for cell in HEAD.split("|")[2:-1]]
 PAGE = {(row[0], column): cell for row in CELLS for column, cell in zip(COLUMNS, row[1:], strict=True)}
-FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
+FEW = {
+    "prior_steps": 2,
+    "layer_steps": 3,
+    "steps": 3,
+    "samples": 2,
+    "masks": 20,
+    "stride": 0.25,
+    "grid": 2,
+    "baselines": 2,
+}
 
 
 def test_every_explainer_of_models_has_a_row():

@@ -8,12 +8,13 @@ from torch import nn
 
 from heatproof.attribution.bottleneck import iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
+from heatproof.attribution.input_bottleneck import _information, _Prior, input_iba
 from heatproof.attribution.make import CountPasses, _require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import InputFacts
 
-BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba}
+BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
 QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}
 QUADRANTS = {0: (slice(0, 8), slice(8, 16)), 1: (slice(8, 16), slice(0, 8))}
 
@@ -58,6 +59,10 @@ def explain(network=None, targets=(0, 0), batch_size=64, **changes):
 
 def run(name, explained, **options):
     options = (QUICK if name == "extremal_perturbation" else {"baselines": 64}) | options
+    if name == "input_iba":
+        options = {"samples": 4, "prior_steps": 10} | options
+        # Its noise has the energy of training images, by which the network tells classes: twice as much is evidence.
+        explained = dataclasses.replace(explained, images=2 * explained.images)
     return BY_NAME[name](explained, **options)[name]
 
 
@@ -72,9 +77,10 @@ def test_masks_lie_where_the_logit_reads():
         assert share_in(values[row : row + 1], target) > 0.6, "a quarter is what chance gives"
 
 
-def test_information_lies_where_the_network_reads():
+@pytest.mark.parametrize("name", ["iba", "input_iba"])
+def test_information_lies_where_the_network_reads(name):
     """The cross-entropy reads both logits, and so both quadrants, and neither of the others."""
-    values = run("iba", explain(targets=(0, 1, 0)))
+    values = run(name, explain(targets=(0, 1, 0)))
     assert (share_in(values, 0) + share_in(values, 1) > 0.85).all(), "half is what chance gives"
 
 
@@ -169,6 +175,47 @@ def test_an_open_bottleneck_counts_the_bits_of_its_formula():
     torch.testing.assert_close(values, expected.detach(), rtol=1e-3, atol=1e-3)
 
 
+def test_information_of_the_input_is_the_divergence_of_its_formula():
+    generator = torch.Generator().manual_seed(0)
+    alpha, images, mean = (torch.randn(2, 3, 4, 4, generator=generator) for _ in range(3))
+    mask, deviation = torch.rand(2, 1, 4, 4, generator=generator), torch.rand(2, 3, 1, 1, generator=generator) + 0.5
+    mean = mean[:, :, :1, :1]
+    found = _information(alpha, images, _Prior(mask, mean, deviation), 0.0)
+
+    def noisy(passed):
+        return torch.distributions.Normal(passed * images + (1 - passed) * mean, (1 - passed) * deviation)
+
+    passed = alpha.sigmoid()
+    expected = torch.distributions.kl_divergence(noisy(passed), noisy(passed * mask))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    # What the prior lets pass costs nothing, and a prior that lets nothing pass is that of `iba`.
+    assert _information(alpha, images, _Prior(torch.ones_like(mask), mean, deviation), 0.0).max() < 1e-5
+    shut = _information(alpha, images, _Prior(torch.zeros_like(mask), mean, deviation), 0.0)
+    torch.testing.assert_close(shut, torch.distributions.kl_divergence(noisy(passed), noisy(0 * passed)))
+
+
+def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
+    """Without the search for the prior, the features behind the noisy image are far from the restricted ones."""
+    from heatproof.attribution import input_bottleneck
+
+    found = {}
+
+    def keep(few, tap, passed, restricted, unit, colours, effort):
+        for steps in (1, 30):
+            prior = original(few, tap, passed, restricted, unit, colours, (steps, effort[1]))
+            noise = torch.randn(64, *few.images.shape[1:], generator=torch.Generator().manual_seed(0))
+            noisy = prior.mask * few.images + (1 - prior.mask) * (prior.mean + prior.deviation * noise)
+            spread, centre = torch.std_mean(tap.read(noisy), 0)
+            apart = (centre - restricted.mean[0]) ** 2 + (spread - restricted.deviation[0]) ** 2
+            found[steps] = (apart / unit**2).mean()
+        return prior
+
+    original = input_bottleneck._find_prior
+    monkeypatch.setattr(input_bottleneck, "_find_prior", keep)
+    run("input_iba", explain(targets=(0,)))
+    assert found[30] < 0.9 * found[1]
+
+
 def test_another_layer_can_be_named():
     explained = explain(facts=InputFacts())
     assert not torch.allclose(run("iba", explained, layer="layer.0"), run("iba", explained, layer="layer"))
@@ -200,14 +247,17 @@ def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
         run("iba", explain(), layer="layre")
 
 
-@pytest.mark.parametrize(("name", "batch_size"), [("iba", 64), ("iba", 4), ("extremal_perturbation", 4)])
+@pytest.mark.parametrize(
+    ("name", "batch_size"), [("iba", 64), ("iba", 4), ("input_iba", 64), ("input_iba", 4), ("extremal_perturbation", 4)]
+)
 def test_network_passes_are_those_of_the_docstring(name, batch_size):
     explained = explain(targets=(0, 1, 0), batch_size=batch_size)
     counter = CountPasses(explained.network)
-    if name == "iba":
-        run(name, explained, steps=3, samples=4, baselines=20)
+    if "iba" in name:
+        more = {"prior_steps": 2, "layer_steps": 4} if name == "input_iba" else {}
+        run(name, explained, steps=3, samples=4, baselines=20, **more)
         # With samples as many as a pass takes, each image goes alone, and its first pass is with its copy.
-        assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 3 * 4
+        assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 4 * (3 + sum(more.values()))
     else:
         run(name, explained, steps=3)
         assert counter.images == 3 * 3 * 2
@@ -260,6 +310,8 @@ def test_images_stay_independent_over_many_steps(name):
         ("extremal_perturbation", {"learning_rate": 0.0}),
         ("extremal_perturbation", {"sigma": 0.0}),
         ("extremal_perturbation", {"smooth": -1.0}),
+        *(("input_iba", {name: 0}) for name in ("beta", "steps", "prior_steps", "layer_steps", "learning_rate")),
+        *(("input_iba", {name: value}) for name, value in {"samples": 1, "smooth": -1.0, "baselines": 1}.items()),
         ("iba", {"beta": 0.0}),
         ("iba", {"steps": 0}),
         ("iba", {"samples": 1}),

@@ -105,7 +105,8 @@ def iba(
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
     for few in parts(explained, max(1, explained.batch_size // samples)):
         features = torch.cat([tap.read(part.images) for part in parts(few)])
-        nats = _optimise(few, tap, features, moments, search)
+        alpha = _optimise(few, tap, features, moments, search)
+        nats = _information(alpha, features, moments, smooth)
         bits = nats.sum(1, keepdim=True) / math.log(2)
         maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
     return {"iba": torch.cat(maps)}
@@ -129,7 +130,7 @@ class _Search(NamedTuple):
 
 
 def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
-    """Return the information (N, C, h, w), in nats, of each element of the features."""
+    """Return α (N, C, h, w), whose sigmoid is λ of each element of the features."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -158,7 +159,7 @@ def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Momen
             gradient = gradient + slope
         alpha.grad = gradient
         optimiser.step()
-    return _information(alpha.detach(), features, moments, search.smooth)
+    return alpha.detach()
 
 
 def _information(alpha: torch.Tensor, features: torch.Tensor, moments: _Moments, smooth: float) -> torch.Tensor:
@@ -232,6 +233,14 @@ class _Tap:
             "another in the explainer's option layer.",
         )
         return features[: len(images)]
+
+    def follow(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the layer's features of images on which `read` succeeded, with their gradient."""
+        seen: list[Any] = []
+        with self._hooked(lambda module, inputs, output: seen.append(output)):
+            self.network(images)
+        features: torch.Tensor = seen[0][: len(images)]
+        return features
 
     def replace(self, images: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Return the logits of images with the layer's features replaced."""
