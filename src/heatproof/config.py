@@ -148,8 +148,8 @@ class Training(Section):
     """Passes over the training images."""
     batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)]
     """Images in one step."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """`sgd`, with momentum, or `adamw`."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """`sgd`, with momentum, `adam`, or `adamw`."""
     lr: Positive
     """Learning rate at the start."""
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
@@ -162,6 +162,9 @@ class Training(Section):
     """Factor of the step schedule."""
     decay_every: Epochs = 10
     """Epochs between steps of the step schedule."""
+    loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
+    """`cross_entropy` over the classes, or `binary_cross_entropy` of every class against the others, as B-cos networks
+    are trained."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
     labels: Literal["true", "shuffled"] = "true"
@@ -169,6 +172,12 @@ class Training(Section):
     explanation could show (`docs/null_control.md`)."""
     shift: Annotated[int, Field(ge=0, le=8192)] = 0
     """Largest random shift of training images, in pixels per direction."""
+    random_resized_crop: Share = 0.0
+    """Smallest share of a training picture's area that a random crop has, which is resized to the size of the images;
+    as torchvision's `RandomResizedCrop`, whose default is 0.08. 0 for no crops."""
+    random_horizontal_flip: Share = 0.0
+    """Probability with which a training image is mirrored; as torchvision's `RandomHorizontalFlip`, whose default is
+    0.5."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the training passes: `float32`, or `bfloat16` to save time and memory. Weights, optimizer steps and
     validation stay in float32. Later stages use the top-level `precision`."""

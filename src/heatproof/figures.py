@@ -35,12 +35,15 @@ class FigureEntry:
         ``in_domain``, ``costs``, ``baselines``, ``scores``, ``claims``, ``ranking`` or ``variance``.
     page
         Whether it stands on the index page.
+    beside
+        Further tables, each given by its name as a keyword-only argument.
     """
 
     name: str
     draw: Draw
     reads: str
     page: bool = True
+    beside: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
@@ -51,17 +54,17 @@ class FigureEntry:
 FIGURES: Registry[FigureEntry] = Registry("heatproof.report.figures", "figure")
 
 
-def figure(name: str, *, reads: str, page: bool = True) -> Callable[[Draw], Draw]:
+def figure(name: str, *, reads: str, page: bool = True, beside: tuple[str, ...] = ()) -> Callable[[Draw], Draw]:
     """Enter a function in the table of figures.
 
     Parameters
     ----------
-    name, reads, page
+    name, reads, page, beside
         See `FigureEntry`.
     """
 
     def enter(draw: Draw) -> Draw:
-        FIGURES[name] = FigureEntry(name, draw, reads, page)
+        FIGURES[name] = FigureEntry(name, draw, reads, page, beside)
         return draw
 
     return enter

@@ -45,7 +45,8 @@ class LazyDataset:
     parts
         Functions that list what belongs to ``train`` and to other splits.
     read
-        Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1].
+        Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1]; may have a method ``crop``, as
+        `heatproof.data.pictures.PictureReader`.
     seed
         The workflow's seed.
     shares
@@ -86,6 +87,17 @@ class LazyDataset:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
         return self._read([listed.places[row] for row in rows[start:stop]])
+
+    @property
+    def crops(self) -> bool:
+        """Whether the images are pictures of which other crops can be read."""
+        return hasattr(self._read, "crop")
+
+    def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
+        """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.crops.crop_box`."""
+        listed, rows = self._chosen(split)
+        read: Any = self._read
+        return read.crop(listed.places[rows[row]], draws, smallest)
 
     def _split(self, split: str) -> Split:
         listed, rows = self._chosen(split)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from heatproof.data.crops import crop_box
 from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
 from heatproof.outside import open_regular, require_regular, require_utf8, shown
@@ -27,9 +28,32 @@ MOST_PIXELS = 178_956_970
 MOST_BYTES = 8 * MOST_PIXELS + 2**24
 
 
-def picture_reader(
-    size: int, resize: int | None, interpolation: Interpolation
-) -> Callable[[Sequence[str | Path]], np.ndarray]:
+@dataclass(frozen=True)
+class PictureReader:
+    """Function from paths to images, (N, 3, size, size) float32 in [0, 1]; see `picture_reader`."""
+
+    size: int
+    shorter: int
+    interpolation: Interpolation
+
+    def __call__(self, paths: Sequence[str | Path]) -> np.ndarray:
+        """Return the square at the centre of each picture."""
+        images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
+        for image, path in zip(images, paths, strict=True):
+            image[:] = read_picture(path, self.size, self.shorter, self.interpolation)
+        return images
+
+    def crop(self, path: str | Path, draws: np.ndarray, smallest: float) -> np.ndarray:
+        """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
+        from PIL import Image
+
+        picture = open_picture(path, self.shorter)
+        top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
+        part = picture.crop((left, top, left + width, top + height))
+        return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
+
+
+def picture_reader(size: int, resize: int | None, interpolation: Interpolation) -> PictureReader:
     """Return a function from paths to images, (N, 3, size, size) float32 in [0, 1].
 
     Parameters
@@ -49,14 +73,7 @@ def picture_reader(
     shorter = round(size * 256 / 224) if resize is None else resize
     if shorter < size:
         raise HeatproofError(f"resize is {shorter} and size {size}: the square has to fit in the resized image.")
-    return partial(_read_all, size=size, shorter=shorter, interpolation=interpolation)
-
-
-def _read_all(paths: Sequence[str | Path], *, size: int, shorter: int, interpolation: str) -> np.ndarray:
-    images = np.empty((len(paths), 3, size, size), dtype=np.float32)
-    for image, path in zip(images, paths, strict=True):
-        image[:] = read_picture(path, size, shorter, interpolation)
-    return images
+    return PictureReader(size, shorter, interpolation)
 
 
 def read_picture(path: str | Path, size: int, shorter: int, interpolation: str = "bilinear") -> np.ndarray:
@@ -75,6 +92,30 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
     HeatproofError
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
+    from PIL import Image
+
+    picture = open_picture(path, shorter)
+    width, height = picture.size
+    # The longer side is rounded downwards, as in torchvision.
+    width, height = (shorter * side // min(width, height) for side in (width, height))
+    if (width, height) != picture.size:
+        picture = picture.resize((width, height), Image.Resampling[interpolation.upper()])
+    left, top = (round((side - size) / 2) for side in (width, height))
+    return _pixels(picture.crop((left, top, left + size, top + size)))
+
+
+def _pixels(picture: Image.Image) -> np.ndarray:
+    return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / np.float32(255)
+
+
+def open_picture(path: str | Path, shorter: int) -> Image.Image:
+    """Return a picture with three channels, which is not too large for its shorter side to be resized.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -83,7 +124,7 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
             with Image.open(file, formats=FORMATS) as opened:
                 _require_size(*opened.size, shorter)
-                picture = _three_channels(opened)
+                return _three_channels(opened)
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
     except (HeatproofError, MemoryError):
@@ -93,14 +134,6 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
         if isinstance(error, UnidentifiedImageError):
             reason = f"it is none of {', '.join(FORMATS)}"
         raise HeatproofError(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.") from None
-    width, height = picture.size
-    # The longer side is rounded downwards, as in torchvision.
-    width, height = (shorter * side // min(width, height) for side in (width, height))
-    if (width, height) != picture.size:
-        picture = picture.resize((width, height), Image.Resampling[interpolation.upper()])
-    left, top = (round((side - size) / 2) for side in (width, height))
-    pixels = np.asarray(picture.crop((left, top, left + size, top + size)), dtype=np.float32)
-    return pixels.transpose(2, 0, 1) / np.float32(255)
 
 
 def _require_size(width: int, height: int, shorter: int) -> None:

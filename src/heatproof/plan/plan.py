@@ -42,7 +42,14 @@ from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.
-USUAL = (("precision", "float32"), ("devices", 1), ("labels", "true"))
+USUAL = (
+    ("precision", "float32"),
+    ("devices", 1),
+    ("labels", "true"),
+    ("loss", "cross_entropy"),
+    ("random_resized_crop", 0),
+    ("random_horizontal_flip", 0),
+)
 
 # What makes baseline images, on which maps depend only where their explainer has such a baseline.
 FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")

@@ -393,14 +393,15 @@ def montage_files(plan: Plan) -> list[str]:
 
 def _figures(plan: Plan) -> Iterator[Wildcards]:
     """Yield the figures of the tables that the page shows."""
-    yield from ({"figure": name} for name, entry in sorted(FIGURES.items()) if entry.reads in _page_tables(plan))
+    there = _page_tables(plan).keys()
+    yield from ({"figure": name} for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there)
 
 
 @_report("heatproof.report.results:draw_figure", paths.FIGURE_MANIFEST, _figures)
 def figure(plan: Plan, figure: str) -> Told:
     """Return the job of a figure of one table."""
-    entry = FIGURES[figure]
-    table, manifest, of = _page_tables(plan)[entry.reads]
+    entry, tables = FIGURES[figure], _page_tables(plan)
+    table, manifest, of = tables[entry.reads]
     spec = {
         "figure": figure,
         "module": entry.draw.__module__,
@@ -408,7 +409,11 @@ def figure(plan: Plan, figure: str) -> Told:
         "upstream": of["key"],
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
     }
-    return spec, [table, manifest], [*paths.filled(paths.FIGURE_FILES, figure=figure).values()], [entry.draw.__module__]
+    inputs = [table, manifest]
+    if entry.beside:
+        spec["beside"] = {name: {"table": tables[name][0], "upstream": tables[name][2]["key"]} for name in entry.beside}
+        inputs += [file for name in entry.beside for file in tables[name][:2]]
+    return spec, inputs, [*paths.filled(paths.FIGURE_FILES, figure=figure).values()], [entry.draw.__module__]
 
 
 def figure_files(plan: Plan, page: bool = False) -> list[str]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from heatproof.batches import track
+from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
-from heatproof.randomness import torch_generator
+from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.training.checkpoint import Journal
 from heatproof.training.devices import Devices
 
@@ -31,11 +31,15 @@ class Schedule:
     Attributes
     ----------
     optimizer
-        ``sgd`` (momentum) or ``adamw``.
+        ``sgd`` (momentum), ``adam`` or ``adamw``.
     schedule
         ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
     shift
         Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
+    loss
+        ``cross_entropy``, or ``binary_cross_entropy``: the mean over the classes of each against the others.
+    random_horizontal_flip
+        Probability with which an image is mirrored.
     precision
         ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
         are float32 either way, and so is validation, because the weights are used in float32.
@@ -53,6 +57,8 @@ class Schedule:
     label_smoothing: float
     shift: int
     precision: str = "float32"
+    loss: str = "cross_entropy"
+    random_horizontal_flip: float = 0.0
 
     def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
@@ -62,18 +68,38 @@ class Schedule:
                 model.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
             )
         else:
-            optimizer = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
+            build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer]
+            optimizer = build(model.parameters(), self.lr, weight_decay=self.weight_decay)
         if self.schedule == "step":
             return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, self.decay_every, self.decay)
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
 
 
+class Images(Protocol):
+    """Normalised images of a split, (N, C, H, W) float32: a tensor, or what reads those that are asked for."""
+
+    def __getitem__(self, rows: Any, /) -> torch.Tensor:
+        """Return the images of a slice, or of rows (n,) int64."""
+        ...
+
+
 @dataclass(frozen=True)
 class Examples:
-    """Normalised images (N, C, H, W) float32 and labels (N,) int64, in memory."""
+    """Labelled images of a split.
 
-    images: torch.Tensor
+    Attributes
+    ----------
+    images
+        Normalised.
+    labels
+        (N,) int64.
+    crop
+        ``crop(rows, epoch)`` returns random crops in place of the images; None for the images themselves.
+    """
+
+    images: Images
     labels: torch.Tensor
+    crop: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
 
 class Trained(NamedTuple):
@@ -163,10 +189,11 @@ def fit(
     epochs = range(len(trained.history), schedule.epochs)
     for epoch in track(epochs, "training", unit="epoch") if team.is_main else epochs:
         team.begin(seed, epoch)
-        generator = torch_generator(seed, f"training epoch {epoch}")
         lr = optimizer.param_groups[0]["lr"]
-        train_loss = _one_epoch(shared, train, schedule, optimizer, generator, augment, team)
-        loss, accuracy = team.broadcast(validate(model, validation, schedule.batch_size) if team.is_main else None)
+        batches = _batches(train, schedule, seed, epoch, augment, team.device)
+        train_loss = _one_epoch(shared, batches, len(train.labels), schedule, optimizer, team)
+        judged = validate(model, validation, schedule.batch_size, schedule.loss) if team.is_main else None
+        loss, accuracy = team.broadcast(judged)
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -200,7 +227,7 @@ def fit(
             )
     if not trained.history:
         # As it was built: no epoch, and one row of what it is.
-        loss, accuracy = validate(model, validation, schedule.batch_size)
+        loss, accuracy = validate(model, validation, schedule.batch_size, schedule.loss)
         row = {"epoch": -1, "lr": 0.0, "train_loss": float("nan")}
         trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
         trained = trained._replace(best=_copy(model))
@@ -232,54 +259,85 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
         torch.get_device_module(device).set_rng_state(states[device.type])
 
 
-def _one_epoch(
-    model: nn.Module,
-    train: Examples,
-    schedule: Schedule,
-    optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
-    augment: Augment | None,
-    team: Devices,
-) -> float:
-    model.train()
+def _batches(
+    train: Examples, schedule: Schedule, seed: int, epoch: int, augment: Augment | None, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield augmented images and labels of an epoch, and read one batch ahead."""
+    generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
-    total = 0.0
-    for rows in order.split(schedule.batch_size):
-        if len(rows) == 1 and len(order) > 1:
-            continue  # batch norm cannot be trained on one image
-        images = train.images[rows]
+    # Batch norm cannot be trained on one image.
+    drawn = [rows for rows in order.split(schedule.batch_size) if len(rows) > 1 or len(order) == 1]
+
+    def read(rows: torch.Tensor) -> torch.Tensor:
+        return train.images[rows] if train.crop is None else train.crop(rows, epoch)
+
+    for rows, images in prefetch(read, drawn, device):
+        if schedule.random_horizontal_flip:
+            images = flip_randomly(images, schedule.random_horizontal_flip, seed, epoch, rows)
         if schedule.shift:
             images = shift_randomly(images, schedule.shift, generator)
         if augment is not None:
             images = augment(images, generator)
+        yield images, train.labels[rows]
+
+
+def _one_epoch(
+    model: nn.Module,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    count: int,
+    schedule: Schedule,
+    optimizer: torch.optim.Optimizer,
+    team: Devices,
+) -> float:
+    model.train()
+    total = 0.0
+    for images, labels in batches:
         # Drawn for the whole batch on every device, so that the draws are those of one.
-        part, device = team.part(len(rows)), team.device
-        images = images[part.rows].to(device, memory_format=torch.channels_last)
+        part, device = team.part(len(labels)), team.device
+        own = images[part.rows].to(device, memory_format=torch.channels_last)
         with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
-            logits = model(images)
-        loss = functional.cross_entropy(
-            logits.float(), train.labels[rows][part.rows].to(device), label_smoothing=schedule.label_smoothing
-        )
+            logits = model(own)
+        loss = loss_of(schedule.loss, logits.float(), labels[part.rows].to(device), schedule.label_smoothing)
         loss = loss * part.weight
         optimizer.zero_grad(set_to_none=True)
         team.backward(loss)
         optimizer.step()
-        total += float(loss.detach()) * len(rows) / team.devices
-    return team.total(total) / len(order)
+        total += float(loss.detach()) * len(labels) / team.devices
+    return team.total(total) / count
+
+
+def loss_of(name: str, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+    """Return the mean loss over images, by the names that a `Schedule` has for losses."""
+    if name == "cross_entropy":
+        return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    classes = logits.shape[1]
+    targets = functional.one_hot(labels, classes).to(logits.dtype) * (1 - smoothing) + smoothing / classes
+    return functional.binary_cross_entropy_with_logits(logits, targets)
 
 
 @torch.inference_mode()
-def validate(model: nn.Module, examples: Examples, batch_size: int) -> tuple[float, float]:
-    """Return the mean cross-entropy and the top-1 accuracy in [0, 1]."""
+def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = "cross_entropy") -> tuple[float, float]:
+    """Return the mean loss, without label smoothing, and the top-1 accuracy in [0, 1]."""
     model.eval()
-    device = _device(model)
-    loss = 0.0
+    device, count = _device(model), len(examples.labels)
+    total = 0.0
     correct = 0
-    for images, labels in zip(examples.images.split(batch_size), examples.labels.split(batch_size), strict=True):
-        logits = model(images.to(device, memory_format=torch.channels_last)).cpu()
-        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+    pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
+    for rows, images in prefetch(examples.images.__getitem__, pieces, device):
+        logits, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
+        if loss == "cross_entropy":
+            # Summed at once, not a mean times a count: weights that are chosen by it stay as they were.
+            total += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        else:
+            total += float(loss_of(loss, logits, labels)) * len(labels)
         correct += int((logits.argmax(1) == labels).sum())
-    return loss / len(examples.labels), correct / len(examples.labels)
+    return total / count, correct / count
+
+
+def flip_randomly(images: torch.Tensor, probability: float, seed: int, epoch: int, rows: torch.Tensor) -> torch.Tensor:
+    """Mirror each image of (N, C, H, W) with a probability, drawn by its row and the epoch."""
+    drawn = counter_uniform(seed, f"flip of epoch {epoch}", [str(row) for row in rows.tolist()], ())
+    return torch.where((drawn < probability)[:, None, None, None], images.flip(-1), images)
 
 
 def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
@@ -312,8 +370,19 @@ def delete_random_patches(
     generator
         Drawn from for every image alike, so that `share` does not change which patches are drawn.
     """
+    patches = draw_patches(len(images), grid, share, generator)
+    return delete_patches(images, baselines, grid, patches)
+
+
+def draw_patches(count: int, grid: int, share: float, generator: torch.Generator) -> torch.Tensor:
+    """Return the number of a patch (N,) for each image that loses one, and -1 for the others."""
+    chosen = torch.rand(count, generator=generator) < share
+    patches = torch.randint(0, grid**2, (count,), generator=generator)
+    return torch.where(chosen, patches, -1)
+
+
+def delete_patches(images: torch.Tensor, baselines: torch.Tensor, grid: int, patches: torch.Tensor) -> torch.Tensor:
+    """Replace a patch of each image by the baseline; none where its number is -1."""
     masks = torch.from_numpy(patch_masks(grid, images.shape[-2], images.shape[-1]))
-    chosen = torch.rand(len(images), generator=generator) < share
-    patches = torch.randint(0, len(masks), (len(images),), generator=generator)
-    deleted = masks[patches] & chosen[:, None, None]
+    deleted = masks[patches] & (patches >= 0)[:, None, None]
     return torch.where(deleted[:, None], baselines, images)

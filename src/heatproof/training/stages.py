@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from heatproof.data.registry import Dataset
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.files import write_text
 from heatproof.manifest import publish_tables, touch, verified, whole, whole_key
-from heatproof.models.network import build_network, find_head, load_weights, normalise, save_weights, use_machine
+from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
@@ -27,7 +27,17 @@ from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.training.checkpoint import EpochEnded, FirstEpoch, Journal
 from heatproof.training.devices import Devices
-from heatproof.training.loop import Examples, Schedule, Session, delete_random_patches, fit
+from heatproof.training.loop import (
+    Examples,
+    Images,
+    Schedule,
+    Session,
+    delete_patches,
+    delete_random_patches,
+    draw_patches,
+    fit,
+)
+from heatproof.training.reading import Joined, read_examples
 from heatproof.training.several import Train, train_on_several
 
 log = logging.getLogger(__name__)
@@ -107,14 +117,16 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     train, validation = _examples(dataset, spec)
     options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
 
-    def delete(images: torch.Tensor, generator: torch.Generator, share: float = settings["share"]) -> torch.Tensor:
+    def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
-        ids = [f"training {draw} {row}" for row in range(len(images))]
-        baselines = baseline_images(settings["baseline"], images, ids, seed, options)
-        return delete_random_patches(images, baselines, settings["grid"], share, generator)
+        filled = baselines(images, draw, range(len(images)))
+        return delete_random_patches(images, filled, settings["grid"], settings["share"], generator)
 
-    deleted = delete(validation.images, torch_generator(seed, "validation patches"), share=1.0)
-    both = Examples(torch.cat([validation.images, deleted]), validation.labels.repeat(2))
+    def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
+        ids = [f"training {draw} {row}" for row in rows]
+        return baseline_images(settings["baseline"], images, ids, seed, options)
+
+    both = _with_deleted(validation, settings["grid"], torch_generator(seed, "validation patches"), baselines)
     journal = _journal(spec, spec["pretrained"])
     trained = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
     if not team.is_main:
@@ -163,17 +175,37 @@ def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
 
 
+def _with_deleted(
+    validation: Examples,
+    grid: int,
+    generator: torch.Generator,
+    baselines: Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor],
+) -> Examples:
+    """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
+    count = len(validation.labels)
+    draw = int(torch.randint(2**31, (), generator=generator))
+    patches = draw_patches(count, grid, 1.0, generator)
+
+    def change(images: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
+
+    both: Images = Joined(validation.images, count, change)
+    # What fits in memory once does so twice.
+    in_memory = isinstance(validation.images, torch.Tensor)
+    return Examples(both[:] if in_memory else both, validation.labels.repeat(2))
+
+
 def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
-    found = []
+    found, settings = [], spec["training"]
     for split in ("train", "validation"):
-        images = normalise(dataset.images(split, 0, len(dataset.splits[split])), spec["model"]["facts"])
         labels = torch.from_numpy(dataset.splits[split].labels)
-        if spec["training"].get("labels") == "shuffled":
+        if settings.get("labels") == "shuffled":
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
             order = torch_generator(spec["dataset"]["seed"], f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
-        found.append(Examples(images, labels))
+        smallest = settings.get("random_resized_crop", 0.0) if split == "train" else 0.0
+        found.append(read_examples(dataset, split, labels, spec["model"]["facts"], smallest, settings["seed"]))
     return found
 
 

@@ -1,0 +1,28 @@
+"""Figures 5 b and 2 c of Hesse et al. 2024 (IDSDS), of what a run has scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from heatproof.figures import figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@figure("score_over_accuracy", reads="idsds_table", beside=("accuracy",))
+def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
+    """Best IDSDS of each network over its top-1 accuracy, with the method that has it."""
+    from heatproof.report.networks import draw_over_accuracy
+
+    return draw_over_accuracy(table, accuracy, references)
+
+
+@figure("protocols", reads="scores")
+def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
+    """Scores of the same methods under SDS, IDSDS, incremental deletion (IDS) and the removal of known parts."""
+    from heatproof.report.networks import draw_protocols
+
+    return draw_protocols(table, references)

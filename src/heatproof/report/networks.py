@@ -1,0 +1,125 @@
+"""Figures over networks: the best score over the accuracy, and the same methods under several protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from heatproof.report.drawing import lay_out, new_figure, prepare_rows, white
+from heatproof.report.results import NETWORK, rounded
+
+# Metric to its protocol, and whether the network is to be the one before finetuning; in the order of the panels.
+PROTOCOLS = {
+    "idsds": ("IDSDS, in domain", False),
+    "sds": ("SDS, out of domain", True),
+    "ids": ("IDS, incremental", True),
+    "part_deletion": ("known parts", True),
+}
+# A rank correlation of fewer says nothing.
+LEAST_NETWORKS = 5
+LEAST_METHODS = 3
+
+
+def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
+    """Return the best method of each network with a score in domain, with the network's top-1 accuracy.
+
+    Parameters
+    ----------
+    table, accuracy
+        ``idsds_table.csv`` and ``accuracy.csv``.
+    references
+        Methods that know no model, and are no explanation.
+
+    Returns
+    -------
+    DataFrame
+        Columns of a network, method, score and top1_clean: by IDSDS, and where no network has any, by SDS.
+    """
+    rows = table[~table["method"].isin(list(references))].assign(score=pd.to_numeric(table["score"]))
+    rows = rows.dropna(subset=["score"])
+    rows = next((found for name in ("idsds", "sds") if len(found := rows[rows["metric"] == name])), rows.iloc[:0])
+    best = rows.loc[rows.groupby(NETWORK, sort=False)["score"].idxmax()]
+    clean = accuracy.assign(top1_clean=pd.to_numeric(accuracy["top1_clean"])).drop_duplicates(NETWORK)
+    return best[[*NETWORK, "method", "metric", "score"]].merge(clean[[*NETWORK, "top1_clean"]], on=NETWORK)
+
+
+@white
+def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
+    """Draw the best score of each network over its accuracy: a panel a dataset (Hesse et al. 2024, figure 5 b)."""
+    best = best_over_accuracy(table, accuracy, references)
+    panels = list(best.groupby("dataset", sort=False)) or [("no score", best)]
+    figure = new_figure(4.8 * len(panels), 4.2)
+    methods = list(dict.fromkeys(best["method"]))
+    colours = dict(zip(methods, sns.color_palette("colorblind", max(len(methods), 1)), strict=False))
+    for axes, (dataset, rows) in lay_out(figure, [panels]):
+        for model, method, score, top1 in rows[["model", "method", "score", "top1_clean"]].to_numpy().tolist():
+            axes.plot(100 * top1, score, "o", color=colours[method], label=method)
+            axes.annotate(model, (100 * top1, score), (4, 3), textcoords="offset points", size=7)
+        said = _rho(rows["top1_clean"], rows["score"], LEAST_NETWORKS, ": ρ = ")
+        axes.set_title(f"{dataset}, {len(rows)} networks{said}", loc="left", size=9)
+        metric = "SDS" if set(rows["metric"]) == {"sds"} else "IDSDS"
+        axes.set(xlabel="top-1 accuracy on intact images (%)", ylabel=f"best {metric}")
+        axes.margins(0.15)
+        axes.grid(color="0.9", linewidth=0.6)
+        handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        if handles:
+            axes.legend(handles.values(), handles, title="best method", title_fontsize=7, fontsize=7, frameon=False)
+    return figure
+
+
+def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
+    """Return the scores of methods under each protocol that a run has, the mean over networks.
+
+    A network counts where it has a score of the method under every protocol, so that protocols differ in nothing else.
+
+    Returns
+    -------
+    DataFrame
+        A row a method, by IDSDS from the best; a column a metric of `PROTOCOLS`.
+    """
+    rows = table.assign(score=pd.to_numeric(table["score"]))
+    rows = rows[~rows["method"].isin(list(references))].dropna(subset=["score"])
+    before = rows["weights"] == "pretrained"
+    wanted = [rows[(rows["metric"] == metric) & (before == untuned)] for metric, (_, untuned) in PROTOCOLS.items()]
+    found = [part for part in wanted if len(part)]
+    if not found:
+        return pd.DataFrame()
+    # Of several finetuned weights the first, which are the config's plain ones.
+    found = [part.drop_duplicates(["dataset", "model", "method"]) for part in found]
+    wide = pd.concat(found).pivot(index=["dataset", "model", "method"], columns="metric", values="score").dropna()
+    means = wide.groupby(level="method").mean()[[part["metric"].iloc[0] for part in found]]
+    return means.sort_values(means.columns[0], ascending=False)
+
+
+@white
+def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
+    """Draw the same methods under several protocols (Hesse et al. 2024, figure 2 c): a panel a protocol."""
+    scores = protocol_table(table, references)
+    figure = new_figure(max(2.2 * len(scores.columns), 2.2) + 2.0, 1.2 + 0.19 * max(len(scores), 1))
+    colours = sns.color_palette("colorblind", max(len(scores.columns), 1))
+    for (axes, metric), colour in zip(
+        lay_out(figure, [list(scores.columns) or ["none"]], sharey=True), colours, strict=True
+    ):
+        if metric not in scores:
+            axes.set_title("no protocol has been scored", size=9)
+            continue
+        prepare_rows(axes, len(scores))
+        axes.plot(scores[metric], range(len(scores)), "o", color=colour, markersize=4.5)
+        axes.set_yticks(range(len(scores)), scores.index, size=7)
+        first = scores.columns[0]
+        name = PROTOCOLS[first][0].partition(",")[0]
+        said = "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")
+        axes.set_title(PROTOCOLS[metric][0] + said, loc="left", size=8)
+        axes.set_xlabel("score", size=8)
+    return figure
+
+
+def _rho(one: pd.Series, other: pd.Series, least: int, before: str) -> str:
+    """Return the rank correlation for a title, and nothing of too few values or of equal ones."""
+    if len(one) < least or min(one.nunique(), other.nunique()) == 1:
+        return ""
+    return f"{before}{rounded(float(spearmanr(one, other).statistic), 2)}"

@@ -1,0 +1,112 @@
+"""Images of a split for training: in memory where they fit, and else read when a batch needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from heatproof.data.crops import DRAWS, crop_box
+from heatproof.data.lazy import LazyDataset
+from heatproof.data.registry import Dataset
+from heatproof.models.network import normalise
+from heatproof.randomness import counter_uniform
+from heatproof.training.loop import Examples, Images
+
+# Bytes of normalised images above which a split is read from where it lies, in every epoch.
+IN_MEMORY = 2**31
+
+
+def read_examples(
+    dataset: Dataset, split: str, labels: torch.Tensor, facts: Mapping[str, Any], smallest: float, seed: int
+) -> Examples:
+    """Return the images of a split with labels.
+
+    Parameters
+    ----------
+    dataset, split
+        Where they are.
+    labels
+        (N,) int64, those that are learnt.
+    facts
+        The network's input format.
+    smallest
+        Smallest share of a picture's area that a random crop has; 0 for the images as they are.
+    seed
+        Of the crops.
+    """
+    read = Stored(dataset, split, facts)
+    whole = read[:1].nbytes * len(labels) <= IN_MEMORY
+    # One call for all, as a dataset of the user's own may be slow to begin.
+    images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if whole else read
+
+    def crop(rows: torch.Tensor, epoch: int) -> torch.Tensor:
+        drawn = counter_uniform(seed, f"crop of epoch {epoch}", [str(row) for row in rows.tolist()], (DRAWS,)).numpy()
+        if isinstance(dataset, LazyDataset) and dataset.crops:
+            return read.cropped(rows, drawn, smallest)
+        return crop_images(images[rows], drawn, smallest)
+
+    return Examples(images, labels, crop if smallest else None)
+
+
+class Stored:
+    """Normalised images of a split, read when they are asked for."""
+
+    def __init__(self, dataset: Dataset, split: str, facts: Mapping[str, Any]) -> None:
+        self.dataset, self.split, self.facts = dataset, split, facts
+        self.count = len(dataset.splits[split])
+        # A dataset of the user's own need not be read by two threads at once.
+        self.readers = max(1, torch.get_num_threads()) if isinstance(dataset, LazyDataset) else 1
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        """Return the images of a slice, or of rows (n,) int64."""
+        chosen = range(*rows.indices(self.count)) if isinstance(rows, slice) else rows.tolist()
+        return self._gather(lambda place: self.dataset.images(self.split, chosen[place], chosen[place] + 1), chosen)
+
+    def cropped(self, rows: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
+        """Return random crops of the pictures themselves, by numbers (n, `DRAWS`) that were drawn."""
+        chosen, dataset = rows.tolist(), self.dataset
+        assert isinstance(dataset, LazyDataset)
+        return self._gather(lambda place: dataset.cropped(self.split, chosen[place], drawn[place], smallest), chosen)
+
+    def _gather(self, one: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
+        places = range(len(chosen))
+        if self.readers == 1:
+            found = [one(place) for place in places]
+        else:
+            with ThreadPoolExecutor(self.readers, thread_name_prefix="reader") as pool:
+                found = list(pool.map(one, places))
+        return normalise(np.concatenate(found), self.facts)
+
+
+def crop_images(images: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
+    """Return random crops of (N, C, H, W) at the same size, for datasets that have no pictures to crop."""
+    size = (images.shape[-2], images.shape[-1])
+    made = []
+    for image, draws in zip(images, drawn, strict=True):
+        top, left, height, width = crop_box(*size, draws, smallest)
+        part = image[None, :, top : top + height, left : left + width]
+        made.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
+    return torch.cat(made)
+
+
+class Joined:
+    """The images of a split, and behind them the same images changed, which are made when they are asked for."""
+
+    def __init__(
+        self, images: Images, count: int, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> None:
+        self.images, self.count, self.change = images, count, change
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        """Return the images of a slice, or of ascending rows (n,) int64."""
+        chosen = torch.arange(2 * self.count)[rows] if isinstance(rows, slice) else rows
+        first, second = chosen[chosen < self.count], chosen[chosen >= self.count] - self.count
+        parts = [self.images[first]] if len(first) else []
+        if len(second):
+            parts.append(self.change(self.images[second], second))
+        return torch.cat(parts)

@@ -1,0 +1,103 @@
+"""Score over accuracy, and the same methods under several protocols: on planted tables."""
+
+import pandas as pd
+import pytest
+
+from heatproof.figures import FIGURES
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.report.networks import best_over_accuracy, draw_over_accuracy, draw_protocols, protocol_table
+
+
+def scores(rows):
+    return pd.DataFrame(rows, columns=["dataset", "model", "weights", "method", "metric", "score"])
+
+
+# The better a network classifies, the lower is its best score.
+NETWORKS = {f"net{place}": (0.5 + 0.1 * place, 0.9 - 0.1 * place) for place in range(5)}
+TABLE = scores(
+    [
+        row
+        for model, (_, best) in NETWORKS.items()
+        for row in (
+            ("d", model, "pretrained", "ig", "sds", 0.99),
+            ("d", model, "finetuned", "ig", "idsds", best),
+            ("d", model, "finetuned", "cam", "idsds", best + (0.05 if model == "net1" else -0.05)),
+            ("d", model, "finetuned", "random", "idsds", 0.98),
+            ("d", model, "finetuned", "ig", "idsds_g2_zeros", 1.0),
+            ("d", model, "finetuned", "gap", "idsds", None),
+        )
+    ]
+)
+ACCURACY = pd.DataFrame(
+    [("d", model, weights, top1) for model, (top1, _) in NETWORKS.items() for weights in ("pretrained", "finetuned")],
+    columns=["dataset", "model", "weights", "top1_clean"],
+)
+
+
+def test_the_best_method_of_each_network_stands_over_its_accuracy():
+    best = best_over_accuracy(TABLE, ACCURACY, ["random"])
+    assert best["method"].tolist() == ["ig", "cam", "ig", "ig", "ig"]
+    assert best["score"].tolist() == pytest.approx([0.9, 0.85, 0.7, 0.6, 0.5])
+    assert best["top1_clean"].tolist() == pytest.approx([top1 for top1, _ in NETWORKS.values()])
+    (axes,) = draw_over_accuracy(TABLE, ACCURACY, ["random"]).axes
+    assert axes.get_title(loc="left") == "d, 5 networks: ρ = −1.00"
+    drawn = {tuple(line.get_xydata()[0]) for line in axes.lines}
+    assert drawn == {(row.top1_clean * 100, row.score) for row in best.itertuples()}
+    assert axes.get_ylabel() == "best IDSDS"
+
+
+def test_without_finetuned_weights_it_is_of_sds():
+    before = TABLE[TABLE["weights"] == "pretrained"]
+    best = best_over_accuracy(before, ACCURACY, [])
+    assert set(best["metric"]) == {"sds"}
+    (axes,) = draw_over_accuracy(before, ACCURACY, []).axes
+    assert axes.get_ylabel() == "best SDS"
+
+
+def test_a_table_without_scores_is_drawn_empty():
+    (axes,) = draw_over_accuracy(TABLE.iloc[:0], ACCURACY, []).axes
+    assert not axes.lines
+
+
+METHODS = ("ig", "ixg", "cam", "rise")
+PROTOCOLS = scores(
+    [
+        ("d", model, weights, method, metric, sign * place / 10 + 0.01 * (model == "b"))
+        for model in ("a", "b")
+        for place, method in enumerate(METHODS)
+        for weights, metric, sign in (
+            ("finetuned", "idsds", 1),
+            ("pretrained", "sds", 1),
+            ("pretrained", "ids", -1),
+            ("finetuned", "ids", 7),
+            ("finetuned", "sds", 9),
+        )
+    ]
+    + [("d", "c", "finetuned", "ig", "idsds", 5.0), ("d", "a", "finetuned", "random", "idsds", 3.0)]
+)
+
+
+def test_protocols_compare_the_same_methods_on_the_same_networks():
+    table = protocol_table(PROTOCOLS, ["random"])
+    assert table.columns.tolist() == ["idsds", "sds", "ids"], "known parts are not among the metrics"
+    assert table.index.tolist() == ["rise", "cam", "ixg", "ig"]
+    assert table.loc["rise"].tolist() == pytest.approx([0.305, 0.305, -0.295]), "weights before, but for IDSDS"
+    titles = [axes.get_title(loc="left") for axes in draw_protocols(PROTOCOLS, ["random"]).axes]
+    assert titles == [
+        "IDSDS, in domain",
+        "SDS, out of domain\nρ with IDSDS: 1.00",
+        "IDS, incremental\nρ with IDSDS: −1.00",
+    ]
+
+
+def test_no_protocol_at_all():
+    (axes,) = draw_protocols(PROTOCOLS[PROTOCOLS["weights"] == "other"], []).axes
+    assert axes.get_title() == "no protocol has been scored"
+
+
+def test_a_figure_of_two_tables_waits_for_both():
+    assert FIGURES["score_over_accuracy"].beside == ("accuracy",)
+    made = Graph(make_plan({})).job("figure", {"figure": "score_over_accuracy"})
+    assert {"results/idsds_table.csv", "results/accuracy.csv"} <= set(made.inputs)
+    assert made.spec["beside"]["accuracy"]["table"] == "results/accuracy.csv"
