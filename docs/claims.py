@@ -2,7 +2,7 @@
 
 python docs/claims.py             writes the page
 python docs/claims.py --check     fails where the page says something else than the tables
-python docs/claims.py RUN=results with results/claims.csv of a run stored first, as docs/data/claims/RUN.csv
+python docs/claims.py RUN=results with claims.csv of a run stored first, as docs/data/claims/RUN.csv
 """
 
 from __future__ import annotations
