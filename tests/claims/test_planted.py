@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from planted import PLANTED
+from planted import IG, IG_SG, IGU, IXG_SG, PLANTED, VGGS
 
 from heatproof.claims.card import run_table
+from heatproof.claims.planting import plant
 from heatproof.claims.registry import CLAIMS
+from heatproof.claims.verdicts import estimate, verdict_of
 
 
 def test_every_claim_is_planted():
@@ -33,3 +35,24 @@ def test_a_claim_finds_what_was_planted(name, sign, expected):
     row = run_table(PLANTED[name](sign)).set_index("claim").loc[name]
     told = f"{row['value']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}), q {row['q']:.3f}, {row['rule']}"
     assert row["verdict"] == expected, f"{told} {row['reason']}"
+
+
+ALIKE = {
+    "absolute_values_hurt_ig": [IG, f"{IG}_abs"],
+    "ig_leads_in_domain": [IG, IGU, "grad_cam", "rise", "saliency", "layer_cam"],
+    "grad_cam_and_xgrad_cam_lead_the_cams": ["grad_cam", "xgrad_cam", "layer_cam", "grad_cam_pp"],
+    "smoothgrad_lowers_all": ["input_x_gradient", IG, "grad_cam_pp", IXG_SG, IG_SG, "smooth_grad_cam_pp"],
+    "edges_beat_smoothed_ig_on_vgg": ["edges", "edge_detectors/image_gradient", IG_SG],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALIKE)
+def test_methods_that_are_alike_are_open_nineteen_times_of_twenty(name):
+    """Also where the quantity is the extreme one of several, which lies beside each by chance alone."""
+    one, wrong = dict(list(VGGS.items())[:1]), 0
+    for seed in range(200):
+        made = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)
+        entry = CLAIMS[name]
+        wrong += verdict_of(estimate(entry.test(made), entry.limit, 0.95, 64), entry.side, entry.limit) != "open"
+    assert wrong <= 20, "more than three standard errors above 10 of 200"

@@ -8,6 +8,7 @@ import numpy as np
 
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import Measured, Untestable, claim, required
+from heatproof.claims.verdicts import extreme
 
 PAPER = "IDSDS"
 IG = ("integrated_gradients", "integrated_gradients_uniform")
@@ -40,7 +41,8 @@ def smoothed(e: Evidence) -> list[tuple[int, int]]:
 
 def lead(e: Evidence, cases: list[int], first: list[int], others: list[int]) -> Measured:
     """Return how far the best of some methods is above the best of others, over test cases that have scores of both."""
-    return e.over_cases(cases, lambda case: e.best(case, first) - e.best(case, others))
+    found = e.over_cases(cases, lambda case: e.best(case, first) - e.best(case, others))
+    return found._replace(choices=max(len(first), len(others)))
 
 
 def post_hoc(e: Evidence) -> list[int]:
@@ -82,8 +84,7 @@ def zeros_beat_uniform_baseline_for_rise(e: Evidence) -> Measured:
 def smoothgrad_lowers_all(e: Evidence) -> Measured:
     """SmoothGrad lowers the score of every method that it is tried on."""
     changes = [e.difference(e.in_domain(), [pair]) for pair in smoothed(e)]
-    draws = np.max([change.draws for change in changes], axis=0)
-    return Measured(draws, f"methods: {len(changes)}", min(change.networks for change in changes))
+    return extreme(changes, np.maximum)
 
 
 @claim(PAPER, "section 4.2, figure 2 a, table 4", "worse of the two less the best of the other CAMs", above=0)
@@ -91,7 +92,8 @@ def grad_cam_and_xgrad_cam_lead_the_cams(e: Evidence) -> Measured:
     """Grad-CAM and XGrad-CAM are the two best CAMs."""
     two = [e.named("grad_cam"), e.named("xgrad_cam")]
     others = _without(e.any_of(CAMS), two, "the config has no other CAM")
-    return e.over_cases(e.in_domain(), lambda case: e.means[:, case, two].min(axis=1) - e.best(case, others))
+    found = e.over_cases(e.in_domain(), lambda case: e.means[:, case, two].min(axis=1) - e.best(case, others))
+    return found._replace(choices=max(len(two), len(others)))
 
 
 @claim(PAPER, "section 4.2, figure 2 b and c, table 5", "smallest difference, absolute less raw (IDS, fixed)", above=0)
@@ -101,8 +103,7 @@ def absolute_beats_raw_under_fixed_ids(e: Evidence) -> Measured:
     pairs = transforms(e, ("input_x_gradient", *IG, *noisy))
     cases = e.out_of_domain("ids", options={"update": False})
     gains = [e.difference(cases, [(absolute, raw)]) for raw, absolute in pairs]
-    draws = np.min([gain.draws for gain in gains], axis=0)
-    return Measured(draws, f"methods: {len(gains)}", min(gain.networks for gain in gains))
+    return extreme(gains, np.minimum)
 
 
 @claim(PAPER, "section 4.2, figure 2 b", OTHERS.format("raw", "absolute") + " (IDS, updated)", above=0)

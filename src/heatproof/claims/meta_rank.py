@@ -102,7 +102,9 @@ def _place(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
     owners = [(c,) for c in ranks]
     means = [e.pooled([of[:, place] for of in ranks.values()], owners) for place in range(len(chosen))]
     others = [mean.draws for place, mean in enumerate(means) if place != own]
-    return means[own]._replace(draws=means[own].draws - choose.reduce(others), basis=f"methods: {len(chosen)}")
+    return means[own]._replace(
+        draws=means[own].draws - choose.reduce(others), basis=f"methods: {len(chosen)}", choices=len(others)
+    )
 
 
 @claim(PAPER, "section 5.3, table 4", MEAN_RANK.format("least"), over="networks", below=0)

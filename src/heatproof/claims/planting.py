@@ -43,6 +43,7 @@ def plant(
     noise: float = 0.05,
     images: int = 30,
     repetitions: int = 300,
+    seed: int = 0,
     accuracy: pd.DataFrame | None = None,
 ) -> Evidence:
     """Return evidence in which a method's scores lie around a level that a function says.
@@ -61,6 +62,8 @@ def plant(
         Standard deviation of an image's score, and how many images there are.
     repetitions
         Resamples of the bootstrap.
+    seed
+        Of the noise.
     accuracy
         As accuracy.csv.
     """
@@ -76,7 +79,7 @@ def plant(
     made = [method(name) for name in methods]
     rows = []
     for place, case in enumerate(cases):
-        generator = numpy_generator(place, "planted scores")
+        generator = numpy_generator(seed, "planted scores", str(place))
         for one in made:
             drawn = noise * generator.standard_normal(images)
             mean = level(case, one)

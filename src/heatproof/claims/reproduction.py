@@ -36,7 +36,8 @@ def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measured:
     """Both edge maps, which know no model, beat IG with SmoothGrad on VGGs."""
     two, smooth = edge_maps(e), smoothed_ig(e)
     cases = e.in_domain(model=lambda model: model.family == "vgg")
-    return e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, smooth])
+    found = e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, smooth])
+    return found._replace(choices=len(two))
 
 
 @claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG less ResNet", below=0)

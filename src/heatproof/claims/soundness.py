@@ -6,6 +6,7 @@ import numpy as np
 
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import Measured, claim
+from heatproof.claims.verdicts import extreme
 
 PAPER = "soundness"
 LESS_IG = "{} of {}, ensemble less IG"
@@ -24,15 +25,10 @@ def _gains(e: Evidence, kind: str, *ensembles: str) -> list[Measured]:
     return found
 
 
-def _least(gains: list[Measured], choose: np.ufunc) -> Measured:
-    draws = choose.reduce([gain.draws for gain in gains])
-    return Measured(draws, f"ensembles: {len(gains)}, {gains[0].basis}", min(gain.networks for gain in gains))
-
-
 @claim(PAPER, "section 5.3, figure 8 a", LESS_IG.format("smallest difference", "soundness"), above=0)
 def ensembles_gain_soundness(e: Evidence) -> Measured:
     """All three ensembles of IG (SmoothGrad, its square, VarGrad) gain soundness."""
-    return _least(_gains(e, "soundness", *ENSEMBLES), np.minimum)
+    return extreme(_gains(e, "soundness", *ENSEMBLES), np.minimum)
 
 
 @claim(PAPER, "section 5.3, figure 8 b", LESS_IG.format("difference", "completeness") + ", SmoothGrad", above=0)
@@ -49,4 +45,4 @@ def smoothgrad_gains_completeness(e: Evidence) -> Measured:
 )
 def other_ensembles_do_not_gain_completeness(e: Evidence) -> Measured:
     """The squared SmoothGrad and VarGrad gain no completeness."""
-    return _least(_gains(e, "completeness", "smoothgrad_sq", "vargrad"), np.maximum)
+    return extreme(_gains(e, "completeness", "smoothgrad_sq", "vargrad"), np.maximum)

@@ -44,6 +44,9 @@ class Measured(NamedTuple):
         Trainings a side, where the quantity is over trainings; else 0.
     largest
         Size that the quantity cannot exceed, such as 1 of a correlation; the interval ends there.
+    choices
+        Comparisons of which the quantity is the extreme one. Of several that are alike the least lies below each by
+        chance alone, so that interval and p allow for all of them (Bonferroni).
     """
 
     draws: np.ndarray
@@ -53,6 +56,7 @@ class Measured(NamedTuple):
     freedom: float = np.nan
     seeds: int = 0
     largest: float = np.inf
+    choices: int = 1
 
 
 class Estimate(NamedTuple):
@@ -84,6 +88,7 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
         p is that of Student's t over trainings, as by Welch; else (1 + count) / (1 + R), where count is how many of R
         resamples lie as far from the value as the limit does.
     """
+    level = 1 - (1 - level) / measured.choices
     value = float(measured.draws[0])
     away = abs(value - limit)
     if measured.seeds:
@@ -99,7 +104,7 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
         (low,), (high,) = interval_of(np.array([value]), draws[None], np.array([cases]), level=level)
     # Resamples spread by a variance that is divided by the number of cases, as `interval_of` says.
     spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
-    p = (1 + (spread >= away).sum()) / (1 + len(draws))
+    p = min(1.0, measured.choices * (1 + (spread >= away).sum()) / (1 + len(draws)))
     low, high = np.clip([low, high], -measured.largest, measured.largest)
     return Estimate(value, float(low), float(high), float(p))
 
@@ -109,6 +114,13 @@ def verdict_of(found: Estimate, side: str, limit: float) -> str:
     if np.isnan(found.low) or found.low <= limit <= found.high:
         return OPEN
     return REPRODUCED if (found.low > limit) == (side == "above") else CONTRADICTED
+
+
+def extreme(parts: Sequence[Measured], choose: np.ufunc) -> Measured:
+    """Return the least, or by ``np.maximum`` the largest, of several quantities."""
+    draws = choose.reduce([part.draws for part in parts])
+    networks = min(part.networks for part in parts)
+    return Measured(draws, f"comparisons: {len(parts)}, {parts[0].basis}", networks, choices=len(parts))
 
 
 def adjusted(p: Sequence[float]) -> np.ndarray:
