@@ -73,8 +73,8 @@ def _check_preprocessing(model: ModelChoice) -> None:
 def _check_kept(plan: Plan) -> None:
     if plan.config["pretraining"]["keep"] and PRETRAINED not in plan.config["weights"]:
         raise HeatproofError(
-            "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, or "
-            "leave `keep` out."
+            "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, "
+            "or leave `keep` out."
         )
     for weights, (entry, epoch) in plan.kept.items():
         for model in plan.models:
