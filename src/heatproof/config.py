@@ -194,6 +194,10 @@ class Pretraining(Training):
     epochs: Annotated[int, Field(ge=0, le=100_000)] = 30
     """Passes over the training images; 0 keeps the weights that the model is built with: random ones, or those that an
     architecture of your own loads itself."""
+    keep: Annotated[list[Epochs], Distinct] = []
+    """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
+    `finetuned_epoch4` or `pretrained_epoch50`, and is scored. Those of `pretraining` need `pretrained` among the
+    weights, and models that are trained here."""
     batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 128
     lr: Positive = 0.1
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0005
@@ -210,8 +214,7 @@ class Finetuning(Training):
     share: Share = 0.5
     """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[Epochs], Distinct] = []
-    """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
-    `finetuned_epoch4`, and is scored."""
+    """Epochs whose weights are also kept, as those of a pretraining."""
     epochs: Epochs = 30
     batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 256
     lr: Positive = 0.001
@@ -234,7 +237,7 @@ def _overrides(name: str, base: type[Training], *without: str) -> type[Section]:
     return create_model(name, __base__=Section, __doc__=f"Overrides of `{base.__name__.lower()}`.", **fields)
 
 
-PretrainingOverrides = _overrides("PretrainingOverrides", Pretraining)
+PretrainingOverrides = _overrides("PretrainingOverrides", Pretraining, "keep")
 FinetuningOverrides = _overrides("FinetuningOverrides", Finetuning, "keep")
 WeightsSettings = _overrides("WeightsSettings", Finetuning)
 

@@ -50,7 +50,13 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}], ids=["sgd, step", "adamw, cosine"]
+    "change",
+    [
+        {},
+        {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
+        {"optimizer": "adam", "lr": 0.01, "loss": "binary_cross_entropy", "random_horizontal_flip": 0.5},
+    ],
+    ids=["sgd, step", "adamw, cosine", "adam, flips"],
 )
 def test_cut_off_twice(tmp_path, change):
     whole, _ = train(**change)

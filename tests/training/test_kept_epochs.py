@@ -18,6 +18,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import whole
 from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
 from heatproof.training import stages
 from heatproof.training.checkpoint import Journal
@@ -187,3 +188,35 @@ def test_another_config_does_not_go_on_from_it(project, caplog):
         finetuned(Project(changed.folder, finetuning={"epochs": 1}))
     assert not any("resuming" in record.getMessage() for record in caplog.records)
     assert not left.exists()
+
+
+def test_epochs_of_a_pretraining_are_kept_as_well(trained, tmp_path, monkeypatch):
+    """Checkpoints of one training as test cases (Meta-Rank, section 5.1)."""
+    (tmp_path / "project").mkdir()
+    project = Project(tmp_path / "project", weights=["pretrained", "finetuned"], pretraining={"keep": [2, 6]})
+    plan = project.plan
+    project.inside(stages.pretrain, plan.pretrain_spec("toy", "net"))
+    made = project.folder / FOLDER
+    for name in ("pretrained.safetensors", "pretrained.history.csv"):
+        assert (made / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+    for epoch in (2, 6):
+        project.inside(keep_epoch, plan.kept_spec("toy", "net", f"pretrained_epoch{epoch}"))
+    assert (made / "pretrained_epoch2.safetensors").read_bytes() != (
+        made / "pretrained_epoch6.safetensors"
+    ).read_bytes()
+    assert len(pd.read_csv(made / "pretrained_epoch2.history.csv")) == 2
+    assert (made / "pretrained_epoch6.history.csv").read_bytes() == (made / "pretrained.history.csv").read_bytes()
+    assert plan.finetuning("net", "pretrained_epoch2") is None
+    cases = {case.network.weights: case.metric for case in plan.test_cases()}
+    assert cases["pretrained_epoch2"].startswith("sds"), "not in domain"
+
+
+def test_what_a_pretraining_cannot_keep_is_said():
+    given = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
+    with pytest.raises(HeatproofError, match=r"pretraining\.keep names epoch 9, and the model 'net' is trained for 6"):
+        make_plan(given)
+    with pytest.raises(HeatproofError, match="`pretrained` is not among the weights"):
+        make_plan({**given, "weights": ["finetuned"]})
+    given["models"][0]["net"]["checkpoint"] = "weights.safetensors"
+    with pytest.raises(HeatproofError, match="has a checkpoint and is not trained here"):
+        make_plan(given)

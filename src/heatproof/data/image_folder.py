@@ -47,7 +47,7 @@ def image_folder(
     validation, evaluation
         Share of every class for the splits that have no folder of their own; None: 0.1 and 0.2.
     train_images, validation_images
-        The most images of these splits, which training holds in memory; None: all.
+        The most images of these splits; None: all.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def resisc45(
     validation, evaluation
         Share of every class for these splits. The authors fixed none.
     train_images, validation_images
-        The most images of these splits, which training holds in memory; None: all.
+        The most images of these splits; None: all.
 
     Raises
     ------

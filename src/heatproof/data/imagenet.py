@@ -55,7 +55,7 @@ def imagenet(
     validation
         Share of every class of ``train`` that is kept for validation.
     train_images, validation_images
-        The most images of these splits, which training holds in memory; None: all.
+        The most images of these splits; None: all.
 
     Raises
     ------

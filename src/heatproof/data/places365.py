@@ -46,7 +46,7 @@ def places365(
     validation
         Share of every class of the training images that is kept for validation.
     train_images, validation_images
-        The most images of these splits, which training holds in memory; None: all.
+        The most images of these splits; None: all.
 
     Raises
     ------

@@ -65,10 +65,9 @@ class Conventions:
     @cached_property
     def tuned(self) -> dict[str, dict[str, Any]]:
         """Finetuned weights, by how."""
-        names = [name for name in self.plan.weights if name != PRETRAINED]
-        return {
-            name: {"seed": self.plan.config["seed"], **(self.plan.finetuning(self.model, name) or {})} for name in names
-        }
+        known = {name: self.plan.finetuning(self.model, name) for name in self.plan.weights}
+        seed = {"seed": self.plan.config["seed"]}
+        return {name: {**seed, **settings} for name, settings in known.items() if settings is not None}
 
     @cached_property
     def plain(self) -> str:

@@ -94,7 +94,9 @@ class Plan(Selection):
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
-        return keyed(spec, ["heatproof.training.stages", entry.module])
+        made = keyed(spec, ["heatproof.training.stages", entry.module])
+        keep = self.keep(PRETRAINED)
+        return {**made, **_keeping(keep, Network(dataset, model, PRETRAINED))} if keep else made
 
     def _weights_of(self, network: Network) -> dict[str, Any]:
         """Return what any weights are told: of what they are, and their files."""
@@ -104,7 +106,7 @@ class Plan(Selection):
     def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {"seed": self.config["seed"], **settings}
         # Weights that were made before there was a choice stand.
-        return {key: value for key, value in given.items() if (key, value) not in USUAL}
+        return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL}
 
     @cache
     def start_spec(self, model: str) -> dict[str, Any]:
@@ -120,15 +122,14 @@ class Plan(Selection):
         spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
         modules = ["heatproof.training.stages", self.models[model].module, *baseline_modules(training["baseline"])]
         made = keyed(self._weights_of(network) | spec, modules)
-        # No part of the key: what is kept changes neither the training nor what follows from its weights.
-        return {**made, "keep": self.keep(weights), "kept": RESUME_HINT.format(**network._asdict())}
+        return {**made, **_keeping(self.keep(weights), network)}
 
     @cache
     def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
-        """Return what takes the weights of a kept epoch out of what its finetuning left."""
+        """Return what takes the weights of a kept epoch out of what its training left."""
         entry, epoch = self.kept[weights]
-        tuned = self.finetune_spec(dataset, model, entry)
-        spec = {"epoch": epoch, "upstream": tuned["key"], "kept": tuned["kept"], "trained": tuned["history"]}
+        whole = self.weights_spec(dataset, model, entry)
+        spec = {"epoch": epoch, "upstream": whole["key"], "kept": whole["kept"], "trained": whole["history"]}
         files = filled(WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
         return keyed(spec | files, ["heatproof.training.stages"])
 
@@ -377,6 +378,14 @@ class Plan(Selection):
             dataset, model, weights = case.network
             found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(case.metric)
         return found
+
+
+def _keeping(epochs: list[int], network: Network) -> dict[str, Any]:
+    """Return what a training is told of the epochs whose weights it keeps.
+
+    No part of its key: what is kept changes neither the training nor what follows from its weights.
+    """
+    return {"keep": epochs, "kept": RESUME_HINT.format(**network._asdict())}
 
 
 @cache

@@ -110,14 +110,14 @@ class Selection:
         return from_scratch + list(product(self.models, self.finetuned()))
 
     def keep(self, weights: str) -> list[int]:
-        """Return after how many epochs a finetuning keeps its weights, ascending; none for `pretrained`."""
+        """Return after how many epochs a training keeps its weights, ascending."""
         if weights == PRETRAINED:
-            return []
+            return sorted(self.config["pretraining"]["keep"]) if PRETRAINED in self.config["weights"] else []
         return sorted(self.config["weights"][weights].get("keep", self.config["finetuning"]["keep"]))
 
     @cached_property
     def kept(self) -> dict[str, tuple[str, int]]:
-        """Name of the weights of every kept epoch to the finetuning that it is of, and the epoch."""
+        """Name of the weights of every kept epoch to the entry that it is of, and the epoch."""
         found = {}
         for entry in self.config["weights"]:
             for epoch in self.keep(entry):
@@ -312,10 +312,10 @@ class Selection:
         ]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
-        """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole finetuning."""
-        if weights == PRETRAINED:
-            return None
+        """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole training."""
         entry = self.kept[weights][0] if weights in self.kept else weights
+        if entry == PRETRAINED:
+            return None
         settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
         # It changes no epoch, only how many of them are looked at.
         settings.pop("keep")

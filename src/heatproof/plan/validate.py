@@ -71,9 +71,24 @@ def _check_preprocessing(model: ModelChoice) -> None:
 
 
 def _check_kept(plan: Plan) -> None:
+    if plan.config["pretraining"]["keep"] and PRETRAINED not in plan.config["weights"]:
+        raise HeatproofError(
+            "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, "
+            "or leave `keep` out."
+        )
     for weights, (entry, epoch) in plan.kept.items():
         for model in plan.models:
-            epochs = (plan.finetuning(model, weights) or {})["epochs"]
+            if entry == PRETRAINED and model in plan.fetched():
+                raise HeatproofError(
+                    f"pretraining.keep names epoch {epoch}, and the model {model!r} has a checkpoint and is not "
+                    "trained here: leave `keep` out, or give this model a config of its own."
+                )
+            epochs = (plan.finetuning(model, weights) or plan.models[model].pretraining)["epochs"]
+            if epoch > epochs and entry == PRETRAINED:
+                raise HeatproofError(
+                    f"pretraining.keep names epoch {epoch}, and the model {model!r} is trained for {epochs}: keep "
+                    "earlier ones, or raise the epochs."
+                )
             if epoch > epochs:
                 raise HeatproofError(
                     f"The weights {entry!r} keep epoch {epoch}, and the model {model!r} is finetuned for {epochs}: "

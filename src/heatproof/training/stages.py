@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from heatproof.training.loop import (
     Images,
     Schedule,
     Session,
+    Trained,
     delete_patches,
     delete_random_patches,
     draw_patches,
@@ -85,13 +86,11 @@ def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
     network.to(team.device)
     train, validation = _examples(dataset, spec)
     journal = _journal(spec, *start)
-    trained = fit(network, train, validation, _schedule(spec["training"]), seed, session=Session((), journal, team))
-    if not team.is_main:
-        return
-    save_weights(trained.best, spec["output"])
-    write_text(spec["history"], _history(trained.history))
-    publish_tables(spec, [spec["output"], spec["history"]], start)
-    journal.forget()
+    session = Session(spec.get("keep", ()), journal, team)
+    trained = fit(network, train, validation, _schedule(spec["training"]), seed, session=session)
+    if team.is_main:
+        _publish(spec, trained, start)
+        journal.forget()
 
 
 def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
@@ -129,14 +128,21 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     both = _with_deleted(validation, settings["grid"], torch_generator(seed, "validation patches"), baselines)
     journal = _journal(spec, spec["pretrained"])
     trained = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
-    if not team.is_main:
-        return
+    if team.is_main:
+        _publish(spec, trained, [spec["pretrained"]])
+        journal.forget()
+
+
+def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -> None:
+    """Write weights, history, and the epochs that are kept where the spec has a place for them."""
     save_weights(trained.best, spec["output"])
-    save_kept(trained.kept, spec["kept"])
     write_text(spec["history"], _history(trained.history))
-    files = [spec["output"], spec["history"], spec["kept"]]
-    publish_tables(spec, files, [spec["pretrained"]], kept=sorted(trained.kept))
-    journal.forget()
+    files = [spec["output"], spec["history"]]
+    more: dict[str, Any] = {}
+    if "kept" in spec:
+        save_kept(trained.kept, spec["kept"])
+        files, more = [*files, spec["kept"]], {"kept": sorted(trained.kept)}
+    publish_tables(spec, files, inputs, **more)
 
 
 def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
@@ -232,10 +238,10 @@ def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
-        If the finetuning did not keep that epoch, or its file is damaged.
+        If the training did not keep that epoch, or its file is damaged.
     """
     prefix = f"{spec['epoch']}/"
-    # The finetuning's manifest lists them; they lie in a folder of their own, away from the weights' names.
+    # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
     verified(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
     try:
         state = read_safetensors(spec["kept"], spec["kept"], prefix)
