@@ -126,7 +126,7 @@ def sample(side: int, count: int = IMAGES) -> torch.Tensor:
 
 
 def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
-    """Return by how much DeepLift and LRP miss the sums that they promise, in the last column of `SUMS`' figures."""
+    """Return by how much DeepLift and LRP miss the sums that they promise, or that they do not apply."""
     cells = []
     with torch.no_grad():
         targets = network(images).argmax(1)
@@ -143,17 +143,21 @@ def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
     return cells
 
 
-def published() -> list[str]:
+def untrained(architecture: str, name: str) -> torch.nn.Module:
+    """Return a published network with random weights, whose batch norms have seen three batches."""
+    torch.manual_seed(0)
+    network = ARCHITECTURES[architecture].build(1000, name=name).train()
+    with torch.no_grad():
+        for _ in range(3):
+            network(torch.randn(8, 3, 96, 96))
+    return network.eval().requires_grad_(False).double()
+
+
+def published() -> list[list[str]]:
     """Return the rows of published networks, in double precision, where what is missed is no rounding."""
     rows = []
     for title, (architecture, name) in PUBLISHED.items():
-        torch.manual_seed(0)
-        network = ARCHITECTURES[architecture].build(1000, name=name).train()
-        with torch.no_grad():
-            for _ in range(3):
-                network(torch.randn(8, 3, 96, 96))
-        network = network.eval().requires_grad_(False).double()
-        rows.append([title, "random", *measured(network, sample(96).double())])
+        rows.append([title, "random", *measured(untrained(architecture, name), sample(96).double())])
     trained = ARCHITECTURES["timm_model"].build(1000, name="tf_efficientnet_lite0")
     try:
         state = torch.load(find_packaged("package:efficientnet_lite0"), map_location="cpu")

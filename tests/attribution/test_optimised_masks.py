@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.attribution.bottleneck import iba
+from heatproof.attribution import bottleneck
+from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
-from heatproof.attribution.input_bottleneck import _information, _Prior, input_iba
 from heatproof.attribution.make import CountPasses, _require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
@@ -180,7 +180,7 @@ def test_information_of_the_input_is_the_divergence_of_its_formula():
     alpha, images, mean = (torch.randn(2, 3, 4, 4, generator=generator) for _ in range(3))
     mask, deviation = torch.rand(2, 1, 4, 4, generator=generator), torch.rand(2, 3, 1, 1, generator=generator) + 0.5
     mean = mean[:, :, :1, :1]
-    found = _information(alpha, images, _Prior(mask, mean, deviation), 0.0)
+    found = _information_above(alpha, images, _Prior(mask, mean, deviation), 0.0)
 
     def noisy(passed):
         return torch.distributions.Normal(passed * images + (1 - passed) * mean, (1 - passed) * deviation)
@@ -189,15 +189,13 @@ def test_information_of_the_input_is_the_divergence_of_its_formula():
     expected = torch.distributions.kl_divergence(noisy(passed), noisy(passed * mask))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     # What the prior lets pass costs nothing, and a prior that lets nothing pass is that of `iba`.
-    assert _information(alpha, images, _Prior(torch.ones_like(mask), mean, deviation), 0.0).max() < 1e-5
-    shut = _information(alpha, images, _Prior(torch.zeros_like(mask), mean, deviation), 0.0)
+    assert _information_above(alpha, images, _Prior(torch.ones_like(mask), mean, deviation), 0.0).max() < 1e-5
+    shut = _information_above(alpha, images, _Prior(torch.zeros_like(mask), mean, deviation), 0.0)
     torch.testing.assert_close(shut, torch.distributions.kl_divergence(noisy(passed), noisy(0 * passed)))
 
 
 def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
     """Without the search for the prior, the features behind the noisy image are far from the restricted ones."""
-    from heatproof.attribution import input_bottleneck
-
     found = {}
 
     def keep(few, tap, passed, restricted, unit, colours, effort):
@@ -210,8 +208,8 @@ def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
             found[steps] = (apart / unit**2).mean()
         return prior
 
-    original = input_bottleneck._find_prior
-    monkeypatch.setattr(input_bottleneck, "_find_prior", keep)
+    original = bottleneck._find_prior
+    monkeypatch.setattr(bottleneck, "_find_prior", keep)
     run("input_iba", explain(targets=(0,)))
     assert found[30] < 0.9 * found[1]
 

@@ -26,7 +26,8 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
     Batch norms are merged into the convolutions before them, and residual sums share relevance in proportion to
     their terms. Biases take no relevance, and where no input raises a convolution's output, all share its relevance in
     proportion to their size, so that a map sums to the logit: zennit's z-plus rule drops that relevance, up to 0.002
-    of a logit on our networks.
+    of a logit on our networks. A gate for each channel, as in squeeze and excitation, takes no relevance either (Arras
+    et al., "Explaining recurrent neural network predictions in sentiment analysis", 2017, section 3).
 
     Parameters
     ----------
