@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PAPERS = ("paper", "paper_cifar100", "paper_meta_rank")
 STAND_IN = """
-def load(*, seed: int, root: str = "", train_images: int = 0, validation_images: int = 0):
+def load(*, seed: int, root: str = "", train_images: int = 0, validation: float = 0):
     raise RuntimeError("nobody opens a dataset while a plan is made")
 """
 
