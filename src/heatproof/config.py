@@ -299,9 +299,9 @@ class Attribution(Section):
 
     output: Literal["logit", "probability"] = "logit"
     """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
-    tolerance: Annotated[float, Field(gt=0)] | None = None
+    tolerance: Literal["own"] | Annotated[float, Field(gt=0)] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
-    SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their own option `tolerance` is `null`. `null` for their own limits
+    SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit
     (`docs/methods.md`). `results/applicability.csv` has the measured shares."""
 
 
