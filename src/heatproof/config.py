@@ -311,9 +311,9 @@ class Attribution(Section):
 
     output: Literal["logit", "probability"] = "logit"
     """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
-    tolerance: Annotated[float, Field(gt=0)] | None = None
+    tolerance: Annotated[float, Field(gt=0)] | Literal["own"] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
-    SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their own option `tolerance` is `null`. `null` for their own limits
+    SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit
     (`docs/methods.md`). `results/applicability.csv` has the measured shares."""
 
 
@@ -522,7 +522,8 @@ def label_baselines(config: Any, found: dict[str, None]) -> Any:
 
 def _sentence(error: ErrorDetails) -> str:
     """Say in one sentence what pydantic found."""
-    loc = list(error["loc"])
+    # Of a key of several types pydantic names the type that it tried as well.
+    loc = [key for key in error["loc"] if not str(key).startswith("constrained-")]
     inside: Any = Settings
     where = "the config"
     if loc[0] in ("models", "weights"):

@@ -5,6 +5,8 @@ import pytest
 from toy_project import WHERE
 
 from heatproof.attribution.make import attribute
+from heatproof.config import normalise
+from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import read_sealed, write_sealed
 
@@ -50,6 +52,11 @@ def test_the_tolerance_of_the_config_and_that_of_an_explainer(project):
         assert 0 < said["value"] < 0.01, "what was measured is told of gaps too"
         assert (gap(made, name) is not None) == (name != "own")
     assert "above 1e-12" in gap(made, "given")
+
+
+def test_a_tolerance_of_no_sense_is_named():
+    with pytest.raises(HeatproofError, match=r"^'attribution.tolerance' in the config must be above 0.0, not -1\.$"):
+        normalise({"attribution": {"tolerance": -1}})
 
 
 @pytest.mark.parametrize(

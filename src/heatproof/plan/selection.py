@@ -158,8 +158,9 @@ class Selection:
         options = dict(self.explainers[explainer].options)
         if options.get("baseline") == SAME:
             options["baseline"] = baseline or self.config["finetuning"]["baseline"]
-        if "tolerance" in options and options["tolerance"] is None:
-            options["tolerance"] = self.config["attribution"].get("tolerance")
+        limit = self.config["attribution"]["tolerance"]
+        if limit != "own" and "tolerance" in options and options["tolerance"] is None:
+            options["tolerance"] = limit
         return options
 
     @property
