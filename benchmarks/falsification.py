@@ -4,11 +4,12 @@ Retraining on images whose removed pixels betray the class, two datasets whose w
 that are crafted from knowing the watermarks; Li et al. 2024 (soundness and completeness), section 3, figures 1 to 3,
 and appendix C, figure 10.
 
-    python benchmarks/falsification.py [TABLE.csv] [RETRAINING.png] [WATERMARKS.png] [IMAGES]
+    python benchmarks/falsification.py --out docs/data/falsification && python docs/pages.py
 """
 
-import sys
+import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -49,11 +50,11 @@ def examples(images, labels):
     return Examples(normalise(images, FACTS_OF_DIGITS), torch.from_numpy(labels))
 
 
-def trained(splits, epochs=EPOCHS):
+def trained(splits, epochs=None):
     """Return a ResNet-20 trained on the images of `train`."""
     torch.manual_seed(SEED)
     network = ARCHITECTURES["cifar_resnet20"].build(num_classes=10, width=8)
-    schedule = Schedule(epochs, 64, "sgd", 0.1, 0.9, 5e-4, "cosine", 0.1, 4, 0.0, 0)
+    schedule = Schedule(epochs or EPOCHS, 64, "sgd", 0.1, 0.9, 5e-4, "cosine", 0.1, 4, 0.0, 0)
     state, *_ = fit(network, examples(*splits["train"]), examples(*splits["validation"]), schedule, SEED)
     network.load_state_dict(state)
     return network.eval().requires_grad_(False)
@@ -227,10 +228,13 @@ def run(images):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    given = sys.argv[1:]
-    defaults = ["falsification.csv", "retraining.png", "watermarks.png", "100"]
-    path, first, second, count = [*given, *defaults[len(given) :]]
-    result, *pictures = run(int(count))
-    result.to_csv(path, index=False)
-    for figure, name in zip(pictures, (first, second), strict=True):
-        save(figure, name)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("falsification"), help="folder of table and figures")
+    parser.add_argument("--small", action="store_true", help="one epoch and few images, to see that it runs")
+    options = parser.parse_args()
+    EPOCHS = 1 if options.small else EPOCHS
+    result, *pictures = run(4 if options.small else 100)
+    options.out.mkdir(parents=True, exist_ok=True)
+    result.to_csv(options.out / "falsification.csv", index=False, float_format="%.6f")
+    for figure, name in zip(pictures, ("retraining.png", "watermarks.png"), strict=True):
+        save(figure, str(options.out / name))

@@ -3,11 +3,12 @@
 Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
 curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2.
 
-    python benchmarks/metric_quality.py [TABLE.csv] [FIGURE.png] [DIAGRAM.png] [IMAGES]
+    python benchmarks/metric_quality.py --out docs/data/metric_quality && python docs/pages.py
 """
 
-import sys
+import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -198,9 +199,14 @@ def diagram(images=96):
 
 
 if __name__ == "__main__":
-    defaults = ["metric_quality.csv", "metric_quality.png", "critical_difference.png", "4"]
-    given = [*sys.argv[1:], *defaults[len(sys.argv) - 1 :]]
-    result = run(int(given[3]))
-    result.to_csv(given[0], index=False, float_format="%.6g")
-    draw(result).savefig(given[1], dpi=110, metadata={"Software": None})
-    save(diagram(), given[2])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("metric_quality"), help="folder of table and figures")
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--small", action="store_true", help="two images and two studies, to see that it runs")
+    options = parser.parse_args()
+    result = run(2, (reliability, apart)) if options.small else run(options.images)
+    options.out.mkdir(parents=True, exist_ok=True)
+    result.to_csv(options.out / "metric_quality.csv", index=False, float_format="%.6g")
+    if not options.small:
+        draw(result).savefig(options.out / "metric_quality.png", dpi=110, metadata={"Software": None})
+    save(diagram(6 if options.small else 96), str(options.out / "critical_difference.png"))
