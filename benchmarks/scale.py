@@ -144,6 +144,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in within:
         within[sys.argv[1]](sys.argv[2])
         sys.exit()
+    if "--small" in sys.argv:
+        sys.argv.remove("--small")
+        IMAGES, PLANS = (64,), ((1, IDSDS),)
     scored = {}
     for images in IMAGES:
         scored[images] = scoring(images)

@@ -179,4 +179,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(whole(Path(sys.argv[2]), *map(int, sys.argv[3:]))))
     else:
+        if "--small" in sys.argv:
+            sys.argv.remove("--small")
+            MIDDLE = (64, 1, 1)
+            IMAGES, METHODS, SHARDS = (64,), (1,), (1,)
         main(sys.argv[1] if len(sys.argv) > 1 else "scaling_runs.png")

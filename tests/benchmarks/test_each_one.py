@@ -1,0 +1,59 @@
+"""Each benchmark starts, at its smallest size, and prints numbers."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SMALLEST = {
+    "coverage": ["2"],
+    "falsification": ["--small", "--out", "{out}"],
+    "introduce_remove": ["--small", "--out", "{out}"],
+    "malloc": ["resnet18"],
+    "meta_rank": ["{out}/figure.png", "10"],
+    "metric_quality": ["--small", "--out", "{out}"],
+    "metrics": ["1"],
+    "paper_scale": ["--images", "500"],
+    "pic": ["--images", "1"],
+    "precision": ["--small"],
+    "random_numbers": [],
+    "reference": ["--images", "8"],
+    "road": ["--small"],
+    "scale": ["--small", "{out}/figure.png"],
+    "scale_runs": ["--small", "{out}/figure.png"],
+}
+ELSEWHERE = {
+    "code_lines": "test_code_lines.py",
+    "null_control": "../workflow/test_null_control.py",
+    "oracle": "test_oracle.py",
+    "slurm_overhead": "needs a SLURM of its own",
+    "stages": "needs the results of the default config",
+}
+
+
+def test_no_benchmark_is_forgotten():
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMALLEST) | set(ELSEWHERE)
+    tests = Path(__file__).parent
+    assert all((tests / where).is_file() for where in ELSEWHERE.values() if where.endswith(".py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SMALLEST))
+def test_a_benchmark_starts(name, tmp_path):
+    arguments = [one.format(out=tmp_path) for one in SMALLEST[name]]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent / "src")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d\.\d", done.stdout)
+    if "--out" in arguments:
+        assert (tmp_path / f"{name}.csv").is_file() or list(tmp_path.glob("*.csv"))
