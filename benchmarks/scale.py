@@ -74,7 +74,7 @@ def store_here(images: int) -> None:
     import numpy as np
 
     from heatproof.data.registry import Split
-    from heatproof.shards import open_shard
+    from heatproof.shards import Origin, open_shard
     from heatproof.store import ArraySpec
 
     plan, spec = made_up(images)
@@ -90,13 +90,16 @@ def store_here(images: int) -> None:
     for base in [*sorted(bases), patch_drops]:
         drops = base == patch_drops
         arrays = {"logit": ArraySpec(("variant",), (17,), chunk_by_image=False)}
+        arrays["predicted"] = ArraySpec(("variant",), (17,), "int32", chunk_by_image=False)
         if not drops:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
         for shard in plan.shards(images):
             given = {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
-            piece = open_shard(given, base, "key", split, arrays, made_by={})
+            piece = open_shard(given, base, Origin("key", {}), split, arrays)
             start, stop = piece.missing()
-            chosen = dict.fromkeys(arrays, (patches if drops else values)[: stop - start])
+            chosen = {
+                name: (patches if drops else values)[: stop - start].astype(arrays[name].dtype) for name in arrays
+            }
             piece.add(start, chosen, 0.0, 0)
             piece.publish("cpu")
             piece.forget_journal()
