@@ -7,12 +7,14 @@ in units of the noise. What no number of networks removes is the ½ that is adde
 apart, κ is nearer to 0 than that of infinitely many. Beside it stands therefore how often the interval holds the mean κ
 of that many networks, over all repetitions. "Before" takes test cases as independent.
 
-    python benchmarks/coverage.py [REPETITIONS]
+    python benchmarks/coverage.py [REPETITIONS] [--out FOLDER]
 
 prints markdown tables.
 """
 
-import sys
+import argparse
+import csv
+from pathlib import Path
 
 import numpy as np
 from scipy.stats import norm, spearmanr
@@ -140,15 +142,19 @@ def best_over_networks(networks, spread, correlation, repetitions, methods=8, re
     return np.mean(held), np.mean(size)
 
 
-def table(header, rows):
-    """Print a markdown table."""
-    print(f"| {' | '.join(header)} |", "| " + " | ".join("---" for _ in header) + " |", sep="\n")
-    for row in rows:
-        print(f"| {' | '.join(cell if isinstance(cell, str) else f'{cell:.2f}' for cell in row)} |", flush=True)
+def table(name, header, rows, out):
+    """Print a markdown table, and write it where a folder is given."""
+    told = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
+    for row in (header, ["---"] * len(header), *told):
+        print(f"| {' | '.join(row)} |", flush=True)
     print()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        with open(out / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *told])
 
 
-def main(repetitions=1000):
+def main(repetitions, out):
     """Print all tables."""
     print(
         f"Coverage of 95 % intervals, {repetitions} repetitions, {CASES} test cases a network, 10 methods, spread 2:\n"
@@ -170,14 +176,14 @@ def main(repetitions=1000):
             ]
             row += [after[2], f"{scores['before'][0]:.3f}", scores["before"][1], f"{scores['after'][0]:.3f}"]
             rows.append([*row, scores["after"][1]])
-    table([*header, "score before", "width", "score after", "width"], rows)
+    table("intervals", [*header, "score before", "width", "score after", "width"], rows, out)
     print("Other numbers of methods and spreads, κ after, at a correlation of 0.5:\n")
     rows = []
     for methods, spread in SHAPES:
         for networks in NETWORKS:
             found = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
             rows.append([f"{methods}, {spread}", str(networks), f"{found[0]:.3f}", f"{found[1]:.3f}", found[2]])
-    table(["methods, spread", "networks", "κ", "mean κ", "width"], rows)
+    table("shapes", ["methods, spread", "networks", "κ", "mean κ", "width"], rows, out)
     print("The best method is in the set, 8 methods:\n")
     rows = []
     for images in (8, 64):
@@ -188,15 +194,19 @@ def main(repetitions=1000):
         for spread in (0, 2):
             held, size = best_over_networks(networks, spread, 0.9, repetitions)
             rows.append([f"{networks} networks", "equal" if spread == 0 else "unequal", f"{held:.3f}", f"{size:.1f}"])
-    table(["of", "means", "in the set", "methods in the set"], rows)
+    table("best", ["of", "means", "in the set", "methods in the set"], rows, out)
     print("The same 50 images on 26 networks, 10 methods, spread 2:\n")
     rows = []
     for over in ("cases", "both"):
         # Every resample of images is a ranking of its own, so there are fewer here.
         held, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
         rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{held:.3f}", width])
-    table(["drawn", "κ", "width"], rows)
+    table("drawn", ["drawn", "κ", "width"], rows, out)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("repetitions", nargs="?", type=int, default=1000)
+    parser.add_argument("--out", type=Path, help="folder of the tables as CSV")
+    options = parser.parse_args()
+    main(options.repetitions, options.out)

@@ -10,7 +10,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
-    "coverage": ["2"],
+    "coverage": ["2", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],
     "introduce_remove": ["--small", "--out", "{out}"],
     "malloc": ["resnet18"],

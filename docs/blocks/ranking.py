@@ -1,0 +1,83 @@
+"""Tables of docs/ranking.md: published score tables, ranked."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from blocks import DATA, interval, number, rows
+from heatproof.claims import published_numbers
+from heatproof.report.ranking import Ranking, rank_table
+
+FILES: dict[str, list[str]] = {}
+PUBLISHED = Path(published_numbers.__file__).parent / "published/reproduction_scores.csv"
+
+
+def _ranked(dataset: str, output: str, methods: list[str] | None = None) -> tuple[Ranking, int]:
+    table = pd.read_csv(PUBLISHED)
+    table = table[(table["dataset"] == dataset) & (table["output"] == output)]
+    table = table[table["method"].isin(methods)] if methods else table
+    scores = table.assign(weights="published", metric="idsds", higher_is_better=True).drop(columns="output")
+    return rank_table(scores.reset_index(drop=True)), scores["method"].nunique()
+
+
+def published_rankings() -> str:
+    """Return Meta-Rank and the agreement of networks, of each published table."""
+    table = pd.read_csv(PUBLISHED)
+    both = sorted(set(table.loc[table["output"] == "probability", "method"]))
+    asked = [
+        ("ImageNet", "imagenet", "logit", None),
+        ("CIFAR-100", "cifar100", "logit", None),
+        ("ImageNet, methods with both outputs, logits", "imagenet", "logit", both),
+        ("ImageNet, the same, probabilities", "imagenet", "probability", both),
+    ]
+    cells = [
+        ["table", "networks × methods", "first three, κ", "mean ρ of two networks", "least ρ", "in the set of the best"]
+    ]
+    for title, dataset, output, methods in asked:
+        found, count = _ranked(dataset, output, methods)
+        first = found.meta_rank.head(3).to_dict("records")
+        pairs = found.tables["consistency"]["spearman"]
+        cells.append(
+            [
+                title,
+                f"{len(found.names)} × {count}",
+                ", ".join(f"{row['method']} {interval(row['kappa'], row['ci_low'], row['ci_high'])}" for row in first),
+                number(pairs.mean()),
+                number(pairs.min()),
+                str(int(found.meta_rank["in_best_set"].sum())),
+            ]
+        )
+    return rows(cells)
+
+
+def families_of_networks(dataset: str) -> str:
+    """Return the mean ρ within and between families of networks."""
+    pairs = _ranked(dataset, "logit")[0].tables["consistency"]
+    kinds = np.array([["vgg" in pairs[side][row] for side in ("case", "other_case")] for row in range(len(pairs))])
+    both = kinds.sum(axis=1)
+    cells = [["networks", "mean ρ", "least", "largest"]]
+    for name, chosen in (("two ResNets", both == 0), ("a ResNet and a VGG", both == 1), ("two VGGs", both == 2)):
+        part = pairs.loc[chosen, "spearman"]
+        cells.append([name, number(part.mean()), number(part.min()), number(part.max())])
+    return rows(cells)
+
+
+def outputs_agree() -> str:
+    """Return ρ of the rankings of one network by drops of the logit and of the probability."""
+    table = pd.read_csv(PUBLISHED)
+    table = table[table["dataset"] == "imagenet"]
+    wide = table.pivot(index=["model", "method"], columns="output", values="score").dropna()
+    found = [part["logit"].corr(part["probability"], method="spearman") for _, part in wide.groupby(level="model")]
+    return f"ρ of one network's two rankings: mean {number(np.mean(found))}, least {number(min(found))}."
+
+
+def coverage(name: str) -> str:
+    """Return a table of benchmarks/coverage.py as it printed it."""
+    with open(DATA / "coverage" / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return rows(list(csv.reader(file)))
+
+
+SHOWN = (published_rankings, families_of_networks, outputs_agree, coverage)
+BLOCKS = {function.__name__: function for function in SHOWN}
