@@ -154,7 +154,7 @@ def table(name, header, rows, out):
             csv.writer(file, lineterminator="\n").writerows([header, *told])
 
 
-def main(repetitions, out):
+def main(repetitions, out=None):
     """Print all tables."""
     print(
         f"Coverage of 95 % intervals, {repetitions} repetitions, {CASES} test cases a network, 10 methods, spread 2:\n"
