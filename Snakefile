@@ -1,4 +1,5 @@
 # The table of contents: what is made, and by which rules.
+import os
 import re
 
 from snakemake.utils import min_version
@@ -6,7 +7,13 @@ from snakemake.utils import min_version
 min_version("9.13")
 
 
-configfile: "config/config.yaml"
+# With --directory there may be none there, and the defaults would go unread without a word.
+DEFAULTS = "config/config.yaml"
+if not os.path.exists(DEFAULTS):
+    DEFAULTS = os.path.join(workflow.basedir, DEFAULTS)
+
+
+configfile: DEFAULTS
 
 
 include: "workflow/rules/common.smk"

@@ -227,7 +227,8 @@ class Run:
                 # What nobody read may be damaged still.
                 said = read_json(path) or {"key": content.hex()}
                 content = json.dumps([said.get("key"), said.get("files"), said.get("gap"), said.get("images")]).encode()
-            found[name] = content
+            # Seconds differ from run to run.
+            found[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
         return found
 
 

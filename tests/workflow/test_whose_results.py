@@ -97,3 +97,13 @@ def test_results_of_another_target_stay_beside_new_ones(project):
     assert "scores of" not in printed
     project.config["target"] = 3
     assert "attribution maps" not in project.run()
+
+
+def test_another_directory_has_the_same_defaults(project, tmp_path):
+    """A folder without config/config.yaml of its own: the result is the same, byte for byte."""
+    project.config.pop("pretraining")
+    own = project.copy(tmp_path / "own")
+    own.run()
+    elsewhere = tmp_path / "elsewhere"
+    own.run("--directory", str(elsewhere), TABLE)
+    assert (elsewhere / TABLE).read_bytes() == (own.folder / TABLE).read_bytes()

@@ -149,7 +149,7 @@ def tables(plan: Plan) -> Told:
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
         **_ranked(plan),
-        "explainers": {shown["method"]: shown["explainer"] for shown in shown_methods(plan)},
+        "explainer_of": {shown["method"]: shown["explainer"] for shown in shown_methods(plan)},
         "images": plan.drop_images,
         "target": plan.config["target"],
     }
@@ -426,7 +426,9 @@ def figure_files(plan: Plan, page: bool = False) -> list[str]:
 def report_page(plan: Plan) -> Told:
     """Return the job of the index page and the page of maps."""
     cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-    specs, shown = {case: plan.score_spec(case) for case in cases}, _page_tables(plan)
+    specs = {case: plan.score_spec(case) for case in cases}
+    # Measured seconds differ from run to run, and a page is to be the same again.
+    shown = {name: made for name, made in _page_tables(plan).items() if name != "costs"}
     networks, curves, images = list(plan.networks()), _page_curves(plan), shown_images(plan)
     made = {name: {"path": path, "manifest": file, "code": of["code"]} for name, (path, file, of) in shown.items()}
     spec = {

@@ -39,7 +39,7 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
     accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
     table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, spec["scores"]))
-    table.insert(SCORE_COLUMNS.index("rank"), "passes", passes(table, spec["scores"], spec["explainers"]))
+    table.insert(SCORE_COLUMNS.index("rank"), "passes", passes(table, spec["scores"], spec["explainer_of"]))
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     made = {
         paths.VERDICT: verdicts(scores, table, accuracy, spec["references"], directions, spec["level"]),

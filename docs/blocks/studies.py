@@ -1,0 +1,142 @@
+"""Tables of docs/studies.md: effects of design over trainings."""
+
+import numpy as np
+import pandas as pd
+from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
+
+from blocks import DATA, interval, number, rows
+
+FILES = {"studies": ["idsds_table.csv", "accuracy.csv"]}
+# Study, the paper's statement, and the kinds of which the first should score lower.
+STUDIES = [
+    ("depth", "scores fall with depth", [("resnet56", "resnet20"), ("vgg19", "vgg11")]),
+    ("width", "scores fall with width", [("resnet20_wide", "resnet20"), ("vgg11_wide", "vgg11")]),
+    ("batch norm", "scores rise without it", [("resnet20", "resnet20_fixup"), ("vgg11", "vgg11_no_norm")]),
+    ("bias", "scores rise without it", [("resnet20_fixup", "resnet20_nobias"), ("vgg11_no_norm", "vgg11_nobias")]),
+    ("architecture", "VGG above ResNet above ViT", [("resnet20", "vgg11"), ("vit", "resnet20")]),
+]
+CAMS = ["grad_cam", "xgrad_cam", "layer_cam"]
+OWN = ["bagnet", "bcos"]
+REFERENCES = ["random", "random_abs", "edges"]
+LEVEL = 0.95
+# Trainings whose network classifies fewer images right have not learnt the task, and are left out.
+LEARNT, LEAST = 0.9, 5
+
+
+def trainings(name: str) -> pd.DataFrame:
+    """Return in-domain scores: a row a kind, training and baseline, a column a method."""
+    table = pd.read_csv(DATA / "studies" / name / "idsds_table.csv")
+    table = table[table["metric"].str.startswith("idsds")]
+    weights = table["weights"].str.partition("_")
+    table = table.assign(
+        kind=table["model"].str.replace(r"_seed\d+$", "", regex=True), baseline=weights[2].replace("", "mean")
+    )
+    accuracy = pd.read_csv(DATA / "studies" / name / "accuracy.csv").set_index(["model", "weights"])["top1_clean"]
+    places = pd.MultiIndex.from_frame(table[["model", "weights"]])
+    table["top1"] = accuracy.groupby(level=[0, 1]).first().reindex(places).to_numpy()
+    return table.pivot_table(index=["kind", "baseline", "model", "top1"], columns="method", values="score")
+
+
+def learnt(wide: pd.DataFrame, kind: str, baseline: str) -> pd.DataFrame:
+    """Return the trainings of a kind that learnt the task."""
+    part = wide.loc[kind, baseline]
+    return part[part.index.get_level_values("top1") >= LEARNT]
+
+
+def effect(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, float]:
+    """Return the difference of means over trainings, its interval and the p-value (Welch's t)."""
+    if min(len(first), len(second)) < LEAST:
+        return np.nan, np.nan, np.nan, np.nan
+    found = ttest_ind(first, second, equal_var=False)
+    low, high = found.confidence_interval(LEVEL)
+    return first.mean() - second.mean(), low, high, found.pvalue
+
+
+def verdict(low: float, high: float, q: float) -> str:
+    """Return what an effect that the paper says to be negative comes to."""
+    if low <= 0 <= high or q > 1 - LEVEL:
+        return "open"
+    return "reproduced" if high < 0 else "contradicted"
+
+
+def _told(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
+    qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
+    lines = []
+    for cell, found in zip(cells, effects, strict=True):
+        if np.isnan(found[3]):
+            lines.append([*cell, "", "", f"not testable here: fewer than {LEAST} trainings a side learnt the task"])
+        else:
+            q = next(qs)
+            lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
+    return rows([["study", "the paper", "kinds", "baseline", "difference", "q", "verdict"], *lines])
+
+
+def design(name: str) -> str:
+    """Return the effect of each design on the mean score of the methods that both kinds have."""
+    wide = trainings(name)
+    cells, effects = [], []
+    for study, says, pairs in STUDIES:
+        for first, second in pairs:
+            for baseline in wide.index.unique("baseline"):
+                one, other = (learnt(wide, kind, baseline).drop(columns=OWN + REFERENCES) for kind in (first, second))
+                both = one.columns[one.notna().all() & other.notna().all()]
+                cells.append([study, says, f"`{first}` less `{second}`", baseline])
+                effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
+    return _told(cells, effects)
+
+
+def special(name: str) -> str:
+    """Return the effects on some methods: CAMs on equal grids, and maps that networks bring along."""
+    wide = trainings(name)
+    cells, effects = [], []
+    for baseline in wide.index.unique("baseline"):
+        resnet, vgg = (learnt(wide, kind, baseline) for kind in ("resnet20", "vgg11"))
+        cells.append(["CAMs", "collapse on VGG (reproduction)", "`vgg11` less `resnet20`", baseline])
+        effects.append(effect(vgg[CAMS].mean(axis=1).to_numpy(), resnet[CAMS].mean(axis=1).to_numpy()))
+        best = resnet.drop(columns=OWN + REFERENCES).max(axis=1).to_numpy()
+        for kind in OWN:
+            cells.append(
+                ["intrinsic", "own map above all methods", f"best on `resnet20` less own map of `{kind}`", baseline]
+            )
+            effects.append(effect(best, learnt(wide, kind, baseline)[kind].to_numpy()))
+    return _told(cells, effects)
+
+
+def kinds(name: str) -> str:
+    """Return every kind: accuracy, mean over methods, spread over trainings, and the best method."""
+    wide = trainings(name)
+    head = ["kind", "baseline", "top-1 of trainings", "mean of methods", "deviation over trainings", "best method"]
+    cells = [[*head, "best reference"]]
+    for (kind, baseline), part in wide.groupby(level=["kind", "baseline"], sort=False):
+        methods = part.drop(columns=REFERENCES).dropna(axis=1)
+        means = methods.mean(axis=1)
+        top, floor = methods.mean().idxmax(), part[REFERENCES].mean()
+        cells.append(
+            [
+                f"`{kind}`",
+                baseline,
+                ", ".join(number(one) for one in sorted(part.index.get_level_values("top1"), reverse=True)),
+                number(means.mean(), 3),
+                number(means.std(), 3),
+                f"`{top}` {number(methods[top].mean())}",
+                f"`{floor.idxmax()}` {number(floor.max())}",
+            ]
+        )
+    return rows(cells)
+
+
+def softmax(name: str) -> str:
+    """Return how much lower maps of the probability score than maps of the logit, over the same trainings."""
+    logit, probability = trainings(name), trainings(f"{name}_probability")
+    lines = [["kind", "maps of the probability less those of the logit", "trainings"]]
+    for kind in probability.index.unique("kind"):
+        one, other = (
+            wide.loc[kind, "mean"].drop(columns=OWN + REFERENCES).dropna(axis=1) for wide in (probability, logit)
+        )
+        change = (one - other.loc[one.index, one.columns]).mean(axis=1).to_numpy()
+        low, high = ttest_1samp(change, 0).confidence_interval(LEVEL)
+        lines.append([f"`{kind}`", interval(change.mean(), low, high, digits=3), str(len(change))])
+    return rows(lines)
+
+
+BLOCKS = {function.__name__: function for function in (design, special, kinds, softmax)}
