@@ -126,13 +126,16 @@ def kinds(name: str) -> str:
 
 
 def softmax(name: str) -> str:
-    """Return how much lower maps of the probability score than maps of the logit, over the same trainings."""
+    """Return how much lower maps of the probability score than maps of the logit, over the same trainings.
+
+    RISE, which reads the probability in both, is left out.
+    """
     logit, probability = trainings(name), trainings(f"{name}_probability")
     lines = [["kind", "maps of the probability less those of the logit", "trainings"]]
     for kind in probability.index.unique("kind"):
-        one, other = (
-            wide.loc[kind, "mean"].drop(columns=OWN + REFERENCES).dropna(axis=1) for wide in (probability, logit)
-        )
+        left_out = [*OWN, *REFERENCES, "rise"]
+        pair = (wide.loc[kind, "mean"].drop(columns=left_out, errors="ignore") for wide in (probability, logit))
+        one, other = (part.dropna(axis=1) for part in pair)
         change = (one - other.loc[one.index, one.columns]).mean(axis=1).to_numpy()
         low, high = ttest_1samp(change, 0).confidence_interval(LEVEL)
         lines.append([f"`{kind}`", interval(change.mean(), low, high, digits=3), str(len(change))])
