@@ -160,7 +160,7 @@ def test_metric_code(project):
 
 def test_plot_code(project):
     project.config["report"] = {"all_metrics": False}
-    page = {"features": 2, "in_domain": 1, "figure": 2, "report_page": 1}
+    page = {"features": 2, "in_domain": 1, "costs": 1, "figure": 4, "report_page": 1}
     assert project.ran("all") == {**page, "all": 1}
     project.edit("src/heatproof/report/plots.py", "from typing import", "EDITED = True\nfrom typing import")
     assert project.ran("all") == {"figure": 1, "all": 1}

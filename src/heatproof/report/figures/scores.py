@@ -27,12 +27,3 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
-
-
-# Its seconds are measured, and the page is to have the same bytes again.
-@figure("costs", reads="costs", page=False)
-def costs(table: pd.DataFrame, *, level: float) -> Figure:
-    """Score over cost: no cheaper method of the network scores higher than those on the line."""
-    from heatproof.report.costs import draw_costs
-
-    return draw_costs(table, level)

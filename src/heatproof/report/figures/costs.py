@@ -1,0 +1,20 @@
+"""Figure of the table of costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.figures import figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+# Its seconds are measured, and the page is to have the same bytes again.
+@figure("costs", reads="costs", page=False)
+def costs(table: pd.DataFrame, *, level: float) -> Figure:
+    """Score over cost: no cheaper method of the network scores higher than those on the line."""
+    from heatproof.report.costs import draw_costs
+
+    return draw_costs(table, level)
