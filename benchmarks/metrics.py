@@ -76,7 +76,7 @@ def main(count):
         print(f"{title}: {number} images, batches of {BATCH}, {torch.get_num_threads()} threads")
         print(f"{'metric':18} passes/image  s/image  over floor  over network")
         for name, entry in METRICS.items():
-            if entry.reads is Explanations or name == "sds":
+            if entry.reads is Explanations or name in ("sds", "part_deletion"):
                 continue
             floor = seconds_per_image(network, size)
             meter.passes, meter.inside, began = 0, 0.0, time.perf_counter()
