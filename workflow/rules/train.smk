@@ -5,7 +5,11 @@ use rule prepare as pretrain with:
     output:
         updates(
             paths.all_at(
-                paths.TUNED_FILES if plan.keep(paths.PRETRAINED) else paths.WEIGHTS_FILES,
+                (
+                    paths.TUNED_FILES
+                    if plan.keep(paths.PRETRAINED)
+                    else paths.WEIGHTS_FILES
+                ),
                 weights=paths.PRETRAINED,
                 model=plan.trained(),
             )
