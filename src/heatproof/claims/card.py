@@ -11,6 +11,7 @@ import pandas as pd
 
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.claims.published_numbers import WITHOUT, published
+from heatproof.claims.published_orders import published_orders
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.claims.verdicts import (
     LEAST_NETWORKS,
@@ -35,7 +36,7 @@ METHOD = ("name", "kind", "map", "transform", "uses_model")
 
 
 def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Write claims.csv, the verdict on each claim for the scores of a run and for published numbers."""
+    """Write the verdict on each claim for the scores of a run and for published numbers, and the orders of both."""
     cells, files, scores = read_scores(spec)
     facts, pixels = spec["metrics"], spec["pixels"]
     cases = [
@@ -58,8 +59,10 @@ def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     )
     table = claims_table(evidence, spec["level"])
     log.info("%s", table["verdict"].value_counts().to_dict())
-    write_table(table, spec["output"])
-    publish_tables(spec, [spec["output"]], [*files, spec["accuracy"]])
+    orders = dict(zip(spec["orders"].values(), published_orders(evidence, spec["level"]), strict=True))
+    for path, made in {spec["output"]: table, **orders}.items():
+        write_table(made, path)
+    publish_tables(spec, [spec["output"], *orders], [*files, spec["accuracy"]])
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:

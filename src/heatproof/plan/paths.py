@@ -66,6 +66,8 @@ IN_DOMAIN = RESULTS + "/in_domain.csv"
 IN_DOMAIN_MANIFEST = RESULTS + "/in_domain.json"
 CLAIMS = RESULTS + "/claims.csv"
 CLAIMS_MANIFEST = RESULTS + "/claims.json"
+# Orders of methods beside published ones, made of the same evidence.
+PUBLISHED = {"published": RESULTS + "/published.csv", "published_methods": RESULTS + "/published_methods.csv"}
 
 RANKING = RESULTS + "/ranking"
 RELIABILITY = {

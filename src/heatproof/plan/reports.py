@@ -251,9 +251,10 @@ def claims(plan: Plan) -> Told:
         "published": {path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
         "upstream": [scores["upstream"], tables(plan)[0]["key"]],
         "output": paths.CLAIMS,
+        "orders": paths.PUBLISHED,
     }
     inputs = [*plan.score_files(cases), paths.ACCURACY, paths.TABLES_MANIFEST]
-    return spec, inputs, [paths.CLAIMS]
+    return spec, inputs, [paths.CLAIMS, *paths.PUBLISHED.values()]
 
 
 @_report("heatproof.report.reliability:reliability", paths.RELIABILITY_MANIFEST)
@@ -428,7 +429,7 @@ def report_page(plan: Plan) -> Told:
     cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
     specs = {case: plan.score_spec(case) for case in cases}
     # Measured seconds differ from run to run, and a page is to be the same again.
-    shown = {name: made for name, made in _page_tables(plan).items() if name != "costs"}
+    shown = {name: made for name, made in _page_tables(plan).items() if name not in ("costs", *paths.PUBLISHED)}
     networks, curves, images = list(plan.networks()), _page_curves(plan), shown_images(plan)
     made = {name: {"path": path, "manifest": file, "code": of["code"]} for name, (path, file, of) in shown.items()}
     spec = {
@@ -491,7 +492,8 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
             shown[key] = (path, paths.BASELINES_MANIFEST, baselines(plan)[0])
     if all_metrics(plan):
         shown["scores"] = (paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST, all_scores(plan)[0])
-        shown["claims"] = (paths.CLAIMS, paths.CLAIMS_MANIFEST, claims(plan)[0])
+        for name, path in {"claims": paths.CLAIMS, **paths.PUBLISHED}.items():
+            shown[name] = (path, paths.CLAIMS_MANIFEST, claims(plan)[0])
         for name in ("ranking", "variance"):
             shown[name] = (paths.RELIABILITY[name], paths.RELIABILITY_MANIFEST, reliability(plan)[0])
         for name in ("summary", "captions"):

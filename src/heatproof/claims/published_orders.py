@@ -1,0 +1,138 @@
+"""Orders of methods of a run beside the published ones: agreement, and where each method stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from heatproof.claims.evidence import FEWEST_METHODS, NETWORK, Evidence, correlate_ranks
+from heatproof.claims.published_numbers import published
+
+CASE = [*NETWORK, "metric"]
+KINDS = ("idsds", "sds")
+COEFFICIENTS = ["spearman", "kendall"]
+AGREEMENT = [f"{name}{end}" for name in COEFFICIENTS for end in ("", "_low", "_high", "_among")]
+ORDERS = [*CASE, "published", "networks", "methods", *AGREEMENT]
+METHODS = [*CASE, "published", "method", "published_method", "rank", "published_rank", "difference"]
+
+
+class _Beside(NamedTuple):
+    """Scores of methods that a test case shares with published networks.
+
+    Attributes
+    ----------
+    where
+        Columns of `CASE`, and ``published``, the data set.
+    names, theirs
+        Names of the methods, here and there.
+    own
+        Mean scores (1 + R, methods), of all images first and then of resamples.
+    others
+        Published scores (networks, methods).
+    """
+
+    where: dict[str, str]
+    names: list[str]
+    theirs: list[str]
+    own: np.ndarray
+    others: np.ndarray
+
+
+def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Compare the order of methods of each test case of patch drops with those published for ImageNet and CIFAR-100.
+
+    Parameters
+    ----------
+    evidence
+        The scores of a run.
+    level
+        Coverage of the intervals.
+
+    Returns
+    -------
+    orders : pandas.DataFrame
+        `ORDERS`, one row a test case and published data set that share five methods. ``spearman`` and ``kendall``
+        (τ-b) are means over the published networks, -1 to 1, higher is more alike, with percentile intervals over the
+        run's images and the published networks, both resampled; ``…_among`` is the same mean over pairs of published
+        networks, on the same methods: how alike two of them are.
+    methods : pandas.DataFrame
+        `METHODS`, one row a method of these: its rank among the shared methods (1 is the best), its mean rank over the
+        published networks, and the difference (positive: the method is better here).
+
+    Notes
+    -----
+    Published scores are IDSDS, in domain, whatever the run's test case is, by drops of the same output.
+    """
+    orders, methods = [], []
+    for beside in _shared(evidence):
+        orders.append({**beside.where, **_agreement(beside, evidence, level)})
+        rank = rankdata(-beside.own[0])
+        there = rankdata(-beside.others, axis=1).mean(0)
+        for row in zip(beside.names, beside.theirs, rank, there, there - rank, strict=True):
+            methods.append({**beside.where, **dict(zip(METHODS[-5:], row, strict=True))})
+    return pd.DataFrame(orders, columns=ORDERS), pd.DataFrame(methods, columns=METHODS)
+
+
+def _shared(evidence: Evidence) -> Iterator[_Beside]:
+    known = published("reproduction")
+    assert known is not None
+    known_as = {(one.kind, one.map, one.transform): place for place, one in enumerate(known.methods)}
+    pairs: dict[int, int] = {}
+    for place, one in enumerate(evidence.methods):
+        same = known_as.get((one.kind, one.map, one.transform))
+        if same is not None:
+            pairs.setdefault(same, place)
+    for index, case in enumerate(evidence.cases):
+        if case.kind not in KINDS or not evidence.values.get(index, np.empty(0)).size:
+            continue
+        for dataset in dict.fromkeys(other.dataset for other in known.cases):
+            networks = [
+                place
+                for place, other in enumerate(known.cases)
+                if (other.kind, other.dataset, other.output) == ("idsds", dataset, case.output)
+            ]
+            scores = known.means[0][np.ix_(networks, list(pairs))]
+            own = evidence.means[:, index, list(pairs.values())]
+            # Methods that one network alone was scored with compare nothing; nor do networks with a few methods.
+            kept = (~np.isnan(scores)).sum(0) > len(networks) / 2
+            kept &= ~np.isnan(own[0])
+            scores = scores[~np.isnan(scores[:, kept]).any(1)][:, kept]
+            if kept.sum() < FEWEST_METHODS or len(scores) < 2:
+                continue
+            here, there = (
+                [one.name for one, use in zip(chosen, kept, strict=True) if use]
+                for chosen in (
+                    [evidence.methods[place] for place in pairs.values()],
+                    [known.methods[place] for place in pairs],
+                )
+            )
+            where = {**dict(zip(CASE, (*case.network, case.metric), strict=True)), "published": dataset}
+            yield _Beside(where, here, there, own[:, kept], scores)
+
+
+def _agreement(beside: _Beside, evidence: Evidence, level: float) -> dict[str, Any]:
+    networks, count = beside.others.shape
+    drawn = evidence.over_networks().network_counts(networks).astype(float)
+    row: dict[str, Any] = {"networks": networks, "methods": count}
+    for name, correlate in zip(COEFFICIENTS, (correlate_ranks, kendall_rows), strict=True):
+        each = np.stack(
+            [correlate(beside.own, np.broadcast_to(one, beside.own.shape)) for one in beside.others], axis=1
+        )
+        draws = (each * drawn).sum(1) / drawn.sum(1)
+        low, high = np.nanquantile(draws[1:], [(1 - level) / 2, (1 + level) / 2]) if len(draws) > 1 else (np.nan,) * 2
+        among = [correlate(one[None], other[None])[0] for one, other in combinations(beside.others, 2)]
+        row |= {name: draws[0], f"{name}_low": low, f"{name}_high": high, f"{name}_among": float(np.mean(among))}
+    return row
+
+
+def kendall_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return Kendall's τ-b of each row (R, M) of two arrays; NaN for constant rows."""
+    first, second = np.triu_indices(a.shape[1], 1)
+    one, other = (np.sign(values[:, first] - values[:, second]) for values in (a, b))
+    size = np.sqrt((one**2).sum(1) * (other**2).sum(1))
+    return np.divide((one * other).sum(1), size, out=np.full(len(a), np.nan), where=size > 0)
