@@ -49,15 +49,18 @@ WHO = ["explainer"] if APART else []
 NETWORK = ["dataset", "model", "weights"]
 
 
-def go_by_times_alone():
+def set_up_snakemake():
     # Manifests tell what is stale, and file times tell Snakemake (heatproof.adopt), not what it remembers of jobs.
     workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
     workflow.dag.max_checksum_file_size = -1
+    # With a limit, every finished job leaves a timer that has all ready jobs looked at once a second until the end.
+    # What runs at once is limited by cores and jobs.
+    workflow.scheduling_settings.max_jobs_per_timespan = None
 
 
 def reads(stage):
     def inputs(wildcards):
-        go_by_times_alone()
+        set_up_snakemake()
         return graph.job(stage, dict(wildcards)).inputs
 
     return inputs
