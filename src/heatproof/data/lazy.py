@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.data.registry import Split
-from heatproof.data.splits import balanced_order, check_shares, stratified_splits
+from heatproof.data.splits import balanced_order, check_shares, grouped_splits, stratified_splits
 from heatproof.errors import HeatproofError
 
 NAMES = ("train", "validation", "evaluation")
@@ -27,12 +27,15 @@ class FileList(NamedTuple):
         Position of each image, for example a path, as the dataset's `read` takes it.
     files
         (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
+    groups
+        (N,) what each image is of, for example a patient, which is in one split alone; None for no groups.
     """
 
     ids: Sequence[str]
     labels: np.ndarray
     places: Sequence[Any] | np.ndarray
     files: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
 
 class LazyDataset:
@@ -43,7 +46,7 @@ class LazyDataset:
     class_names
         In the order of the labels.
     parts
-        Functions that list what belongs to ``train`` and to other splits.
+        Functions that list what belongs to ``train`` and to other splits; ``evaluation`` alone: nothing is trained.
     read
         Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1]; may have a method ``crop``, as
         `heatproof.data.pictures.PictureReader`.
@@ -76,7 +79,7 @@ class LazyDataset:
         self._shares, self._limits = shares, limits or {}
         self._listed: dict[str, FileList] = {}
         self._orders: dict[str, np.ndarray] = {}
-        self.splits: Mapping[str, Split] = _Splits(self._split)
+        self.splits: Mapping[str, Split] = _Splits(self._split, [name for name in NAMES if name in {**parts, **shares}])
 
     @property
     def num_classes(self) -> int:
@@ -87,6 +90,11 @@ class LazyDataset:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
         return self._read([listed.places[row] for row in rows[start:stop]])
+
+    def places(self, split: str) -> list[Any]:
+        """Return where the images of a split are, as `read` takes it."""
+        listed, rows = self._chosen(split)
+        return [listed.places[row] for row in rows]
 
     @property
     def crops(self) -> bool:
@@ -112,7 +120,10 @@ class LazyDataset:
         listed = self._listed[part]
         if split not in self._orders:
             if part == "train" and self._shares:
-                rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
+                if listed.groups is None:
+                    rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
+                else:
+                    rows = grouped_splits(listed.groups, self._shares, self._seed)[split]
             else:
                 rows = np.arange(len(listed.labels))
             ordered = rows[balanced_order(listed.labels[rows], self._seed)]
@@ -134,19 +145,19 @@ class LazyDataset:
 
 
 class _Splits(Mapping[str, Split]):
-    def __init__(self, make: Callable[[str], Split]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[str], Split], names: Sequence[str]) -> None:
+        self._make, self._names = make, names
         self._made: dict[str, Split] = {}
 
     def __getitem__(self, name: str) -> Split:
-        if name not in NAMES:
+        if name not in self._names:
             raise KeyError(name)
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(self._names)

@@ -22,6 +22,9 @@ Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+# What stands at the end of a whole file; some programs write a little after it.
+ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+TAIL = 4096
 # Pillow's own limit, above which it takes a picture for an attack.
 MOST_PIXELS = 178_956_970
 # Uncompressed, with four channels of 16 bits.
@@ -35,25 +38,26 @@ class PictureReader:
     size: int
     shorter: int
     interpolation: Interpolation
+    upright: bool = False
 
     def __call__(self, paths: Sequence[str | Path]) -> np.ndarray:
         """Return the square at the centre of each picture."""
         images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
         for image, path in zip(images, paths, strict=True):
-            image[:] = read_picture(path, self.size, self.shorter, self.interpolation)
+            image[:] = read_picture(path, self.size, self.shorter, self.interpolation, self.upright)
         return images
 
     def crop(self, path: str | Path, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
         from PIL import Image
 
-        picture = open_picture(path, self.shorter)
+        picture = open_picture(path, self.shorter, self.upright)
         top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
         part = picture.crop((left, top, left + width, top + height))
         return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
 
 
-def picture_reader(size: int, resize: int | None, interpolation: Interpolation) -> PictureReader:
+def picture_reader(size: int, resize: int | None, interpolation: Interpolation, upright: bool = False) -> PictureReader:
     """Return a function from paths to images, (N, 3, size, size) float32 in [0, 1].
 
     Parameters
@@ -64,6 +68,8 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation) 
         Length of the shorter side before cropping; None for `size` × 256 / 224.
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
+    upright
+        Whether pictures are turned as their camera says (EXIF).
 
     Raises
     ------
@@ -73,14 +79,16 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation) 
     shorter = round(size * 256 / 224) if resize is None else resize
     if shorter < size:
         raise HeatproofError(f"resize is {shorter} and size {size}: the square has to fit in the resized image.")
-    return PictureReader(size, shorter, interpolation)
+    return PictureReader(size, shorter, interpolation, upright)
 
 
-def read_picture(path: str | Path, size: int, shorter: int, interpolation: str = "bilinear") -> np.ndarray:
+def read_picture(
+    path: str | Path, size: int, shorter: int, interpolation: str = "bilinear", upright: bool = False
+) -> np.ndarray:
     """Read a file, resize its shorter side, and cut a square from its centre, as torchvision's transforms do.
 
-    Grey is repeated over three channels. What a picture says of its orientation (EXIF) and of transparency is left
-    alone, as torchvision does.
+    Grey is repeated over three channels. Transparency is left alone, as torchvision does, and so is the orientation
+    that the camera noted (EXIF) unless `upright`.
 
     Returns
     -------
@@ -94,7 +102,7 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
     """
     from PIL import Image
 
-    picture = open_picture(path, shorter)
+    picture = open_picture(path, shorter, upright)
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -108,15 +116,17 @@ def _pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / np.float32(255)
 
 
-def open_picture(path: str | Path, shorter: int) -> Image.Image:
+def open_picture(path: str | Path, shorter: int, upright: bool = False) -> Image.Image:
     """Return a picture with three channels, which is not too large for its shorter side to be resized.
+
+    With `upright`, turned as its camera says (EXIF).
 
     Raises
     ------
     HeatproofError
         As `read_picture` does.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with open_regular(path) as file:
@@ -124,7 +134,7 @@ def open_picture(path: str | Path, shorter: int) -> Image.Image:
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
             with Image.open(file, formats=FORMATS) as opened:
                 _require_size(*opened.size, shorter)
-                return _three_channels(opened)
+                return _three_channels(ImageOps.exif_transpose(opened) if upright else opened)
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
     except (HeatproofError, MemoryError):
@@ -134,6 +144,41 @@ def open_picture(path: str | Path, shorter: int) -> Image.Image:
         if isinstance(error, UnidentifiedImageError):
             reason = f"it is none of {', '.join(FORMATS)}"
         raise HeatproofError(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.") from None
+
+
+def shorter_side(path: str | Path) -> int | None:
+    """Return the shorter side of a picture by its header, in pixels; None where it cannot be read."""
+    from PIL import Image
+
+    try:
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as opened:
+            return min(opened.size)
+    except Exception:  # Pillow's readers of damaged files fail in any way
+        return None
+
+
+def damage(path: str | Path) -> str | None:
+    """Return what is wrong with a picture, by its header and its end, without decoding it; None for nothing.
+
+    A copy or a download that was cut off has no end: of JPEG and PNG, which have a mark there, this is seen.
+    """
+    from PIL import Image
+
+    try:
+        with open_regular(path) as file:
+            if not os.fstat(file.fileno()).st_size:
+                return "it is empty"
+            with Image.open(file, formats=FORMATS) as opened:
+                kind = opened.format
+                if opened.mode in ("I", "F"):
+                    return f"its pixels are of the kind {opened.mode!r}"
+            file.seek(-TAIL, os.SEEK_END) if os.fstat(file.fileno()).st_size > TAIL else file.seek(0)
+            if kind in ENDS and ENDS[kind] not in file.read():
+                return "it is cut off"
+    except Exception as error:  # Pillow's readers of damaged files fail in any way
+        unknown = type(error).__name__ == "UnidentifiedImageError"
+        return f"it is none of {', '.join(FORMATS)}" if unknown else " ".join(str(error).split())
+    return None
 
 
 def _require_size(width: int, height: int, shorter: int) -> None:

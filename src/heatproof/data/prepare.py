@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heatproof.data.lazy import LazyDataset
+from heatproof.data.pictures import damage
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
@@ -15,6 +19,8 @@ from heatproof.outside import require_utf8
 from heatproof.registry import import_callable, is_reference
 
 SPLITS = ("train", "validation", "evaluation")
+# Files looked at at once, and damaged ones that a message names.
+READERS, NAMED = 16, 5
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
@@ -49,10 +55,12 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
-        As `check_dataset` does.
+        As `check_dataset` does, and if picture files are damaged.
     """
     dataset = open_dataset(spec)
     splits = check_dataset(dataset, spec["name"])
+    if isinstance(dataset, LazyDataset):
+        _require_whole(dataset, spec["name"])
     write_sealed(
         spec["manifest"],
         {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
@@ -65,8 +73,9 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     Raises
     ------
     HeatproofError
-        If a split is missing or empty, its ids and labels differ in number, an image id stands twice, a label has no
-        class, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
+        If a split is missing (train and validation can be, together) or empty, its ids and labels differ in number, an
+        image id stands twice, a label has no class, an id or a class name is not UTF-8, or the first image of a split
+        is not as `Dataset.images` says.
     """
     seen: set[str] = set()
     splits = {}
@@ -77,6 +86,8 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
     for name in SPLITS:
+        if name != "evaluation" and not set(dataset.splits) & {"train", "validation"}:
+            continue  # nothing is trained
         split = dataset.splits.get(name)
         if split is None or not len(split):
             raise HeatproofError(f"The dataset {called!r} has no {name} images: add some.")
@@ -103,6 +114,19 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     return splits
+
+
+def _require_whole(dataset: LazyDataset, called: str) -> None:
+    """Look at the beginning and the end of all picture files, so that a job of hours meets none that cannot be read."""
+    paths = [place for split in dataset.splits for place in dataset.places(split) if isinstance(place, Path)]
+    with ThreadPoolExecutor(READERS) as pool:
+        bad = [f"{path} ({told})" for path, told in zip(paths, pool.map(damage, paths), strict=True) if told]
+    if bad:
+        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        raise HeatproofError(
+            f"{len(bad)} of the {len(paths):,} pictures of {called!r} cannot be read: {', '.join(bad[:NAMED])}{more}: "
+            "repair or remove them."
+        )
 
 
 def _check_image(images: np.ndarray, where: str) -> None:

@@ -26,7 +26,7 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     -------
     dict
         Split name to row numbers. Classes alternate along each split, so that any first n images are balanced as
-        well as n allows.
+        well as n allows. Where every class has one image, images are drawn whatever their class.
 
     Raises
     ------
@@ -35,6 +35,8 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     """
     check_shares(fractions)
     parts: dict[str, list[list[int]]] = {name: [] for name in (*fractions, "train")}
+    if len(np.unique(labels)) == len(labels):
+        labels = np.zeros_like(labels)
     for label in np.unique(labels):
         rows = numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label))
         start = 0
@@ -44,6 +46,44 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
             start = stop
         parts["train"].append(rows[start:].tolist())
     return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
+
+
+def grouped_splits(groups: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Divide rows into the named splits and ``train`` such that no group is in two of them.
+
+    Parameters
+    ----------
+    groups
+        (N,) what the image is of, for example a patient.
+    fractions
+        Share of the groups for each split; the rest is ``train``.
+    seed
+        The workflow's seed.
+
+    Returns
+    -------
+    dict
+        Split name to row numbers.
+
+    Raises
+    ------
+    HeatproofError
+        If there are too few groups for a split to have one.
+    """
+    check_shares(fractions)
+    drawn = numpy_generator(seed, "split of groups").permutation(np.unique(groups))
+    parts: dict[str, np.ndarray] = {}
+    start = 0
+    for name, fraction in {**fractions, "train": 1 - sum(fractions.values())}.items():
+        stop = len(drawn) if name == "train" else start + round(fraction * len(drawn))
+        if stop == start:
+            raise HeatproofError(
+                f"The images are of {len(drawn)} groups, of which a share of {fraction:g} is none for {name}: "
+                "raise the share, or leave the groups out."
+            )
+        parts[name] = np.flatnonzero(np.isin(groups, drawn[start:stop]))
+        start = stop
+    return parts
 
 
 def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:

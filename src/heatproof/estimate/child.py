@@ -71,7 +71,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
         "forward": _seconds(forward, device) / count,
         "gradient": _seconds(gradient, device) / count,
         "size": list(images.shape[-2:]),
-        "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
+        "splits": {name: len(dataset.splits.get(name, ())) for name in ("train", "validation")},
     }
 
 

@@ -55,6 +55,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
         _check_count(plan, dataset)
         _check_parts(plan, dataset)
+        _check_training(plan, dataset)
     return plan
 
 
@@ -149,4 +150,18 @@ def _check_parts(plan: Plan, dataset: str) -> None:
         raise HeatproofError(
             f"The metric {plan.reads_parts[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
             f"{with_parts}, or leave the metric out."
+        )
+
+
+def _check_training(plan: Plan, dataset: str) -> None:
+    """Refuse what needs training images where all images of a dataset are for evaluation."""
+    if plan.datasets[dataset]["options"].get("evaluation") != 1:
+        return
+    trained = next((pair for pair in plan.trainings() if pair[0] in plan.models_of(dataset)), None)
+    reader = f"trains the {trained[1]} weights of {trained[0]!r}" if trained else "fills patches with their `mean`"
+    if trained or "mean" in plan.baselines:
+        raise HeatproofError(
+            f"All images of {dataset!r} are for evaluation, and the config {reader}, which takes training images: "
+            "lower the dataset's `evaluation`, or score published weights alone (weights: [pretrained]) with another "
+            "baseline, such as zeros."
         )
