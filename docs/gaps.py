@@ -14,7 +14,8 @@ from heatproof.attribution.applicability import IMAGES, check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.packaged import find_packaged, rename_in_order
+from heatproof.models.names import fit_names
+from heatproof.models.packaged import find_packaged
 from heatproof.models.registry import ARCHITECTURES
 
 NETWORKS = [
@@ -163,7 +164,7 @@ def published() -> list[list[str]]:
         state = torch.load(find_packaged("package:efficientnet_lite0"), map_location="cpu")
     except HeatproofError:
         return rows
-    trained.load_state_dict(rename_in_order(state, trained.state_dict(), "package:efficientnet_lite0"))
+    trained.load_state_dict(fit_names(state, trained.state_dict(), tuple)[0])
     rows.append(["EfficientNet-Lite0 of timm", "trained", *measured(trained.eval().requires_grad_(False), sample(224))])
     return rows
 

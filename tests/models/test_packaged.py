@@ -11,7 +11,7 @@ from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import load_network, normalise
-from heatproof.models.packaged import PACKAGED, rename_in_order
+from heatproof.models.packaged import PACKAGED
 from heatproof.plan.validate import make_plan
 
 CHECKPOINT = "package:efficientnet_lite0"
@@ -48,32 +48,6 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
         probabilities = network(normalise(np.stack(pictures), plan.model_spec("lite")["facts"])).softmax(1)
     assert probabilities.argmax(1).tolist() == [285, 967]
     assert probabilities.amax(1).tolist() == pytest.approx([0.41, 0.94], abs=0.01)
-
-
-def tensors(*shapes, names="abc"):
-    named = zip(names, shapes, strict=False)
-    return {name: torch.full(shape, float(place)) for place, (name, shape) in enumerate(named)}
-
-
-def test_names_are_given_in_order():
-    named = rename_in_order(tensors((2, 3), (4,)), tensors((2, 3), (4,), names="xy"), CHECKPOINT)
-    assert {name: (value.shape, float(value.flatten()[0])) for name, value in named.items()} == {
-        "x": ((2, 3), 0.0),
-        "y": ((4,), 1.0),
-    }
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        ([(2, 3), (5,)], r"\(b and y differ in shape\)"),
-        ([(2, 3)], r"\(1 weights for 2\)"),
-        ([(2, 3), (4,), (1,)], r"\(3 weights for 2\)"),
-    ],
-)
-def test_order_and_shapes_are_looked_at(shapes, message):
-    with pytest.raises(HeatproofError, match=message):
-        rename_in_order(tensors(*shapes), tensors((2, 3), (4,), names="xy"), CHECKPOINT)
 
 
 @pytest.mark.parametrize(

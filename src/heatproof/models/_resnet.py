@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
+from torch.nn import functional
+
+
+class PaddedShortcut(nn.Module):
+    """Shortcut A of He et al. 2016, section 3.3: every other pixel, and zeros for the channels that are new."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.new = stride, channels_out - channels_in
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.new // 2
+        return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.new - before))
 
 
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and an identity shortcut; every ReLU is a module of its own, for hooks."""
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, *, padded: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels_out)
@@ -21,8 +35,11 @@ class BasicBlock(nn.Module):
         self.relu2 = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            projection = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            self.shortcut = (
+                PaddedShortcut(channels_in, channels_out, stride)
+                if padded
+                else nn.Sequential(projection, nn.BatchNorm2d(channels_out))
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -48,10 +65,10 @@ def three_stages(
 class CifarResNet(nn.Module):
     """Stem, three stages at strides 1, 2, 2, global average pooling, one linear layer."""
 
-    def __init__(self, num_classes: int, blocks_per_stage: int, width: int) -> None:
+    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, padded: bool = False) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        self.stages, channels = three_stages(BasicBlock, blocks_per_stage, width)
+        self.stages, channels = three_stages(partial(BasicBlock, padded=padded), blocks_per_stage, width)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(channels, num_classes)
         for module in self.modules():

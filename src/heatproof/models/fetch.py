@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import os
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,16 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import write_table
 from heatproof.manifest import write_manifest
+from heatproof.models.names import fit_names, weights_in
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
-from heatproof.models.packaged import PACKAGED, find_packaged, is_file, is_packaged, key_of, rename_in_order
+from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
 from heatproof.outside import require_regular
 from heatproof.provenance import digest as key_of_inputs
 from heatproof.provenance import file_digest
 from heatproof.publishing import public, without_secrets
+
+log = logging.getLogger(__name__)
 
 
 def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
@@ -81,9 +86,9 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
         state = read_state(path, told, most)
-    if is_packaged(spec["checkpoint"]):
-        published = build_network(spec["model"], PACKAGED[key_of(spec["checkpoint"])].classes)
-        state = rename_in_order(state, published.state_dict(), spec["checkpoint"])
+    state, done = fit_names(state, network.state_dict(), partial(find_head, spec["model"]))
+    if done:
+        log.info("the checkpoint %s: %s", told, done)
     require_copies(state, spec["checkpoint"], most)
     save_weights(state, aside)
     if "dataset" in spec:
@@ -170,11 +175,4 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
         return read_safetensors(path, checkpoint, most=most)
     except SafetensorError:
         loaded = read_torch(path, checkpoint, most)
-    for key in ("state_dict", "model"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-    entries = loaded.items() if isinstance(loaded, dict) else ()
-    state = {str(k).removeprefix("module."): v for k, v in entries if isinstance(v, torch.Tensor)}
-    if not state:
-        raise HeatproofError(f"The checkpoint {checkpoint} holds no weights: save the network's state_dict.")
-    return state
+    return weights_in(loaded, checkpoint)

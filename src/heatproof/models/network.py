@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import written_aside
+from heatproof.models.names import misfits
 from heatproof.models.registry import ARCHITECTURES, of_channels
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import import_callable, is_reference, nearest
@@ -140,9 +141,10 @@ def load_weights(
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
+        found = misfits(state, own) or " ".join(str(error).split())[:300]
         raise HeatproofError(
-            f"The weights {called} do not fit the network ({' '.join(str(error).split())[:300]}): check the model's "
-            "architecture and options, and the number of classes."
+            f"The weights {called} do not fit the network ({found}): check the model's architecture and options, and "
+            "the number of classes."
         ) from None
 
 

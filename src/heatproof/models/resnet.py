@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 from heatproof.options import Count
 
 FACTS = InputFacts(cam_layer="stages")
+# Where channels are added: zeros, or a projection (He et al. 2016, section 3.3).
+Shortcut = Literal["A", "B"]
 LARGE = InputFacts(*IMAGENET, cam_layer="stages")
 
 
 @architecture("cifar_resnet20", FACTS, Design("resnet", 20))
-def cifar_resnet20(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet20(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-20 (He et al. 2016, section 4.2): three stages of three blocks, `width` channels in the first."""
-    return _resnet(num_classes, 3, width)
+    return _resnet(num_classes, 3, width, shortcut)
 
 
 @architecture("cifar_resnet32", FACTS, Design("resnet", 32))
-def cifar_resnet32(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet32(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-32 (He et al. 2016, section 4.2): three stages of five blocks."""
-    return _resnet(num_classes, 5, width)
+    return _resnet(num_classes, 5, width, shortcut)
 
 
 @architecture("cifar_resnet44", FACTS, Design("resnet", 44))
-def cifar_resnet44(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet44(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-44 (He et al. 2016, section 4.2): three stages of seven blocks."""
-    return _resnet(num_classes, 7, width)
+    return _resnet(num_classes, 7, width, shortcut)
 
 
 @architecture("cifar_resnet56", FACTS, Design("resnet", 56))
-def cifar_resnet56(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet56(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-56 (He et al. 2016, section 4.2): three stages of nine blocks."""
-    return _resnet(num_classes, 9, width)
+    return _resnet(num_classes, 9, width, shortcut)
 
 
 @architecture("cifar_resnet20_fixup", FACTS, Design("resnet", 20, batch_norm=False))
@@ -67,7 +69,7 @@ def resnet50_nobias(num_classes: int, *, width: Count = 64) -> Any:
     return FixupResNet50(num_classes, width=width, bias=False)
 
 
-def _resnet(num_classes: int, blocks_per_stage: int, width: int) -> Any:
+def _resnet(num_classes: int, blocks_per_stage: int, width: int, shortcut: Shortcut) -> Any:
     from heatproof.models._resnet import CifarResNet
 
-    return CifarResNet(num_classes, blocks_per_stage=blocks_per_stage, width=width)
+    return CifarResNet(num_classes, blocks_per_stage, width, padded=shortcut == "A")

@@ -1,0 +1,122 @@
+"""Names of weights in files that others wrote, brought to those of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from heatproof.errors import HeatproofError
+
+# Under which training scripts keep the weights, those that are taken first; an average over training (EMA) comes last.
+HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
+AVERAGES = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema")
+# Which PyTorch counts and no network computes with; older files lack it.
+COUNTER = "num_batches_tracked"
+# Parts of a name that can be a wrapper's, such as Lightning's ``model.`` and ``torch.compile``'s ``_orig_mod.``.
+WRAPPERS = 3
+NAMED = 3
+
+State = dict[str, torch.Tensor]
+
+
+def weights_in(loaded: Any, called: str) -> State:
+    """Return the tensors of a file: a state dict, or what holds one beside optimizers and settings.
+
+    Raises
+    ------
+    HeatproofError
+        If there are none.
+    """
+    while isinstance(loaded, Mapping):
+        inner = next((loaded[key] for key in (*HOLDERS, *AVERAGES) if isinstance(loaded.get(key), Mapping)), None)
+        if inner is None:
+            break
+        loaded = inner
+    entries = loaded.items() if isinstance(loaded, Mapping) else ()
+    state = {str(name): value for name, value in entries if isinstance(value, torch.Tensor)}
+    if not state:
+        raise HeatproofError(f"The checkpoint {called} holds no weights: save the network's state_dict.")
+    return state
+
+
+def fit_names(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], head: Callable[[], Collection[str]]
+) -> tuple[State, str]:
+    """Bring the names of weights to those of a network, where that can be done in one way.
+
+    The prefix is left out that leaves the most names of the network, and with it what has another prefix, such as a
+    loss. Weights of which no name is known are taken in order, if they are as many, and each has the last part of the
+    name (weight, bias, running_mean) and, but for the head's, the shape of the network's own.
+
+    Parameters
+    ----------
+    state
+        The file's.
+    own
+        The network's.
+    head
+        Returns the names of the weights whose shapes depend on the number of classes.
+
+    Returns
+    -------
+    state : dict
+        As many weights as could be named; what does not fit stays, for the message of whoever loads it.
+    told : str
+        What was done, as a clause; empty for nothing.
+    """
+    prefixes = {""} | {
+        ".".join(parts[:count]) + "."
+        for parts in (name.split(".") for name in state)
+        for count in range(1, min(WRAPPERS, len(parts) - 1) + 1)
+    }
+    shortest_first = sorted(prefixes, key=lambda one: (len(one), one))
+    known = {prefix: sum(prefix + name in state for name in own) for prefix in shortest_first}
+    prefix = max(known, key=lambda one: known[one])
+    named = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    told = f"the prefix {prefix!r} of its names was left out" if prefix else ""
+    if left := [name for name in state if not name.startswith(prefix)]:
+        told += f", and so {'was' if len(left) == 1 else 'were'} {listed(left)}"
+    if not known[prefix] and (renamed := _in_order(state, own, head)):
+        named, told = renamed, "its weights have other names and were taken in order"
+    # Of a network in eval mode it is never read.
+    counters = {name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}
+    return {**named, **counters}, told
+
+
+def _in_order(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], head: Callable[[], Collection[str]]
+) -> State:
+    theirs, ours = (
+        [(name, value) for name, value in each.items() if not name.endswith(COUNTER)] for each in (state, own)
+    )
+    last = [[name.rpartition(".")[2] for name, _ in each] for each in (theirs, ours)]
+    if last[0] != last[1]:
+        return {}
+    differ = {new for (_, a), (new, b) in zip(theirs, ours, strict=True) if a.shape != b.shape}
+    if differ and not differ <= set(head()):
+        return {}
+    return {new: value for (_, value), (new, _) in zip(theirs, ours, strict=True)}
+
+
+def misfits(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
+    """Return what keeps weights from fitting a network, as clauses; empty where they fit."""
+    missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
+    shapes = [
+        f"{name} is {_size(state[name])} and should be {_size(own[name])}"
+        for name in own
+        if name in state and state[name].shape != own[name].shape
+    ]
+    found = [f"{listed(missing)} missing"] if missing else []
+    found += [f"{listed(unknown)} unknown to the network"] if unknown else []
+    return "; ".join([*found, *([listed(shapes)] if shapes else [])])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list and how many more there are."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _size(value: torch.Tensor) -> str:
+    return "×".join(map(str, value.shape)) or "one number"

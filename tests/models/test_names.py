@@ -1,0 +1,89 @@
+"""Names of weights that others wrote."""
+
+import pytest
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.models.names import fit_names, misfits, weights_in
+
+
+def tensors(**shapes):
+    return {
+        name.replace("__", "."): torch.full(shape, float(place)) for place, (name, shape) in enumerate(shapes.items())
+    }
+
+
+OWN = tensors(conv__weight=(4, 3), conv__bias=(4,), bn__num_batches_tracked=(), head__weight=(10, 4))
+
+
+def fitted(state, head=()):
+    return fit_names(state, OWN, lambda: head)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "net.module.", "a.b.c."])
+def test_a_wrappers_prefix_is_left_out(prefix):
+    state, told = fitted({prefix + name: value for name, value in OWN.items()})
+    assert state.keys() == OWN.keys()
+    assert told == f"the prefix {prefix!r} of its names was left out"
+
+
+def test_what_has_no_part_in_the_network_is_left_out_with_the_prefix():
+    state, told = fitted({**{f"model.{name}": value for name, value in OWN.items()}, "loss.weight": torch.ones(3)})
+    assert state.keys() == OWN.keys()
+    assert told.endswith("and so was loss.weight")
+
+
+def test_names_that_fit_stay_as_they_are():
+    assert fitted(OWN) == (OWN, "")
+    odd = {**OWN, "extra": torch.ones(1)}
+    assert fitted(odd) == (odd, "")
+
+
+def test_other_names_are_taken_in_order():
+    theirs = tensors(features__0__weight=(4, 3), features__0__bias=(4,), fc__weight=(10, 4))
+    state, told = fitted(theirs)
+    assert {name: float(value.flatten()[0]) for name, value in state.items() if value.ndim} == {
+        "conv.weight": 0.0,
+        "conv.bias": 1.0,
+        "head.weight": 2.0,
+    }
+    assert "taken in order" in told
+    other_classes = {**theirs, "fc.weight": torch.ones(3, 4)}
+    assert fitted(other_classes, head={"head.weight"})[0]["head.weight"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        tensors(a__weight=(4, 3), a__bias=(5,), b__weight=(10, 4)),  # a shape
+        tensors(a__weight=(4, 3), a__weight_g=(4,), b__weight=(10, 4)),  # a kind
+        tensors(a__weight=(4, 3), a__bias=(4,)),  # a number
+    ],
+)
+def test_what_does_not_fit_in_order_keeps_its_names(theirs):
+    state, told = fitted(theirs)
+    assert theirs.keys() <= state.keys()
+    assert not told
+
+
+@pytest.mark.parametrize(
+    "keys", [["state_dict"], ["model"], ["model_state_dict"], ["net", "state_dict"], ["model_ema"]]
+)
+def test_weights_are_found_beside_what_else_a_training_keeps(keys):
+    held = OWN
+    for key in reversed(keys):
+        held = {"epoch": 3, "optimizer": {"lr": 0.1}, key: held}
+    assert weights_in(held, "w.pt").keys() == OWN.keys()
+    both = {"state_dict": OWN, "state_dict_ema": {name: value + 1 for name, value in OWN.items()}}
+    assert float(weights_in(both, "w.pt")["conv.weight"][0, 0]) == 0
+    with pytest.raises(HeatproofError, match=r"w\.pt holds no weights"):
+        weights_in({"epoch": 3, "optimizer": {}}, "w.pt")
+
+
+def test_what_does_not_fit_is_named():
+    state = tensors(conv__weight=(4, 3), a=(1,), b=(1,), c=(1,), d=(1,), head__weight=(3, 4))
+    assert misfits(state, OWN) == (
+        "conv.bias, bn.num_batches_tracked missing; a, b, c and 1 more unknown to the network; "
+        "head.weight is 3×4 and should be 10×4"
+    )
+    assert misfits(OWN, OWN) == ""
