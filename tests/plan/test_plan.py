@@ -30,7 +30,8 @@ def plan_of(**change):
 def planned(name):
     """Return the plan of a config that is shipped, with few shards, which make no job of another kind."""
     config = read_config(ROOT / "config" / name)
-    images = max(config["evaluation"][key] or 0 for key in ("images", "accuracy_images"))
+    given = config["evaluation"]["images"]
+    images = max(given if isinstance(given, int) else max(given.values()), config["evaluation"]["accuracy_images"])
     return make_plan({**config, "shard_size": max(images // 2, 1)})
 
 

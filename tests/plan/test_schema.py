@@ -21,7 +21,7 @@ from heatproof.training.loop import Schedule
 
 REPOSITORY = Path(__file__).parents[2]
 # What a user may leave out altogether, and so has no default.
-WITHOUT_DEFAULT = ("ModelSettings", "PretrainingOverrides", "FinetuningOverrides", "WeightsSettings")
+WITHOUT_DEFAULT = ("Images", "ModelSettings", "PretrainingOverrides", "FinetuningOverrides", "WeightsSettings")
 SCHEMA = yaml.safe_load((REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 
 
@@ -112,10 +112,9 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     assert set(overrides["WeightsSettings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
 
 
-# The papers' configs need data of the user's own: test_papers_page.py plans them without.
-READY = sorted(
-    path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith(("paper", "one_cell"))
-)
+# These need data of the user's own: test_papers_page.py and test_photographs.py plan them without.
+OWN_DATA = ("paper", "one_cell", "cifar10", "imagenet_")
+READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith(OWN_DATA))
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)

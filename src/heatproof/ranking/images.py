@@ -99,7 +99,8 @@ def meta_rank_of_images(
     resampled = np.empty((whole.shape[1], repetitions))
     parts = np.empty(repetitions, dtype=int)
     for repetition, counted in enumerate(cases):
-        drawn_cases = counted > 0
+        # A draw can leave a test case of few images without any.
+        drawn_cases = (counted > 0) & ~np.isnan(means[repetition]).all(axis=1)
         values, part_weights = means[repetition][drawn_cases], counted[drawn_cases]
         resampled[:, repetition], parts[repetition] = kappa_of(values, estimate.kappa, part_weights)
     known = estimate.n_networks > 0

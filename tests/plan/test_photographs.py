@@ -1,0 +1,54 @@
+"""The configs for photographs that are not in the repository, planned on stand-ins in the same layout."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from heatproof.config import merge, read_config
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+CONFIG = Path(__file__).parents[2] / "config"
+CHECKPOINTS = ("resnet20-12fca82f.th", "resnet56-4bfd9763.th")
+
+
+@pytest.fixture
+def photographs(tmp_path, monkeypatch):
+    """Lay out what docs/photographs.md has one unpack, with a few pictures."""
+    folders = [f"cifar10/{part}/class{number}" for part in ("train", "test") for number in range(10)]
+    folders += [f"imagenet_samples/{wnid}" for wnid in ("n01440764", "n01443537", "n01484850", "n15075141")]
+    for number, folder in enumerate(folders):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for picture in range(3):
+            pixels = np.full((32, 32, 3), 10 * number + picture, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / folder / f"{number}_{picture}.png")
+    for name in CHECKPOINTS:
+        (tmp_path / "data" / name).touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "stages"),
+    [
+        (["cifar10"], {"finetune", "curves", "baselines"}),
+        (["cifar10", "cifar10_short"], {"finetune", "curves", "baselines"}),
+        (["imagenet_samples"], {"curves"}),
+        (["imagenet_samples", "imagenet_finetuned"], {"finetune", "curves"}),
+    ],
+    ids=" ".join,
+)
+def test_the_configs_are_planned(photographs, names, stages):
+    config = read_config(*(CONFIG / f"{name}.yaml" for name in names))
+    asked = config["evaluation"]["images"]
+    assert asked["drops"] > asked["curves"]
+    few = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
+    plan = make_plan(merge(config, few))
+    made = {job.stage for job in Graph(plan).jobs()}
+    assert {"prepare", "drops", "attribute", "score", "claims", "report_page"} | stages <= made
+    assert ("finetune" in made) == ("finetune" in stages)
+    if names[0] == "cifar10":
+        assert len(plan.explainers) >= 24
+        assert len(plan.methods) >= 25
+        assert plan.baselines == ["mean", "background"]
