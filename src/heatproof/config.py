@@ -139,6 +139,9 @@ class Finetuning(Training):
     """Patches along one side of the image; one patch per image is deleted."""
     baseline: Baseline = UNSET
     """What replaces the deleted patch. Default: the first of `drops.baselines`."""
+    labels: Literal["true", "shuffled", "own"] = "true"  # type: ignore[assignment]
+    """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax)
+    is what it learns to say of the image without a patch. No label is read (`docs/self_taught.md`)."""
     share: Share = 0.5
     """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[Epochs], Distinct] = []

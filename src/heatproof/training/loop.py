@@ -92,14 +92,17 @@ class Examples:
     images
         Normalised.
     labels
-        (N,) int64.
+        (N,) int64; or (N, K) float32, what is learnt in place of a label, such as another network's softmax.
     crop
         ``crop(rows, epoch)`` returns random crops in place of the images; None for the images themselves.
+    answer
+        ``answer(images)`` returns what is learnt of a batch of intact images (n, K), in place of their labels.
     """
 
     images: Images
     labels: torch.Tensor
     crop: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    answer: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 class Trained(NamedTuple):
@@ -276,9 +279,10 @@ def _batches(
             images = flip_randomly(images, schedule.random_horizontal_flip, seed, epoch, rows)
         if schedule.shift:
             images = shift_randomly(images, schedule.shift, generator)
+        learnt = train.labels[rows] if train.answer is None else train.answer(images)
         if augment is not None:
             images = augment(images, generator)
-        yield images, train.labels[rows]
+        yield images, learnt
 
 
 def _one_epoch(
@@ -307,17 +311,17 @@ def _one_epoch(
 
 
 def loss_of(name: str, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-    """Return the mean loss over images, by the names that a `Schedule` has for losses."""
+    """Return the mean loss over images, by the names that a `Schedule` has; labels are those of `Examples`."""
     if name == "cross_entropy":
         return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
     classes = logits.shape[1]
-    targets = functional.one_hot(labels, classes).to(logits.dtype) * (1 - smoothing) + smoothing / classes
-    return functional.binary_cross_entropy_with_logits(logits, targets)
+    targets = (labels if labels.ndim == 2 else functional.one_hot(labels, classes)).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, targets * (1 - smoothing) + smoothing / classes)
 
 
 @torch.inference_mode()
 def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = "cross_entropy") -> tuple[float, float]:
-    """Return the mean loss, without label smoothing, and the top-1 accuracy in [0, 1]."""
+    """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label."""
     model.eval()
     device, count = _device(model), len(examples.labels)
     total = 0.0
@@ -330,7 +334,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
             total += float(functional.cross_entropy(logits, labels, reduction="sum"))
         else:
             total += float(loss_of(loss, logits, labels)) * len(labels)
-        correct += int((logits.argmax(1) == labels).sum())
+        correct += int((logits.argmax(1) == (labels.argmax(1) if labels.ndim == 2 else labels)).sum())
     return total / count, correct / count
 
 

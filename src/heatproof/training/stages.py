@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,8 @@ def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
 def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
+    With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
+
     The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
     deleted, because the finetuned network must be good at both. Epochs that the spec keeps are left in one file beside
     it, whatever their loss.
@@ -114,6 +118,11 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     load_weights(network, spec["pretrained"])
     network.to(team.device)
     train, validation = _examples(dataset, spec)
+    if settings.get("labels") == "own":
+        answer = _Answers(network, _schedule(settings).loss, team.device)
+        low = range(0, len(validation.labels), settings["batch_size"])
+        told = [answer(validation.images[at : at + settings["batch_size"]]) for at in low]
+        train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
     options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -198,7 +207,21 @@ def _with_deleted(
     both: Images = Joined(validation.images, count, change)
     # What fits in memory once does so twice.
     in_memory = isinstance(validation.images, torch.Tensor)
-    return Examples(both[:] if in_memory else both, validation.labels.repeat(2))
+    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2))
+
+
+class _Answers:
+    """What a network says of images before it is trained further: the softmax, or with other losses the sigmoid."""
+
+    def __init__(self, network: torch.nn.Module, loss: str, device: torch.device) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.device = device
+        self.read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
+
+    @torch.no_grad()
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return probabilities (N, K) of normalised images, on the CPU."""
+        return self.read(self.network(images.to(self.device, memory_format=torch.channels_last)).float()).cpu()
 
 
 def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:

@@ -1,0 +1,90 @@
+"""Finetuning without labels: the network's own answers are learnt."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+from toy_project import WHERE, Project
+
+from heatproof.config import normalise
+from heatproof.errors import HeatproofError
+from heatproof.training import stages
+from heatproof.training.loop import Examples, loss_of
+
+OWN = {"finetuning": {"labels": "own", "epochs": 2}}
+
+
+def weights(project, name="finetuned"):
+    return load_file(project.folder / f"results/weights/toy/net/{name}.safetensors")
+
+
+def test_no_label_is_read(tmp_path, monkeypatch):
+    """Other labels change nothing of what is learnt, where with `true` they change everything."""
+    read = stages._examples
+
+    def with_other_labels(dataset, spec):
+        return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, spec)]
+
+    for labels in ("own", "true"):
+        (tmp_path / labels).mkdir()
+        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        first = weights(made)
+        spec = made.plan.finetune_spec(*WHERE)
+        for path in (made.folder / "results/weights/toy/net").glob("finetuned*"):
+            path.unlink()
+        with monkeypatch.context() as patched:
+            patched.setattr(stages, "_examples", with_other_labels)
+            made.inside(stages.finetune, spec)
+        same = all(torch.equal(first[name], value) for name, value in weights(made).items())
+        assert same == (labels == "own")
+
+
+def test_what_is_learnt_is_the_answer_to_the_intact_image(tmp_path, monkeypatch):
+    seen = []
+    fit = stages.fit
+
+    def watched(network, train, validation, *rest, **more):
+        if train.answer is None:
+            return fit(network, train, validation, *rest, **more)
+        images = train.images[:6]
+        before = functional.softmax(network.eval()(images), dim=1)
+        seen.append((train.answer(images), before.detach(), validation.labels))
+        return fit(network, train, validation, *rest, **more)
+
+    monkeypatch.setattr(stages, "fit", watched)
+    Project(tmp_path, **OWN).train()
+    ((answers, before, validation),) = seen
+    torch.testing.assert_close(answers, before)
+    # Intact and with a patch deleted, the same is to be said.
+    one, two = validation.chunk(2)
+    assert torch.equal(one, two)
+    torch.testing.assert_close(one.sum(1), torch.ones(len(one)))
+
+
+def test_it_stays_nearer_to_the_network_that_is_explained(tmp_path):
+    moved = {}
+    for labels in ("own", "true"):
+        (tmp_path / labels).mkdir()
+        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        before, after = weights(made, "pretrained"), weights(made)
+        names = [name for name, value in before.items() if value.is_floating_point() and "running" not in name]
+        moved[labels] = np.sqrt(sum(float(((after[name] - before[name]) ** 2).sum()) for name in names))
+    assert 0 < moved["own"] < moved["true"]
+
+
+def test_losses_of_probabilities():
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.5]])
+    hard = torch.tensor([0, 1])
+    soft = functional.one_hot(hard, 3).float()
+    for name in ("cross_entropy", "binary_cross_entropy"):
+        for smoothing in (0.0, 0.1):
+            assert float(loss_of(name, logits, soft, smoothing)) == pytest.approx(
+                float(loss_of(name, logits, hard, smoothing))
+            )
+
+
+def test_a_network_from_scratch_has_no_answers():
+    with pytest.raises(HeatproofError, match=r"labels.* cannot be 'own'"):
+        normalise({"pretraining": {"labels": "own"}})
+    assert normalise({"finetuning": {"labels": "own"}})["finetuning"]["labels"] == "own"
