@@ -11,16 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     ValidationError,
     create_model,
 )
@@ -206,33 +204,12 @@ class ModelSettings(Section):
     """Overrides of `finetuning` for this model."""
 
 
-class Images(Section):
-    """Number of images for each kind of response, and of the metrics that read it."""
-
-    drops: Annotated[int, Field(ge=2, le=MOST_IMAGES)]
-    """Of IDSDS, SDS and what else reads patch drops alone."""
-    curves: Annotated[int, Field(ge=2, le=MOST_IMAGES)]
-    """Of metrics along a map: insertion, deletion, ROAD, SIC, soundness."""
-    subsets: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = UNSET
-    """Of metrics over random subsets of pixels; those of `curves` unless given."""
-    parts: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = UNSET
-    """Of metrics over known parts; those of `curves` unless given."""
-
-
-NumberOfImages = Annotated[
-    Annotated[int, Field(ge=2, le=MOST_IMAGES), Tag("constrained-number")]
-    | Annotated[Images, Tag("constrained-kinds")],
-    Discriminator(lambda value: "constrained-kinds" if isinstance(value, dict | Images) else "constrained-number"),
-]
-
-
 class Evaluation(Section):
     """Number of images that are scored."""
 
-    images: NumberOfImages = 64
+    images: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
-    are computed. `{drops: 500, curves: 64}` takes fewer for the responses along a map, which take the most passes;
-    `subsets` and `parts` may be given too, and are those of `curves` otherwise."""
+    are computed."""
     only_correct: bool = False
     """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
     of MAS do. The share of the others stands beside the scores either way."""
@@ -417,9 +394,7 @@ def normalise(config: Mapping[str, Any]) -> Config:
     try:
         return _over_baselines(Settings.model_validate(copy.deepcopy(dict(config))).plain())
     except ValidationError as error:
-        # A key that is written wrong says more than the one that is missing for it.
-        found = sorted(error.errors(include_url=False), key=lambda one: one["type"] == "missing")
-        raise HeatproofError(_sentence(found[0])) from None
+        raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
 
 
 def _over_baselines(config: Config) -> Config:
@@ -487,24 +462,16 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] in ("extra_forbidden", "invalid_key"):
         *section, unknown = loc
         for key in section:
-            inside = _section_of(inside.model_fields[key].annotation)
+            inside = inside.model_fields[key].annotation
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
         return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
     key_path = f"{'.'.join(map(str, loc))!r} in {where}"
     if error["type"] == "literal_error" and isinstance(value, str):
         known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
         return f"{key_path} cannot be {value!r}: {nearest(value, known)}"
-    if error["type"] == "missing":
-        return f"{key_path} is missing: add it."
     if error["type"] == "twice":
         return f"{key_path} {error['msg']}."
     return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
-
-
-def _section_of(annotation: Any) -> Any:
-    """Return the section that a key takes, be it among other types."""
-    inner = [_section_of(one) for one in get_args(annotation)]
-    return annotation if hasattr(annotation, "model_fields") else next((one for one in inner if one is not None), None)
 
 
 def _hint(error: ErrorDetails, value: Any) -> str:

@@ -161,7 +161,6 @@ def spec(results):
         "evaluated": IMAGES,
         "images": 3,
         "shards": 1,
-        "curve_shards": 1,
         "drop_shards": 1,
         "datasets": [{"dataset": {**DATASET, "manifest": "results/datasets/tiny.json"}, "networks": [network]}],
         "methods": [

@@ -140,13 +140,12 @@ class Evidence:
         names = [method.name for method in self.methods]
         self.means = np.full((1 + self.repetitions, len(self.cases), len(names)), np.nan)
         grouped = dict(list(scores.groupby(list(CASE), sort=False)))
-        every = _images(grouped)
         for index, case in enumerate(self.cases):
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
                 continue
-            # A draw means the same images in every case, also where some of them were not scored.
-            images = every[case.dataset]
+            # Images in their order, so that a draw means the same images in every case.
+            images = list(dict.fromkeys(rows["image"]))
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
             self.values[index] = values
@@ -376,14 +375,6 @@ class Evidence:
         )
         own = (counts**2).sum(1)
         return (((counts @ unit.T) ** 2).sum(1) - own) / (images**2 - own)
-
-
-def _images(cases: Mapping[Any, pd.DataFrame]) -> dict[str, list[str]]:
-    """Return the images of each dataset in their order, those of the test case with the most first."""
-    found: dict[str, dict[str, None]] = {}
-    for (dataset, *_), rows in sorted(cases.items(), key=lambda item: -item[1]["image"].nunique()):
-        found.setdefault(dataset, {}).update(dict.fromkeys(rows["image"]))
-    return {dataset: list(images) for dataset, images in found.items()}
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

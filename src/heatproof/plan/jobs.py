@@ -124,10 +124,6 @@ def _networks(plan: Plan) -> list[Wildcards]:
 _shards = _named("shard", lambda plan: plan.shards(plan.images))
 
 
-def _shards_for(kind: str) -> Callable[[Plan], Iterable[Wildcards]]:
-    return _named("shard", lambda plan: plan.shards(plan.images_for(kind)))
-
-
 def _whose(explainers: Callable[[Plan], Iterable[str]]) -> Level:
     """Return the wildcard of an explainer for jobs that are apart, and none for those of all together."""
 
@@ -164,7 +160,7 @@ def attribute_reference(plan: Plan, dataset: str, shard: int, explainer: str | N
 _responses = _named("response", lambda plan: plan.method_responses)
 
 
-@stage(RESPOND, _each(_networks, _responses, _shards_for("curves"), _whose(lambda plan: plan.explainers)))
+@stage(RESPOND, _each(_networks, _responses, _shards, _whose(lambda plan: plan.explainers)))
 def curves(plan: Plan, response: str, shard: int, explainer: str | None = None, **where: str) -> Made:
     """Return the job of one shard of a response along maps, of all explainers or of one."""
     chosen, asked = [explainer] if explainer else list(plan.explainers), plan.method_responses[response]
@@ -198,13 +194,13 @@ def drops(plan: Plan, **where: Any) -> Made:
     return _of_network(plan, where, Patches({"grid": where["grid"], "baseline": where["baseline"]}))
 
 
-@stage(RESPOND, _each(_networks, _named("response", lambda plan: plan.model_responses), _shards_for("subsets")))
+@stage(RESPOND, _each(_networks, _named("response", lambda plan: plan.model_responses), _shards))
 def subsets(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of responses to random subsets."""
     return _of_network(plan, where, plan.model_responses[where["response"]])
 
 
-@stage(RESPOND, _each(_networks, _shards_for("parts"), lambda plan: [{}] if plan.reads_parts else []))
+@stage(RESPOND, _each(_networks, _shards, lambda plan: [{}] if plan.reads_parts else []))
 def parts(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of responses to images without a part."""
     return _of_network(plan, where, Parts())

@@ -205,7 +205,7 @@ class Plan(Selection):
     def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
         """Return what makes one shard of a response of a network; no map is needed."""
         more = dict.fromkeys((Patches.rule, Features.rule), self.drop_images) | {Channels.rule: self.similarity_images}
-        images = more.get(response.rule) or self.images_for(response.rule)
+        images = more.get(response.rule, self.images)
         return {**self._response_whole(Network(*where), response), **self._piece(shard, images)}
 
     @cache
@@ -238,7 +238,7 @@ class Plan(Selection):
             "facts": self.model_spec(model)["facts"],
             "explainers": [self._curves_entry(where, asked, name) for name in explainers],
             "store": self.store_of(where, asked, "{explainer}"),
-            **self._piece(shard, self.images_for(asked.rule)),
+            **self._piece(shard, self.images),
         }
 
     @cache
@@ -326,7 +326,7 @@ class Plan(Selection):
                 for explainer in self.explainers.values()
                 for place, row in enumerate(explainer.rows)
             ],
-            "images": self._scored_images(entry),
+            "images": self.images,
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
             "drops": self.store_of(network, self.intact(network)),
@@ -341,10 +341,6 @@ class Plan(Selection):
     def _served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
-
-    def _scored_images(self, entry: MetricChoice) -> int:
-        """Return on how many images a metric is scored: those that every response that it reads is made for."""
-        return min((self.images_for(one.rule) for one, _ in self._served(entry).values()), default=self.images)
 
     def _entry_of(self, case: Case) -> MetricChoice:
         return self.entry(case.network.model, case.network.weights, case.metric)
@@ -366,7 +362,7 @@ class Plan(Selection):
         """Return the shards that the scores of a test case are of."""
         where, entry = case.network, self._entry_of(case)
         files, intact = [], self.intact(case.network)
-        for shard in self.shards(self._scored_images(entry)):
+        for shard in self.shards(self.images):
             files.append(drop_file(self.store_of(where, intact), "predicted", shard))
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:

@@ -86,7 +86,7 @@ def all_metrics(plan: Plan) -> bool:
 
 def shown_images(plan: Plan) -> int:
     """Return how many images are shown with their maps; 0 for none."""
-    return min(plan.config["report"]["images"], plan.images_for("curves"))
+    return min(plan.config["report"]["images"], plan.images)
 
 
 def shown_methods(plan: Plan) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def _curve_files(plan: Plan, networks: Iterable[Network], responses: Iterable[st
         for network in networks
         for name in plan.explainers
         for response in responses
-        for shard in plan.shards(plan.images_for("curves"))
+        for shard in plan.shards(plan.images)
         for file in paths.curve_files(
             paths.CURVES.format(**network._asdict(), explainer=name, response=response), shard
         )
@@ -436,10 +436,9 @@ def report_page(plan: Plan) -> Told:
         "tables": made,
         "all_metrics": all_metrics(plan),
         "directions": {case.metric: asked["higher_is_better"] for case, asked in specs.items()},
-        "evaluated": plan.images_for("curves"),
+        "evaluated": plan.images,
         "images": images,
         "shards": len(plan.shards(plan.images)),
-        "curve_shards": len(plan.shards(plan.images_for("curves"))),
         "drop_shards": len(plan.shards(plan.drop_images)),
         "datasets": [
             {

@@ -191,25 +191,18 @@ class Selection:
 
     @property
     def images(self) -> int:
-        """Number of images that are explained: the most that anything is scored on."""
-        given = self.config["evaluation"]["images"]
-        return given if isinstance(given, int) else max(given.values())
-
-    def images_for(self, kind: str) -> int:
-        """Return the number of images of a kind of response: ``drops``, ``curves``, ``subsets`` or ``parts``."""
-        given = self.config["evaluation"]["images"]
-        return given if isinstance(given, int) else given.get(kind, given["curves"])
+        """Number of images that are explained and scored."""
+        return self.config["evaluation"]["images"]
 
     @property
     def drop_images(self) -> int:
         """Number of images with patch drops."""
-        # The intact image and its answer are read from them, whatever else is scored.
         return max(self.images, self.config["evaluation"]["accuracy_images"])
 
     @property
     def similarity_images(self) -> int:
         """Number of images on which networks are compared."""
-        return min(self.images_for("curves"), SIMILARITY_IMAGES)
+        return min(self.images, SIMILARITY_IMAGES)
 
     def shards(self, images: int) -> list[int]:
         """Return the numbers of the shards that the first `images` images lie in."""

@@ -178,7 +178,7 @@ def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray)
 
 def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:
     """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
-    if any(read_shard(base, shard)["gap"] for shard in range(spec["curve_shards"])):
+    if any(read_shard(base, shard)["gap"] for shard in range(spec["shards"])):
         return None
     names = describe(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, spec["evaluated"])
