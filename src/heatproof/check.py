@@ -30,7 +30,7 @@ def check_config(*paths: str | Path) -> str:
     return (
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
-        f"{plan.images} images, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
+        f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
         "metrics in results/scores.csv."
     )
 

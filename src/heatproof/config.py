@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -19,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    Tag,
     ValidationError,
     create_model,
 )
@@ -28,6 +29,8 @@ from heatproof.config_types import (
     MOST_IMAGES,
     MOST_IN_BATCH,
     NAMES,
+    ONE,
+    SEVERAL,
     Baseline,
     ChannelNumbers,
     Devices,
@@ -36,7 +39,9 @@ from heatproof.config_types import (
     Entries,
     Epochs,
     Grid,
+    Images,
     NameOf,
+    OneOrSeveral,
     Positive,
     Seed,
     Share,
@@ -204,12 +209,28 @@ class ModelSettings(Section):
     """Overrides of `finetuning` for this model."""
 
 
+class ImagesOfResponses(Section):
+    """Number of images of each kind of response, where they differ."""
+
+    drops: Images
+    """Images of IDSDS and SDS, and of metrics that read patch drops or maps alone."""
+    curves: Images = UNSET
+    """Images of metrics that read responses along every method's map, which cost most. Default: those of `drops`."""
+    subsets: Images = UNSET
+    """Images of metrics that read responses to random subsets. Default: those of `drops`."""
+    parts: Images = UNSET
+    """Images of metrics that read responses to images without a part. Default: those of `drops`."""
+
+
 class Evaluation(Section):
     """Number of images that are scored."""
 
-    images: Annotated[int, Field(ge=2, le=MOST_IMAGES)] = 64
+    images: Annotated[Annotated[Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
-    are computed."""
+    are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
+    further kinds, each as many as `drops` where left out: every metric is scored on the first images of the same order,
+    a metric that reads several kinds on the fewest of them, and one with an `images` of its own on that many. Maps are
+    made of the most."""
     only_correct: bool = False
     """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
     of MAS do. The share of the others stands beside the scores either way."""
@@ -452,7 +473,7 @@ def label_baselines(config: Any, found: dict[str, None]) -> Any:
 def _sentence(error: ErrorDetails) -> str:
     """Say in one sentence what pydantic found."""
     # Of a key of several types pydantic names the type that it tried as well.
-    loc = [key for key in error["loc"] if not str(key).startswith("constrained-")]
+    loc = [key for key in error["loc"] if not str(key).startswith("constrained-") and key not in (ONE, SEVERAL)]
     inside: Any = Settings
     where = "the config"
     if loc[0] in ("models", "weights"):
@@ -463,6 +484,8 @@ def _sentence(error: ErrorDetails) -> str:
         *section, unknown = loc
         for key in section:
             inside = inside.model_fields[key].annotation
+            # Of a key of several types, the section; it stands last.
+            inside = inside if hasattr(inside, "model_fields") else get_args(get_args(inside)[-1])[0]
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
         return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
     key_path = f"{'.'.join(map(str, loc))!r} in {where}"

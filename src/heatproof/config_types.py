@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
@@ -94,6 +94,10 @@ def known_target(value: Any) -> Any:
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
 MOST_IN_BATCH = 1_000_000
+Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
+# Tags of a value that is one number, or several by name; they stand in no message.
+ONE, SEVERAL = "one number", "several numbers"
+OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)
 Devices = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]

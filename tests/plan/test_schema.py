@@ -21,7 +21,13 @@ from heatproof.training.loop import Schedule
 
 REPOSITORY = Path(__file__).parents[2]
 # What a user may leave out altogether, and so has no default.
-WITHOUT_DEFAULT = ("ModelSettings", "PretrainingOverrides", "FinetuningOverrides", "WeightsSettings")
+WITHOUT_DEFAULT = (
+    "ImagesOfResponses",
+    "ModelSettings",
+    "PretrainingOverrides",
+    "FinetuningOverrides",
+    "WeightsSettings",
+)
 SCHEMA = yaml.safe_load((REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 
 

@@ -170,7 +170,7 @@ def spec(results):
             method("cam", "cam"),
             method("random", "random", reference=True),
         ],
-        "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"]}],
+        "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"], "images": IMAGES, "shards": 1}],
         "figures": [],
         "codes": {"idsds": "scores-code"},
         "manifest": PAGE_MANIFEST,

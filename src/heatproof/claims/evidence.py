@@ -139,13 +139,17 @@ class Evidence:
         self.values: dict[int, np.ndarray] = {}
         names = [method.name for method in self.methods]
         self.means = np.full((1 + self.repetitions, len(self.cases), len(names)), np.nan)
-        grouped = dict(list(scores.groupby(list(CASE), sort=False)))
+        grouped: dict[Any, pd.DataFrame] = dict(list(scores.groupby(list(CASE), sort=False)))
+        longest: dict[Any, list[str]] = {}
+        for key, part in grouped.items():
+            longest[key[:3]] = max(longest.get(key[:3], []), list(dict.fromkeys(part["image"])), key=len)
         for index, case in enumerate(self.cases):
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
                 continue
-            # Images in their order, so that a draw means the same images in every case.
-            images = list(dict.fromkeys(rows["image"]))
+            # Images in their order, so that a draw means the same images in every case; those on which a metric of
+            # fewer images has no score are left out of its means.
+            images = longest[case.network]
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
             self.values[index] = values

@@ -145,7 +145,7 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
     for job in planned(Graph(plan), responses):
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
-        timed, images = measured.cost(job, plan.images)
+        timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
         asked = [entry["name"] for entry in job.spec.get("explainers", ())]
         each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
         # Of the bytes of all explainers, those of one where it has a job of its own.

@@ -124,6 +124,15 @@ def _networks(plan: Plan) -> list[Wildcards]:
 _shards = _named("shard", lambda plan: plan.shards(plan.images))
 
 
+def _of_responses(responses: Callable[[Plan], Mapping[str, Response]]) -> Level:
+    """Return the wildcards of responses and their shards, of which each has as many as its images need."""
+    return lambda plan: [
+        {"response": name, "shard": shard}
+        for name, response in responses(plan).items()
+        for shard in plan.shards(plan.response_images(response))
+    ]
+
+
 def _whose(explainers: Callable[[Plan], Iterable[str]]) -> Level:
     """Return the wildcard of an explainer for jobs that are apart, and none for those of all together."""
 
@@ -157,10 +166,10 @@ def attribute_reference(plan: Plan, dataset: str, shard: int, explainer: str | N
     return _maps(plan.attribute_spec(dataset, None, None, chosen, shard), [])
 
 
-_responses = _named("response", lambda plan: plan.method_responses)
+_curves = _of_responses(lambda plan: plan.method_responses)
 
 
-@stage(RESPOND, _each(_networks, _responses, _shards, _whose(lambda plan: plan.explainers)))
+@stage(RESPOND, _each(_networks, _curves, _whose(lambda plan: plan.explainers)))
 def curves(plan: Plan, response: str, shard: int, explainer: str | None = None, **where: str) -> Made:
     """Return the job of one shard of a response along maps, of all explainers or of one."""
     chosen, asked = [explainer] if explainer else list(plan.explainers), plan.method_responses[response]
@@ -194,13 +203,18 @@ def drops(plan: Plan, **where: Any) -> Made:
     return _of_network(plan, where, Patches({"grid": where["grid"], "baseline": where["baseline"]}))
 
 
-@stage(RESPOND, _each(_networks, _named("response", lambda plan: plan.model_responses), _shards))
+@stage(RESPOND, _each(_networks, _of_responses(lambda plan: plan.model_responses)))
 def subsets(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of responses to random subsets."""
     return _of_network(plan, where, plan.model_responses[where["response"]])
 
 
-@stage(RESPOND, _each(_networks, _shards, lambda plan: [{}] if plan.reads_parts else []))
+def _part_shards(plan: Plan) -> list[Wildcards]:
+    shards = plan.shards(plan.response_images(Parts())) if plan.reads_parts else []
+    return [{"shard": shard} for shard in shards]
+
+
+@stage(RESPOND, _each(_networks, _part_shards))
 def parts(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of responses to images without a part."""
     return _of_network(plan, where, Parts())

@@ -40,6 +40,8 @@ class MetricChoice:
     domain
         The baseline of the run that the metric takes; None where it names one of its own, or has none. Weights that
         were finetuned in the domain of another one are not scored with it.
+    images
+        On how many images it is scored; None for those of the responses that it reads.
     """
 
     name: str
@@ -49,6 +51,12 @@ class MetricChoice:
     module: str
     output: str
     domain: str | None = None
+    images: int | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of responses that it reads, as `evaluation.images` names them."""
+        return {one.rule for one in self.responses.values()} & {"curves", "subsets", "parts"} or {"drops"}
 
 
 def read_metric(
@@ -76,7 +84,9 @@ def read_metric(
     HeatproofError
         One sentence for the first thing that is wrong.
     """
-    kind, sizes = given.pop("metric", name), list(sizes)
+    kind, images, sizes = given.pop("metric", name), given.pop("images", None), list(sizes)
+    if images is not None and (type(images) is not int or images < 2):
+        raise HeatproofError(f"'images' of the metric {name!r} must be a whole number of at least 2, not {images!r}.")
     metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
     if metric.name in ("idsds", "sds"):
@@ -122,7 +132,7 @@ def read_metric(
     output = options.get("output", "logit")
     if not any("baseline" in response.settings for response in responses.values()):
         domain = None  # ROAD imputes
-    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output, domain)
+    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output, domain, images)
 
 
 def _referenced(reference: str) -> Metric:

@@ -37,8 +37,6 @@ from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
-from heatproof.responses.features import Features
-from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 # What trainings did before there was a choice.
@@ -204,9 +202,8 @@ class Plan(Selection):
 
     def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
         """Return what makes one shard of a response of a network; no map is needed."""
-        more = dict.fromkeys((Patches.rule, Features.rule), self.drop_images) | {Channels.rule: self.similarity_images}
-        images = more.get(response.rule, self.images)
-        return {**self._response_whole(Network(*where), response), **self._piece(shard, images)}
+        whole = self._response_whole(Network(*where), response)
+        return {**whole, **self._piece(shard, self.response_images(response))}
 
     @cache
     def _response_whole(self, where: Network, response: Response) -> dict[str, Any]:
@@ -238,7 +235,7 @@ class Plan(Selection):
             "facts": self.model_spec(model)["facts"],
             "explainers": [self._curves_entry(where, asked, name) for name in explainers],
             "store": self.store_of(where, asked, "{explainer}"),
-            **self._piece(shard, self.images),
+            **self._piece(shard, self.response_images(asked)),
         }
 
     @cache
@@ -326,7 +323,7 @@ class Plan(Selection):
                 for explainer in self.explainers.values()
                 for place, row in enumerate(explainer.rows)
             ],
-            "images": self.images,
+            "images": self.images_of(case.metric),
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
             "drops": self.store_of(network, self.intact(network)),
@@ -362,7 +359,7 @@ class Plan(Selection):
         """Return the shards that the scores of a test case are of."""
         where, entry = case.network, self._entry_of(case)
         files, intact = [], self.intact(case.network)
-        for shard in self.shards(self.images):
+        for shard in self.shards(self.images_of(case.metric)):
             files.append(drop_file(self.store_of(where, intact), "predicted", shard))
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:

@@ -117,7 +117,7 @@ def _curve_files(plan: Plan, networks: Iterable[Network], responses: Iterable[st
         for network in networks
         for name in plan.explainers
         for response in responses
-        for shard in plan.shards(plan.images)
+        for shard in plan.shards(plan.response_images(plan.method_responses[response]))
         for file in paths.curve_files(
             paths.CURVES.format(**network._asdict(), explainer=name, response=response), shard
         )
@@ -357,6 +357,7 @@ def checks(plan: Plan) -> Told:
     spec = {
         **_scored(plan, cases),
         "comparisons": all_comparisons(plan),
+        "images": {case.metric: plan.images_of(case.metric) for case in cases},
         "least_coverage": plan.config["scores"]["least_coverage"],
         # Raw to absolute: the same name for a map without a sign.
         "transforms": {
@@ -436,7 +437,8 @@ def report_page(plan: Plan) -> Told:
         "tables": made,
         "all_metrics": all_metrics(plan),
         "directions": {case.metric: asked["higher_is_better"] for case, asked in specs.items()},
-        "evaluated": plan.images,
+        # Metrics of other responses say in their tables how many they are over.
+        "evaluated": plan.images_of_kinds["drops"],
         "images": images,
         "shards": len(plan.shards(plan.images)),
         "drop_shards": len(plan.shards(plan.drop_images)),
@@ -522,7 +524,13 @@ def _page_curves(plan: Plan) -> list[dict[str, Any]]:
         for response in entry.responses.values():
             read_by.setdefault(plan.serving[response][0].name, []).append(metric)
     return [
-        {"name": name, "settings": dict(response.settings), "metrics": read_by[name]}
+        {
+            "name": name,
+            "settings": dict(response.settings),
+            "metrics": read_by[name],
+            "images": plan.response_images(response),
+            "shards": len(plan.shards(plan.response_images(response))),
+        }
         for name, response in plan.method_responses.items()
         if isinstance(response, Curves) and all_metrics(plan)
     ]

@@ -189,10 +189,48 @@ class Selection:
         """Baselines of the patch drops."""
         return list(self.config["drops"]["baselines"])
 
-    @property
+    @cached_property
+    def images_of_kinds(self) -> dict[str, int]:
+        """Kind of response to the number of images of metrics that read it."""
+        given = self.config["evaluation"]["images"]
+        by_kind: dict[str, int] = given if isinstance(given, dict) else {"drops": given}
+        return {kind: by_kind.get(kind, by_kind["drops"]) for kind in ("drops", "curves", "subsets", "parts")}
+
+    def images_of(self, metric: str) -> int:
+        """Return the number of images that a metric is scored on, by the name that it has in tables."""
+        if metric not in self.metrics:
+            return self.images_of_kinds["drops"]
+        entry = self.metrics[metric]
+        return entry.images or min(self.images_of_kinds[kind] for kind in entry.kinds)
+
+    @cached_property
     def images(self) -> int:
-        """Number of images that are explained and scored."""
-        return self.config["evaluation"]["images"]
+        """Number of images that are explained: the most that a metric is scored on."""
+        return max([self.images_of_kinds["drops"], *map(self.images_of, self.metrics)])
+
+    def told_images(self) -> str:
+        """Return how many images are scored, in words."""
+        kinds = {self.images_of_kinds["drops"]: ["patch drops"]}
+        for name in self.metrics:
+            kinds.setdefault(self.images_of(name), []).append(name)
+        if len(kinds) == 1:
+            return f"{self.images} images"
+        return ", ".join(f"{count} images for {' and '.join(names)}" for count, names in kinds.items())
+
+    @cached_property
+    def _response_images(self) -> dict[str, int]:
+        """Name of each response that metrics of the config read to the most images that one of them is scored on."""
+        found: dict[str, int] = {}
+        for name, entry in self.metrics.items():
+            for read in entry.responses.values():
+                response = self.serving[read][0].name
+                found[response] = max(found.get(response, 0), self.images_of(name))
+        return found
+
+    def response_images(self, response: Response) -> int:
+        """Return of how many images a response is made."""
+        more = {"drops": self.drop_images, "features": self.drop_images, "channels": self.similarity_images}
+        return more[response.rule] if response.rule in more else self._response_images.get(response.name, self.images)
 
     @property
     def drop_images(self) -> int:
@@ -202,7 +240,7 @@ class Selection:
     @property
     def similarity_images(self) -> int:
         """Number of images on which networks are compared."""
-        return min(self.images, SIMILARITY_IMAGES)
+        return min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
 
     def shards(self, images: int) -> list[int]:
         """Return the numbers of the shards that the first `images` images lie in."""

@@ -236,7 +236,7 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
                     yield "maps", f"{name if method['reference'] else of} · {explainer}", base, "", spec["shards"]
                 for response in spec["curves"]:
                     base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
-                    yield "curves", f"{of} · {explainer} · {response['name']}", base, "", spec["shards"]
+                    yield "curves", f"{of} · {explainer} · {response['name']}", base, "", response["shards"]
             for grid, baseline in network["grids"]:
                 base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
                 yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", spec["drop_shards"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -153,17 +153,20 @@ def curves(spec: Spec) -> dict[str, Any]:
             for one in responses
         ],
         "panels": [
-            {**where, "response": number, **_panel({**where, "response": response["name"]}, shares, spec)}
+            {**where, "response": number, **_panel(where, response, shares, methods=spec["methods"])}
             for where in wheres
             for number, response in enumerate(responses)
         ],
-        "images": spec["evaluated"],
+        "images": " or ".join(dict.fromkeys(str(one["images"]) for one in responses)),
     }
 
 
-def _panel(where: Mapping[str, str], shares: np.ndarray, spec: Spec) -> dict[str, list[Any]]:
-    stored = cache(lambda explainer: _stored(paths.CURVES.format(**where, explainer=explainer), spec))
-    lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in spec["methods"]]
+def _panel(
+    where: Mapping[str, str], response: Spec, shares: np.ndarray, methods: Sequence[Spec]
+) -> dict[str, list[Any]]:
+    base = partial(paths.CURVES.format, **where, response=response["name"])
+    stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
+    lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in methods]
     return {name: [of[name] for of in lines] for name in ("probability", "logit")}
 
 
@@ -176,12 +179,12 @@ def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray)
     return {name: short(mean_curve(changed, values, shares)) for name, values in said.items()}
 
 
-def _stored(base: str, spec: Spec) -> dict[str, np.ndarray] | None:
+def _stored(base: str, response: Spec) -> dict[str, np.ndarray] | None:
     """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
-    if any(read_shard(base, shard)["gap"] for shard in range(spec["shards"])):
+    if any(read_shard(base, shard)["gap"] for shard in range(response["shards"])):
         return None
     names = describe(base + ".zarr")["coordinates"]["quantity"]
-    values = read(base + ".zarr", "response", 0, spec["evaluated"])
+    values = read(base + ".zarr", "response", 0, response["images"])
     return dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
 
 

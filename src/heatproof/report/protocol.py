@@ -78,7 +78,8 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
     spec
         ``comparisons``, each with ``factor``, ``setting``, ``reference``, ``levels`` (level, weights, metric,
         transform) and ``networks`` (dataset, model); ``directions`` of metrics; ``transforms``, method to absolute
-        method; ``seed``, ``bootstrap``, ``level``, ``least_coverage``.
+        method; ``images``, metric to the number of images that it is scored on; ``seed``, ``bootstrap``, ``level``,
+        ``least_coverage``.
 
     Returns
     -------
@@ -94,18 +95,20 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
     methods, pairs = [], []
     for asked in spec["comparisons"]:
         for dataset, model in asked["networks"]:
-            tables, directions = {}, {}
+            tables, directions, numbers = {}, {}, {}
             known = [level for level in asked["levels"] if (dataset, model, *level[1:3]) in wide]
             for level, weights, metric, transform in known:
                 found = wide[dataset, model, weights, metric]
                 scored = _transformed(found, spec["transforms"], transform, asked["factor"])
                 if not scored.empty:
                     tables[level], directions[level] = scored, spec["directions"][metric]
+                    numbers[level] = spec.get("images", {}).get(metric, 0)
             # A network to which no explainer applies has no scores.
             if len(tables) < 2 or asked["reference"] not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
-            images = list(next(iter(tables.values())).columns)
+            # Metrics of more images are compared on those of the fewest.
+            images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
             drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}

@@ -1,0 +1,86 @@
+"""Images of each kind of response: how many each metric is scored on, and of how many everything is made."""
+
+import json
+
+import pytest
+
+from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+METRICS = ["deletion_morf", "sensitivity_n", {"long": {"metric": "rise_deletion", "images": 90}}]
+
+
+def plan_of(**change):
+    return make_plan(merge(default_config(), {"shard_size": 32, "metrics": METRICS, **change}))
+
+
+def reach(plan, stage):
+    """Return how far the shards of each store of a stage reach."""
+    found = {}
+    for job in Graph(plan).jobs():
+        for product in job.products if job.stage == stage else ():
+            store = product.manifest.rsplit(".", 2)[0].rpartition("/")[2]
+            found[store] = max(found.get(store, 0), product.images)
+    return found
+
+
+def test_each_metric_has_the_images_of_what_it_reads():
+    plan = plan_of(evaluation={"images": {"drops": 100, "curves": 40, "subsets": 50}, "accuracy_images": 120})
+    assert {name: plan.images_of(name) for name in ["idsds", *plan.metrics]} == {
+        "idsds": 100,
+        "deletion_morf": 40,
+        "sensitivity_n": 50,
+        "long": 90,
+    }
+    specs = {case.metric: plan.score_spec(case)["images"] for case in plan.all_cases()}
+    assert (specs["idsds"], specs["deletion_morf"], specs["long"]) == (100, 40, 90)
+    assert set(reach(plan, "drops").values()) == {120}
+    assert set(reach(plan, "attribute").values()) == {100}
+    assert sorted(reach(plan, "curves").values()) == [40, 90]
+    assert set(reach(plan, "subsets").values()) == {50}
+
+
+def test_maps_are_made_of_the_most_images_that_a_metric_reads():
+    plan = plan_of(evaluation={"images": {"drops": 60, "curves": 40}, "accuracy_images": 0})
+    assert plan.images == plan.drop_images == 90
+    assert set(reach(plan, "attribute").values()) == {90}
+    idsds = next(case for case in plan.all_cases() if case.metric == "idsds")
+    assert not [file for file in plan.score_inputs(idsds) if file.endswith("/c/2/0/0/0")]
+
+
+def test_a_number_and_the_same_number_of_each_kind_are_one_plan():
+    one, several = (plan_of(evaluation={"images": images}) for images in (64, {"drops": 64, "curves": 64, "parts": 64}))
+    keys = [
+        [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
+        for plan in (one, several)
+    ]
+    assert keys[0] == keys[1]
+
+
+def test_every_input_of_a_job_has_a_maker():
+    graph = Graph(plan_of(evaluation={"images": {"drops": 100, "curves": 40}, "accuracy_images": 0}))
+    jobs = list(graph.jobs())
+    assert [file for job in jobs for file in job.inputs if file not in graph.makers] == []
+    assert json.dumps([job.spec for job in jobs])
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ({"drops": 1}, r"'evaluation.images.drops' in the config must be at least 2, not 1"),
+        ({"curves": 8}, r"'evaluation.images.drops' in the config must be "),
+        ({"drops": 8, "curvs": 8}, r"no key 'curvs' under 'evaluation.images' in the config: did you mean 'curves'"),
+        ([8], r"'evaluation.images' in the config must be a mapping"),
+        (1, r"'evaluation.images' in the config must be at least 2, not 1"),
+    ],
+)
+def test_wrong_numbers_are_named(images, message):
+    with pytest.raises(HeatproofError, match=message):
+        plan_of(evaluation={"images": images})
+
+
+def test_a_wrong_number_of_a_metric_is_named():
+    with pytest.raises(HeatproofError, match="'images' of the metric 'ids' must be a whole number of at least 2"):
+        plan_of(metrics=[{"ids": {"images": 1}}])

@@ -1,0 +1,63 @@
+"""Metrics that are scored on different numbers of images are compared on those that they share."""
+
+import numpy as np
+import pandas as pd
+
+from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.metrics.bootstrap import bootstrap_means
+from heatproof.report.protocol import check_tables
+
+METHODS = [f"method_{place}" for place in range(6)]
+NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}
+
+
+def scores_of(metric, values):
+    """Return the tidy scores of values (methods, images)."""
+    rows = [
+        {"method": method, "image": f"image-{place}", "score": score, "metric": metric}
+        for method, row in zip(METHODS, values, strict=True)
+        for place, score in enumerate(row)
+    ]
+    return pd.DataFrame(rows).assign(**NETWORK)
+
+
+def noise(images):
+    return np.random.default_rng(0).normal(size=(len(METHODS), images))
+
+
+def test_levels_are_compared_on_the_images_of_the_fewest():
+    long, short = noise(40), noise(40)[:, :10]
+    asked = {
+        "factor": "images",
+        "setting": "all",
+        "reference": "long",
+        "levels": [["long", "pretrained", "long", "raw"], ["short", "pretrained", "short", "raw"]],
+        "networks": [["digits", "net"]],
+    }
+    spec = {
+        "comparisons": [asked],
+        "directions": {"long": True, "short": True},
+        "images": {"long": 40, "short": 10},
+        "transforms": {},
+        "seed": 0,
+        "bootstrap": 50,
+        "level": 0.95,
+        "least_coverage": 0.5,
+    }
+    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), spec)
+    # On the shared images the two are one metric.
+    assert pairs["spearman"].tolist() == [1.0]
+    assert set(methods["n_images"]) == {10}
+
+
+def test_a_draw_of_images_is_the_same_in_metrics_of_more_and_fewer():
+    values = noise(40)
+    values[:, 10:] = values[:, :1]
+    table = pd.concat([scores_of("long", values), scores_of("short", values[:, :10])])
+    cases = [Case(**NETWORK, metric=name, kind=name, options={}, higher_is_better=True) for name in ("long", "short")]
+    methods = [Method(name, name, name, "raw", True) for name in METHODS]
+    models = {"net": Model("net", "net", None, None, False, False)}
+    evidence = Evidence(table, cases, methods, models, draws=Draws(0, 50))
+    known = np.where(np.arange(40) < 10, values, np.nan)
+    np.testing.assert_array_equal(evidence.means[1:, 1], bootstrap_means(known, 0, 50).T)
+    np.testing.assert_allclose(evidence.means[0, 1], values[:, :10].mean(1))
