@@ -22,10 +22,11 @@ sys.path.insert(0, str(DOCS))
 import blocks  # noqa: E402 - where the line above says
 
 MODULES = [import_module(f"blocks.{path.stem}") for path in sorted((DOCS / "blocks").glob("[!_]*.py"))]
-FILES: dict[str, list[str]] = {name: files for module in MODULES for name, files in module.FILES.items()}
+FILES: dict[str, list[str]] = {}
 BLOCKS: dict[str, Callable[..., str]] = {"made": blocks.made, "stored": blocks.stored}
 for module in MODULES:
-    BLOCKS |= module.BLOCKS
+    FILES |= getattr(module, "FILES", {})
+    BLOCKS |= getattr(module, "BLOCKS", {})
 MARKED = re.compile(r"^(<!-- (\w+)((?: [\w./+-]+)*) -->)\n.*?(<!-- end -->)", re.S | re.M)
 PAGES = [
     page

@@ -1,7 +1,7 @@
 """What stands between `<!-- name arguments -->` and `<!-- end -->` on the pages: a module a subject.
 
-Each module has ``FILES``, what `python docs/pages.py NAME=RESULTS COMMAND` stores of a run under docs/data/NAME, by the
-first part of the name, and ``BLOCKS``, the functions that return markdown from it.
+A module can have ``FILES``, what `python docs/pages.py NAME=RESULTS COMMAND` stores of a run under docs/data/NAME, by
+the first part of the name, and ``BLOCKS``, the functions that return markdown from it.
 """
 
 import json

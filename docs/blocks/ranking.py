@@ -10,7 +10,6 @@ from blocks import DATA, interval, number, rows
 from heatproof.claims import published_numbers
 from heatproof.report.ranking import Ranking, rank_table
 
-FILES: dict[str, list[str]] = {}
 PUBLISHED = Path(published_numbers.__file__).parent / "published/reproduction_scores.csv"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.manifest import require_manifest
 from heatproof.plan import paths
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.results import CASE, publish, read_table
+from heatproof.report.tables import read_manifest
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
 PANELS_IN_A_ROW = 2
@@ -23,10 +22,7 @@ PANELS_IN_A_ROW = 2
 
 def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write costs.csv."""
-    measured = {}
-    for path in spec["scores"]:
-        case = (*Path(path).parts[-4:-1], Path(path).stem)
-        measured[case] = require_manifest(Path(path).with_suffix(".json"))["costs"]
+    measured = {tuple(case.values()): manifest["costs"] for case, manifest in map(read_manifest, spec["scores"])}
     table = cost_table(read_table(spec["table"]), measured, spec["methods"])
     publish(spec, {paths.COSTS: table}, [spec["table"], *spec["scores"]])
 
@@ -65,7 +61,6 @@ def cost_table(
         series = " ".join([method["map"], *(["abs"] if method["transform"] == "abs" else [])])
         cost: dict[str, Any] = {
             "series": series if method["map"] else method["kind"],
-            "passes": spent["network_passes"] / spent["images"],
             "seconds": seconds,
             "cost": seconds / forward if forward else np.nan,
         }

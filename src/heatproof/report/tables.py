@@ -78,13 +78,13 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 def share_wrong(table: pd.DataFrame, scores: Iterable[str]) -> pd.Series:
     """Return the share of the intact images that the network of each row classifies wrongly, in [0, 1]."""
-    shares = {tuple(where.values()): manifest["share_wrong"] for where, manifest in map(_read_manifest, scores)}
+    shares = {tuple(where.values()): manifest["share_wrong"] for where, manifest in map(read_manifest, scores)}
     return pd.Series([shares[tuple(case)] for case in table[CASE].astype(str).to_numpy()], table.index)
 
 
 def passes(table: pd.DataFrame, scores: Iterable[str], explainers: Mapping[str, str]) -> pd.Series:
     """Return how many images go through the network for one map of each row's method; 0 for maps that know no model."""
-    costs = {tuple(where.values()): manifest["costs"]["explainers"] for where, manifest in map(_read_manifest, scores)}
+    costs = {tuple(where.values()): manifest["costs"]["explainers"] for where, manifest in map(read_manifest, scores)}
     spent = [
         costs[tuple(case)].get(explainers[method])
         for case, method in zip(table[CASE].astype(str).to_numpy(), table["method"], strict=True)
@@ -129,13 +129,14 @@ def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {**where, "method": method, "gap": reason}
-            for where, manifest in map(_read_manifest, scores)
+            for where, manifest in map(read_manifest, scores)
             for method, reason in manifest["gaps"].items()
         ]
     )
 
 
-def _read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
+def read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the test case of a file of scores by its path, and its manifest."""
     path = Path(scores)
     return dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True)), require_manifest(path.with_suffix(".json"))
 
@@ -223,7 +224,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     """
     rows = [
         {**where, "explainer": explainer, "images": record["images"], "figure": figure, **said, "gap": record["gap"]}
-        for where, manifest in map(_read_manifest, scores)
+        for where, manifest in map(read_manifest, scores)
         for explainer, record in manifest["gates"].items()
         for figure, said in (record["figures"] or {None: {}}).items()
     ]
