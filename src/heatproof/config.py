@@ -192,6 +192,10 @@ class ModelSettings(Section):
     sha256: Digest = UNSET
     """SHA-256 of the checkpoint, or at least its first 8 digits, as in the names of published files. Required for a
     URL."""
+    expected_accuracy: Annotated[float, Field(gt=0, le=1)] = UNSET
+    """Accuracy in [0, 1] that the checkpoint is known to have. Where it is lower by more than 0.05 on validation
+    images, the run ends before it begins, and says which mistake explains it: normalisation, order of channels or
+    classes, or how pictures are resized."""
     transfer: bool = UNSET
     """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
     other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""

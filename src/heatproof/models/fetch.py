@@ -22,6 +22,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import write_table
 from heatproof.manifest import write_manifest
+from heatproof.models.expected_accuracy import Accuracy, require_accuracy
 from heatproof.models.names import fit_names, weights_in
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
@@ -48,12 +49,20 @@ def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
     aside = Path(spec["output"]).with_suffix(".unchecked")
     try:
-        digest = _bring(spec, aside)
+        digest, accuracy = _bring(spec, aside)
         os.replace(aside, spec["output"])
     finally:
         aside.unlink(missing_ok=True)
-    name = public(spec["checkpoint"])
-    write_table(pd.DataFrame({"checkpoint": [name], "sha256": [digest]}), spec["history"])
+    row: dict[str, Any] = {"checkpoint": public(spec["checkpoint"]), "sha256": digest}
+    if accuracy:
+        row |= {"accuracy": accuracy.value, "images": accuracy.images}
+        if accuracy.at_chance:
+            log.warning(
+                "the checkpoint %s classifies %.0f %% of %d images correctly, no more than guessing would: compare "
+                "mean, std, resize and the order of classes with those that it was trained with",
+                _told(spec["checkpoint"]), 100 * accuracy.value, accuracy.images,
+            )  # fmt: skip
+    write_table(pd.DataFrame([row]), spec["history"])
     # By these bytes a results folder tells whether the file behind the path is still the same.
     foreign = {public(Path(spec["checkpoint"]).as_posix()): digest} if is_file(spec["checkpoint"]) else {}
     key, files = key_of_inputs([spec["key"], foreign]), [spec["output"], spec["history"]]
@@ -69,12 +78,14 @@ def check_checkpoint(spec: Mapping[str, Any]) -> None:
         As `fetch` does.
     """
     with tempfile.TemporaryDirectory() as folder:
-        _bring(spec, Path(folder) / "checked")
+        # Unless something is expected, the job measures it, and a check stays quick.
+        _bring(spec, Path(folder) / "checked", measure=False)
 
 
-def _bring(spec: Mapping[str, Any], aside: Path) -> str:
-    """Write the weights of a checkpoint as safetensors, check that they fit, and return the checkpoint's SHA-256."""
-    classes = open_dataset(spec["dataset"]).num_classes if "dataset" in spec else 2
+def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
+    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
+    dataset = open_dataset(spec["dataset"]) if "dataset" in spec else None
+    classes = dataset.num_classes if dataset else 2
     network = build_network(spec["model"], classes)
     most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
@@ -91,14 +102,18 @@ def _bring(spec: Mapping[str, Any], aside: Path) -> str:
         log.info("the checkpoint %s: %s", told, done)
     require_copies(state, spec["checkpoint"], most)
     save_weights(state, aside)
-    if "dataset" in spec:
+    if dataset:
         # Before the fit, which tries again without the head and would blame that.
         own = network.state_dict()
         require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
         _check_fit(spec, network, classes, aside)
     else:
         load_weights(network, aside, but=find_head(spec["model"]), called=spec["checkpoint"])
-    return digest
+    expected = spec.get("expected_accuracy")
+    if dataset is None or not (measure or expected):
+        return digest, None
+    told = _told(spec["checkpoint"])
+    return digest, require_accuracy(network, dataset, spec["model"]["facts"], expected, told)
 
 
 def _check_fit(spec: Mapping[str, Any], network: torch.nn.Module, classes: int, weights: Path) -> None:

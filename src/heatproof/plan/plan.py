@@ -404,7 +404,9 @@ def _fetched(spec: dict[str, Any], entry: ModelChoice) -> dict[str, Any]:
     checkpoint = entry.checkpoint or ""
     anywhere = bool(entry.sha256) and not is_packaged(checkpoint)
     told = {**spec, "checkpoint": "" if anywhere else checkpoint, "sha256": entry.sha256}
-    return {**keyed(told, ["heatproof.models.fetch", entry.module]), "checkpoint": checkpoint}
+    made = {**keyed(told, ["heatproof.models.fetch", entry.module]), "checkpoint": checkpoint}
+    # What is expected of weights changes none.
+    return made if entry.expected_accuracy is None else {**made, "expected_accuracy": entry.expected_accuracy}
 
 
 def _key(spec: Mapping[str, Any], code: str) -> str:

@@ -75,6 +75,7 @@ class ModelChoice:
     finetuning: Mapping[str, Any]
     module: str
     stated: frozenset[str] = frozenset()
+    expected_accuracy: float | None = None
 
 
 def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, given: Mapping[str, Any]) -> Any:
@@ -170,6 +171,11 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
             f"The model {name!r} is to be transferred and has no checkpoint to begin with: give the checkpoint, or "
             "leave transfer out."
         )
+    expected = given.get("expected_accuracy")
+    if expected is not None and (transfer or not checkpoint):
+        raise HeatproofError(
+            f"The model {name!r} has an expected_accuracy and no checkpoint that is scored as it is: leave it out."
+        )
     return ModelChoice(
         name=name,
         kind=name,
@@ -185,4 +191,5 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         finetuning={**config["finetuning"], **given.get("finetuning", {})},
         module=module_of(build, architecture),
         stated=frozenset(named),
+        expected_accuracy=expected,
     )

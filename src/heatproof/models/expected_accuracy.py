@@ -1,0 +1,130 @@
+"""Accuracy of weights that others trained, and which mistake explains it where it is too low."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import binom
+from torch.nn import functional
+
+from heatproof.data.registry import Dataset
+from heatproof.errors import HeatproofError
+from heatproof.models.network import normalise
+from heatproof.models.registry import IMAGENET
+
+# How far below what is expected is too low: an accuracy over this many images has this much noise.
+IMAGES, SHORT = 256, 0.05
+# Chance that a network at chance is right so often.
+RARE = 0.01
+NORMALISATIONS = {
+    "mean and std of ImageNet": IMAGENET,
+    "mean and std of 0.5": ((0.5,) * 3, (0.5,) * 3),
+    "mean and std of CIFAR-10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "no normalisation (mean 0, std 1)": ((0.0,) * 3, (1.0,) * 3),
+    "values from 0 to 255 (mean 0, std 0.00392)": ((0.0,) * 3, (1 / 255,) * 3),
+}
+
+
+class Accuracy(NamedTuple):
+    """Share of images that a network classifies correctly, and how many there were.
+
+    Attributes
+    ----------
+    value
+        In [0, 1].
+    images
+        The first of the validation split, or of the evaluation split where there is none.
+    at_chance
+        Whether a network that guesses would be right as often more than once in a hundred times.
+    """
+
+    value: float
+    images: int
+    at_chance: bool
+
+
+def require_accuracy(
+    network: torch.nn.Module, dataset: Dataset, facts: Mapping[str, Any], expected: float | None, called: str
+) -> Accuracy:
+    """Measure the accuracy of a network, and find what is wrong where it is lower than expected.
+
+    Parameters
+    ----------
+    network
+        With its weights; it is put into eval mode.
+    dataset, facts
+        The images, and how the config says that they are to be normalised.
+    expected
+        In [0, 1]; None for no expectation.
+    called
+        What a sentence calls the weights.
+
+    Raises
+    ------
+    HeatproofError
+        If the accuracy is more than 0.05 below `expected`: the sentence has the accuracy under each cause that was
+        tried, and names the one that mends it.
+    """
+    split = "validation" if "validation" in dataset.splits else "evaluation"
+    count = min(IMAGES, len(dataset.splits[split]))
+    images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
+    predicted = _answers(network, images, facts)
+    accuracy = float((predicted == labels).mean())
+    guessing = binom.ppf(1 - RARE, count, 1 / dataset.num_classes) / count
+    found = Accuracy(accuracy, count, accuracy <= guessing)
+    if expected is None or accuracy >= expected - SHORT:
+        return found
+    tried = {what: float((_answers(network, *change) == labels).mean()) for what, change in _changes(images, facts)}
+    tried["another order of classes"] = _best_order(predicted, labels, dataset.num_classes)
+    best = max(tried, key=lambda what: tried[what])
+    told = ", ".join(f"{what} {value:.0%}" for what, value in tried.items())
+    mends = tried[best] >= expected - SHORT and tried[best] > accuracy + SHORT
+    remedy = (
+        f"with {best} it is {tried[best]:.0%}, so set that in the config"
+        if mends
+        else "none of them mends it: check the checkpoint, the architecture's options, and the labels"
+    )
+    raise HeatproofError(
+        f"The weights {called} classify {accuracy:.0%} of {count} {split} images correctly, and {expected:.0%} were "
+        f"expected; tried: {told}; {remedy}."
+    )
+
+
+def _answers(network: torch.nn.Module, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+    network.eval()
+    device = next(network.parameters()).device
+    with torch.inference_mode():
+        parts = [network(part.to(device)).argmax(1).cpu() for part in normalise(images, facts).split(64)]
+    return torch.cat(parts).numpy()
+
+
+Input = tuple[np.ndarray, Mapping[str, Any]]
+
+
+def _changes(images: np.ndarray, facts: Mapping[str, Any]) -> Iterator[tuple[str, Input]]:
+    """Yield images and facts as they would be without one mistake, by what is changed."""
+    if images.shape[1] == 3:
+        for what, (mean, std) in NORMALISATIONS.items():
+            if (tuple(facts["mean"]), tuple(facts["std"])) != (mean, std):
+                yield what, (images, {**facts, "mean": mean, "std": std})
+        yield "channels in the order blue, green, red", (np.ascontiguousarray(images[:, ::-1]), facts)
+    yield "a tenth cut off on each side (resize: size × 256 / 224)", (_zoomed(images, 224 / 256), facts)
+
+
+def _zoomed(images: np.ndarray, share: float) -> np.ndarray:
+    """Return the square in the middle of images (N, C, H, W), enlarged to their size."""
+    height, width = images.shape[2:]
+    top, left = (round(side * (1 - share) / 2) for side in (height, width))
+    part = torch.from_numpy(images[:, :, top : height - top, left : width - left])
+    return functional.interpolate(part, (height, width), mode="bilinear", antialias=True).numpy()
+
+
+def _best_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> float:
+    """Return the accuracy after the best one-to-one exchange of classes."""
+    counts = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(counts, (predicted, labels), 1)
+    return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))

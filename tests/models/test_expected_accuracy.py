@@ -1,0 +1,94 @@
+"""Accuracy of weights that others trained, and the mistake that explains it."""
+
+import numpy as np
+import pytest
+import torch
+
+from heatproof.config import normalise
+from heatproof.data.registry import Split
+from heatproof.errors import HeatproofError
+from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy
+from heatproof.models.registry import IMAGENET
+from heatproof.plan.validate import make_plan
+
+COUNT, SIDE = 64, 32
+FACTS = {"mean": IMAGENET[0], "std": IMAGENET[1], "size": None}
+COLOURS = np.array([[0.8, 0.2, 0.5], [0.2, 0.8, 0.5], [0.5, 0.5, 0.9], [0.45, 0.45, 0.1]], dtype=np.float32)
+# So close to each other that another normalisation takes one for the next.
+GREYS = np.repeat(np.linspace(0, 1, 16, dtype=np.float32)[:, None], 3, axis=1)
+
+
+class Plain:
+    """Images of one colour each, a colour a class."""
+
+    def __init__(self, colours, splits=("train", "validation", "evaluation")):
+        self.colours, self.num_classes = colours, len(colours)
+        labels = np.arange(COUNT) % len(colours)
+        self.splits = {name: Split(tuple(f"{name}{i}" for i in range(COUNT)), labels) for name in splits}
+
+    def images(self, split, start, stop):
+        colours = self.colours[self.splits[split].labels[start:stop]]
+        return np.broadcast_to(colours[:, :, None, None], (*colours.shape, SIDE, SIDE)).copy()
+
+
+class Nearest(torch.nn.Module):
+    """Classifies by the nearest colour, as seen with the normalisation that it was trained with."""
+
+    def __init__(self, colours, mean=IMAGENET[0], std=IMAGENET[1], order=None, channels=(0, 1, 2)):
+        super().__init__()
+        seen = (colours - np.array(mean, dtype=np.float32)) / np.array(std, dtype=np.float32)
+        self.colours = torch.nn.Parameter(torch.from_numpy(seen)[list(order or range(len(colours)))])
+        self.channels = list(channels)
+
+    def forward(self, x):
+        return -torch.cdist(x.mean((2, 3))[:, self.channels], self.colours)
+
+
+def measured(network, expected=None, colours=COLOURS, **more):
+    return require_accuracy(network, Plain(colours, **more), FACTS, expected, "w.pth")
+
+
+def test_what_is_as_good_as_expected_passes():
+    found = measured(Nearest(COLOURS), 0.97)
+    assert found == (1.0, COUNT, False)
+    assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
+
+
+@pytest.mark.parametrize("what", [name for name in NORMALISATIONS if "ImageNet" not in name])
+def test_another_normalisation_is_found(what):
+    with pytest.raises(HeatproofError, match=r"classify \d+% of 64 validation images") as raised:
+        measured(Nearest(GREYS, *NORMALISATIONS[what]), 0.99, GREYS)
+    assert f"with {what} it is 100%, so set that in the config" in str(raised.value)
+
+
+def test_the_order_of_channels_and_of_classes_is_found():
+    with pytest.raises(HeatproofError, match="with channels in the order blue, green, red it is 100%, so set that"):
+        measured(Nearest(COLOURS, channels=(2, 1, 0)), 0.95)
+    with pytest.raises(HeatproofError, match="with another order of classes it is 100%"):
+        measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
+
+
+def test_what_nothing_mends_is_said_so():
+    network = Nearest(COLOURS)
+    network.colours.data[:] = network.colours.data[:1].clone()
+    with pytest.raises(HeatproofError, match="none of them mends it: check the checkpoint"):
+        measured(network, 0.95)
+    assert measured(network).at_chance
+
+
+def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
+    checkpoint = tmp_path / "w.pth"
+    checkpoint.touch()
+
+    def plan(**settings):
+        return make_plan(normalise({"models": [{"cifar_resnet20": settings}]}))
+
+    for settings in ({}, {"checkpoint": str(checkpoint), "transfer": True}):
+        with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored as it is"):
+            plan(expected_accuracy=0.9, **settings)
+    one, other = (
+        plan(checkpoint=str(checkpoint), expected_accuracy=value).pretrain_spec("digits", "cifar_resnet20")
+        for value in (0.9, 0.5)
+    )
+    assert (one["expected_accuracy"], other["expected_accuracy"]) == (0.9, 0.5)
+    assert one["key"] == other["key"]
