@@ -43,7 +43,8 @@ def image_folder(
         with class folders. With both, ``val`` is for validation and ``test`` for evaluation; with one, that is for
         evaluation. A ``test`` without class folders has no labels and is passed over.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation, evaluation
         Share of every class for the splits that have no folder of their own; None: 0.1 and 0.2.
     train_images, validation_images
@@ -128,7 +129,8 @@ def resisc45(
     root
         The folder ``NWPU-RESISC45`` with its 45 class folders, or the one that has it.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation, evaluation
         Share of every class for these splits. The authors fixed none.
     train_images, validation_images

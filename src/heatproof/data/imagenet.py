@@ -51,7 +51,8 @@ def imagenet(
         Has ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``, which only
         the flat ``val`` needs.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation
         Share of every class of ``train`` that is kept for validation.
     train_images, validation_images

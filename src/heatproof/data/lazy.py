@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +87,19 @@ class LazyDataset:
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
-        return self._read([listed.places[row] for row in rows[start:stop]])
+        return self._reader([listed.places[row] for row in rows[start:stop]])
+
+    @cached_property
+    def _reader(self) -> Any:
+        """What reads images, fitted to the pictures of the evaluation split, which all jobs can list cheaply."""
+        fit = getattr(self._read, "fitted", None)
+        return fit(self._part("evaluation").places) if fit else self._read
+
+    @property
+    def preprocessing(self) -> str | None:
+        """What is done to the pictures, one clause; None where images are no picture files."""
+        words = getattr(self._reader, "words", None)
+        return words(self._part("evaluation").places) if words else None
 
     @property
     def crops(self) -> bool:
@@ -96,22 +109,25 @@ class LazyDataset:
     def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.crops.crop_box`."""
         listed, rows = self._chosen(split)
-        read: Any = self._read
-        return read.crop(listed.places[rows[row]], draws, smallest)
+        return self._reader.crop(listed.places[rows[row]], draws, smallest)
 
     def _split(self, split: str) -> Split:
         listed, rows = self._chosen(split)
         return Split(tuple(listed.ids[row] for row in rows), listed.labels[rows])
 
-    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
+    def _part(self, split: str) -> FileList:
+        """Return the list that a split is, or is taken from."""
         part = "train" if split in self._shares else split
         if part not in self._listed:
             found = self._parts[part]()
             self._require_apart(found)
             self._listed[part] = found
-        listed = self._listed[part]
+        return self._listed[part]
+
+    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
+        listed = self._part(split)
         if split not in self._orders:
-            if part == "train" and self._shares:
+            if self._shares and (split == "train" or split in self._shares):
                 rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
             else:
                 rows = np.arange(len(listed.labels))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +24,8 @@ Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+# How many headers decide whether the pictures of a set are larger than the square.
+SAMPLE = 100
 # Pillow's own limit, above which it takes a picture for an attack.
 MOST_PIXELS = 178_956_970
 # Uncompressed, with four channels of 16 bits.
@@ -35,25 +39,67 @@ class PictureReader:
     size: int
     shorter: int
     interpolation: Interpolation
+    # Whether `shorter` is the default, which pictures that are not larger than the square are spared.
+    by_default: bool = False
+    turned: bool = False
 
     def __call__(self, paths: Sequence[str | Path]) -> np.ndarray:
         """Return the square at the centre of each picture."""
         images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
         for image, path in zip(images, paths, strict=True):
-            image[:] = read_picture(path, self.size, self.shorter, self.interpolation)
+            image[:] = read_picture(path, self.size, self.shorter, self.interpolation, turned=self.turned)
         return images
+
+    def fitted(self, paths: Sequence[str | Path]) -> PictureReader:
+        """Return the reader for a set of pictures: without a zoom where they are not larger than the square.
+
+        Parameters
+        ----------
+        paths
+            The whole set. The shorter sides of `SAMPLE` of them, evenly spaced, decide by their median for all, so that
+            one set is treated alike.
+        """
+        if not self.by_default:
+            return self
+        found = shorter_sides(paths)
+        return replace(self, shorter=self.size) if found and median(found) <= self.size else self
+
+    def words(self, paths: Sequence[str | Path]) -> str:
+        """Return what is done to the pictures of a set, one clause."""
+        found = shorter_sides(paths)
+        square = f"square of {self.size} pixels at the centre"
+        if not found:
+            return f"shorter side resized to {self.shorter}, {square}"
+        usual, others = round(median(found)), len(set(found)) > 1
+        have = f"shorter side {usual} pixels" + (f" (median, {min(found)} to {max(found)})" if others else "")
+        done = f"{'scaled up' if usual < self.shorter else 'resized'} to {self.shorter}"
+        if usual == self.shorter:
+            done = "not resized" + (", others resized to it" if others else "")
+        return f"{have}: {done}, {square}"
 
     def crop(self, path: str | Path, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
         from PIL import Image
 
-        picture = open_picture(path, self.shorter)
+        picture = open_picture(path, self.shorter, turned=self.turned)
         top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
         part = picture.crop((left, top, left + width, top + height))
         return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
 
 
-def picture_reader(size: int, resize: int | None, interpolation: Interpolation) -> PictureReader:
+def shorter_sides(paths: Sequence[str | Path]) -> list[int]:
+    """Return the shorter sides of `SAMPLE` pictures of a set, evenly spaced, by their headers where readable."""
+    chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
+    found = []
+    for row in chosen:
+        with suppress(HeatproofError), opened_picture(paths[row], 1) as picture:
+            found.append(min(picture.size))
+    return found
+
+
+def picture_reader(
+    size: int, resize: int | None, interpolation: Interpolation, *, turned: bool = False
+) -> PictureReader:
     """Return a function from paths to images, (N, 3, size, size) float32 in [0, 1].
 
     Parameters
@@ -61,9 +107,12 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation) 
     size
         Side of the square that is cut from the centre.
     resize
-        Length of the shorter side before cropping; None for `size` × 256 / 224.
+        Length of the shorter side before cropping; None for `size` × 256 / 224, or `size` for a set of pictures that
+        are not larger (see `PictureReader.fitted`).
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
+    turned
+        Whether pictures are turned as their EXIF orientation says.
 
     Raises
     ------
@@ -73,14 +122,16 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation) 
     shorter = round(size * 256 / 224) if resize is None else resize
     if shorter < size:
         raise HeatproofError(f"resize is {shorter} and size {size}: the square has to fit in the resized image.")
-    return PictureReader(size, shorter, interpolation)
+    return PictureReader(size, shorter, interpolation, by_default=resize is None, turned=turned)
 
 
-def read_picture(path: str | Path, size: int, shorter: int, interpolation: str = "bilinear") -> np.ndarray:
+def read_picture(
+    path: str | Path, size: int, shorter: int, interpolation: str = "bilinear", *, turned: bool = False
+) -> np.ndarray:
     """Read a file, resize its shorter side, and cut a square from its centre, as torchvision's transforms do.
 
-    Grey is repeated over three channels. What a picture says of its orientation (EXIF) and of transparency is left
-    alone, as torchvision does.
+    Grey is repeated over three channels. What a picture says of transparency is left alone, as torchvision does, and so
+    is its orientation (EXIF) unless `turned`.
 
     Returns
     -------
@@ -94,7 +145,7 @@ def read_picture(path: str | Path, size: int, shorter: int, interpolation: str =
     """
     from PIL import Image
 
-    picture = open_picture(path, shorter)
+    picture = open_picture(path, shorter, turned=turned)
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -108,8 +159,34 @@ def _pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / np.float32(255)
 
 
-def open_picture(path: str | Path, shorter: int) -> Image.Image:
+def open_picture(path: str | Path, shorter: int, *, turned: bool = False) -> Image.Image:
     """Return a picture with three channels, which is not too large for its shorter side to be resized.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
+    with opened_picture(path, shorter) as opened:
+        if turned:
+            from PIL import ImageOps
+
+            # On the decoded pixels, so that what follows sees the sides as they are looked at.
+            return ImageOps.exif_transpose(_three_channels(opened))
+        return _three_channels(opened)
+
+
+class UnreadablePictureError(HeatproofError):
+    """A picture that cannot be read; `path` and `reason` say which and why."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.")
+        self.path, self.reason = path, reason
+
+
+@contextmanager
+def opened_picture(path: str | Path, shorter: int) -> Iterator[Image.Image]:
+    """Open a picture whose header has been read and whose pixels have not; what fails inside is said of the picture.
 
     Raises
     ------
@@ -120,11 +197,15 @@ def open_picture(path: str | Path, shorter: int) -> Image.Image:
 
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ValueError("the file is empty")
+            if size > MOST_BYTES:
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
             with Image.open(file, formats=FORMATS) as opened:
                 _require_size(*opened.size, shorter)
-                return _three_channels(opened)
+                _require_range(opened)
+                yield opened
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
     except (HeatproofError, MemoryError):
@@ -133,7 +214,12 @@ def open_picture(path: str | Path, shorter: int) -> Image.Image:
         reason = " ".join(str(error).split())
         if isinstance(error, UnidentifiedImageError):
             reason = f"it is none of {', '.join(FORMATS)}"
-        raise HeatproofError(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.") from None
+        raise UnreadablePictureError(path, reason) from None
+
+
+def _require_range(picture: Image.Image) -> None:
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
 
 
 def _require_size(width: int, height: int, shorter: int) -> None:
@@ -157,8 +243,6 @@ def _three_channels(picture: Image.Image) -> Image.Image:
         # A conversion by Pillow cuts everything above 255 off.
         grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
         return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
     return picture.convert("RGB")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
 from heatproof.registry import import_callable, is_reference
+
+log = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "evaluation")
 
@@ -53,10 +56,13 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """
     dataset = open_dataset(spec)
     splits = check_dataset(dataset, spec["name"])
-    write_sealed(
-        spec["manifest"],
-        {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
-    )
+    facts = {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits}
+    preprocessing = getattr(dataset, "preprocessing", None)
+    if preprocessing:
+        log.info("%s: %s", spec["name"], preprocessing)
+        # A set whose pictures are treated otherwise than before is another input to all that reads them.
+        facts["preprocessing"] = preprocessing
+    write_sealed(spec["manifest"], facts)
 
 
 def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
