@@ -48,6 +48,20 @@ def try_out(plan: Plan, device: bool = True) -> None:
                     _explain(plan, entry, model, network, dataset)
 
 
+def look_at_pictures(plan: Plan) -> list[str]:
+    """Look at all picture files of the datasets, and return what is done to them, one line each.
+
+    Raises
+    ------
+    HeatproofError
+        If pictures cannot be read: how many, the names of the first, and the remedy.
+    """
+    from heatproof.data.prepare import check_pictures, open_dataset
+
+    named = [name for name, entry in plan.datasets.items() if "root" in entry["options"]]
+    return [line for name in named for line in check_pictures(open_dataset(plan.dataset_spec(name)), name)]
+
+
 def _is_own(module: str) -> bool:
     return not module.startswith("heatproof.")
 

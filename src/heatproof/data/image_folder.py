@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from heatproof.data.lazy import LazyDataset
+from heatproof.data.label_table import read_label_table
+from heatproof.data.lazy import FileList, LazyDataset
+from heatproof.data.outputs import OutputNumbers
 from heatproof.data.pictures import (
     Interpolation,
     find_folder,
@@ -26,69 +29,115 @@ def image_folder(
     *,
     seed: int,
     root: str,
+    labels: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    outputs: str | Mapping[str, int] | None = None,
+    num_outputs: Count | None = None,
     size: Side = 224,
     resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
+    exif: bool = False,
     validation: float | None = None,
     evaluation: float | None = None,
     train_images: Count | None = None,
     validation_images: Count | None = None,
 ) -> LazyDataset:
-    """Any folder of pictures: one folder a class, or those in train and val or test; classes in alphabetical order.
+    """Any folder of pictures: one folder a class, or those in train and val or test, or with a CSV file of labels.
 
     Parameters
     ----------
     root
         Has class folders alone, or ``train`` beside ``val`` (also ``valid``, ``validation``) or ``test`` or both, each
         with class folders. With both, ``val`` is for validation and ``test`` for evaluation; with one, that is for
-        evaluation. A ``test`` without class folders has no labels and is passed over.
+        evaluation. A ``test`` without class folders has no labels and is passed over. Classes are in alphabetical
+        order.
+    labels, columns
+        A CSV file, path from `root`, with a row for every picture, and the names of its columns ``file``, ``label``,
+        ``split`` and ``group`` where they differ; the last two may be absent. No group is in two splits.
+    outputs, num_outputs
+        Class to number of the network's output, and how many it has; ``imagenet``: classes are WordNet ids. None: the
+        classes are the outputs.
     size, resize, interpolation
         Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
         the pictures are not larger than that); how it is resized.
+    exif
+        Whether pictures are turned as their EXIF orientation says.
     validation, evaluation
-        Share of every class for the splits that have no folder of their own; None: 0.1 and 0.2.
+        Share of every class for the splits that have none of their own; None: 0.1 and 0.2. With evaluation 1, all
+        pictures are for evaluation, and nothing can be trained.
     train_images, validation_images
         The most images of these splits; None: all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or not laid out like this, or a share is given where there is a folder.
+        If the folder is not there or not laid out like this, the table or the outputs do not fit it, or a share is
+        given where there is a split.
     """
     top = Path(root).expanduser()
     if not top.is_dir():
         raise HeatproofError(
             f"There is no folder {root}: `root` has to be a folder of pictures with one folder for each class."
         )
-    folders = _parts(top)
+    if columns and labels is None:
+        raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
+    names, parts, origins = _listed(top) if labels is None else _tabled(top, labels, columns or {})
     given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
     for split, (share, _) in given.items():
-        if share is not None and split in folders:
+        if share is not None and split in origins:
             raise HeatproofError(
-                f"The {split} images of {root} are in its folder {folders[split]}: leave the share {split!r} out."
+                f"The {split} images of {root} are in its {origins[split]}: leave the share {split!r} out."
             )
+    shares = {
+        split: default if share is None else share for split, (share, default) in given.items() if split not in origins
+    }
+    if evaluation == 1 and validation is None:
+        del shares["validation"]
+    if outputs is not None:
+        numbers = OutputNumbers(names, outputs, num_outputs)
+        names = list(numbers.names)
+        parts = {split: partial(_relabelled, numbers, find) for split, find in parts.items()}
+    return LazyDataset(
+        names,
+        parts,
+        picture_reader(size, resize, interpolation, turned=exif),
+        seed=seed,
+        shares=shares,
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+# Class names, functions that list the pictures of each split, and what a split is named after in the folder.
+Found = tuple[list[str], dict[str, Callable[[], FileList]], dict[str, str]]
+
+
+def _listed(top: Path) -> Found:
+    folders = _parts(top)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
         raise HeatproofError(
             f"The folder {top / folders['train']} has {len(names)} class folders: a classifier needs two at least, "
-            "one folder of pictures for each class."
+            "one folder of pictures for each class, or a table of `labels`."
         )
     labels = {name: label for label, name in enumerate(names)}
-    parts = {
+    parts: dict[str, Callable[[], FileList]] = {
         split: partial(list_classes, top, folder, labels, whole=split == "train") for split, folder in folders.items()
     }
-    return LazyDataset(
-        names,
-        parts,
-        picture_reader(size, resize, interpolation),
-        seed=seed,
-        shares={
-            split: default if share is None else share
-            for split, (share, default) in given.items()
-            if split not in folders
-        },
-        limits={"train": train_images, "validation": validation_images},
-    )
+    return names, parts, {split: f"folder {folder}" for split, folder in folders.items()}
+
+
+def _tabled(top: Path, labels: str, columns: Mapping[str, str]) -> Found:
+    table = read_label_table(top, labels, columns)
+    parts: dict[str, Callable[[], FileList]] = {split: partial(_same, found) for split, found in table.parts.items()}
+    return table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}")
+
+
+def _same(found: FileList) -> FileList:
+    return found
+
+
+def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileList:
+    return numbers.relabel(find())
 
 
 def _parts(top: Path) -> dict[str, str]:

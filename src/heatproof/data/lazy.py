@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.data.registry import Split
-from heatproof.data.splits import balanced_order, check_shares, stratified_splits
+from heatproof.data.splits import balanced_order, check_shares, grouped_splits, is_divisible, stratified_splits
 from heatproof.errors import HeatproofError
 
 NAMES = ("train", "validation", "evaluation")
@@ -28,12 +28,15 @@ class FileList(NamedTuple):
         Position of each image, for example a path, as the dataset's `read` takes it.
     files
         (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
+    groups
+        What each image belongs to, such as a patient, no two splits having images of one; None where each stands alone.
     """
 
     ids: Sequence[str]
     labels: np.ndarray
     places: Sequence[Any] | np.ndarray
     files: np.ndarray | None = None
+    groups: Sequence[str] | None = None
 
 
 class LazyDataset:
@@ -87,19 +90,31 @@ class LazyDataset:
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
-        return self._reader([listed.places[row] for row in rows[start:stop]])
+        return self.reader([listed.places[row] for row in rows[start:stop]])
 
     @cached_property
-    def _reader(self) -> Any:
-        """What reads images, fitted to the pictures of the evaluation split, which all jobs can list cheaply."""
+    def reader(self) -> Any:
+        """What reads images from places, fitted to pictures of the evaluation split, which is cheap to list."""
         fit = getattr(self._read, "fitted", None)
         return fit(self._part("evaluation").places) if fit else self._read
 
     @property
     def preprocessing(self) -> str | None:
         """What is done to the pictures, one clause; None where images are no picture files."""
-        words = getattr(self._reader, "words", None)
+        words = getattr(self.reader, "words", None)
         return words(self._part("evaluation").places) if words else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of the splits, one clause each."""
+        if self._shares and not is_divisible(self._part("train").labels, self._shares):
+            return ["classes have too few pictures to be divided each: splits are drawn from all pictures at random"]
+        return []
+
+    def places(self) -> list[Any]:
+        """Return the places of all images of all splits, as `reader` takes them."""
+        chosen = [self._chosen(split) for split in NAMES]
+        return [listed.places[row] for listed, rows in chosen for row in rows]
 
     @property
     def crops(self) -> bool:
@@ -109,7 +124,7 @@ class LazyDataset:
     def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.crops.crop_box`."""
         listed, rows = self._chosen(split)
-        return self._reader.crop(listed.places[rows[row]], draws, smallest)
+        return self.reader.crop(listed.places[rows[row]], draws, smallest)
 
     def _split(self, split: str) -> Split:
         listed, rows = self._chosen(split)
@@ -119,7 +134,8 @@ class LazyDataset:
         """Return the list that a split is, or is taken from."""
         part = "train" if split in self._shares else split
         if part not in self._listed:
-            found = self._parts[part]()
+            # Nothing may be left for a split, where no network is trained.
+            found = self._parts[part]() if part in self._parts else FileList([], np.empty(0, dtype=np.int64), [])
             self._require_apart(found)
             self._listed[part] = found
         return self._listed[part]
@@ -127,8 +143,11 @@ class LazyDataset:
     def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
         listed = self._part(split)
         if split not in self._orders:
-            if self._shares and (split == "train" or split in self._shares):
-                rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
+            if self._shares and len(listed.ids) and (split == "train" or split in self._shares):
+                if listed.groups is None:
+                    rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
+                else:
+                    rows = grouped_splits(listed.labels, listed.groups, self._shares, self._seed)[split]
             else:
                 rows = np.arange(len(listed.labels))
             ordered = rows[balanced_order(listed.labels[rows], self._seed)]

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.data.lazy import LazyDataset
+from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset
+from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
@@ -55,14 +58,30 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         As `check_dataset` does.
     """
     dataset = open_dataset(spec)
+    # Before the first images are read, so that all damaged pictures are named and not only one of them.
+    for line in check_pictures(dataset, spec["name"]):
+        log.info("%s", line)
     splits = check_dataset(dataset, spec["name"])
     facts = {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits}
-    preprocessing = getattr(dataset, "preprocessing", None)
-    if preprocessing:
-        log.info("%s: %s", spec["name"], preprocessing)
+    if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing
     write_sealed(spec["manifest"], facts)
+
+
+def check_pictures(dataset: Dataset, called: str) -> list[str]:
+    """Look at all picture files of a dataset, and return what is done to them, one line each.
+
+    Raises
+    ------
+    HeatproofError
+        If pictures cannot be read: how many, the names of the first, and the remedy.
+    """
+    if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
+        return []
+    found = survey(dataset.places(), dataset.reader.shorter, dataset.reader.turned)
+    found.require_readable(called)
+    return [f"{called}: {words}" for words in (dataset.preprocessing, *dataset.notes, *found.words())]
 
 
 def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
@@ -71,19 +90,24 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     Raises
     ------
     HeatproofError
-        If a split is missing or empty, its ids and labels differ in number, an image id stands twice, a label has no
+        If a split is missing or empty (``train`` and ``validation`` may both be, where nothing is
+        trained), its ids and labels differ in number, an image id stands twice, a label has no
         class, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
     """
     seen: set[str] = set()
-    splits = {}
+    splits: dict[str, dict[str, list[Any]]] = {}
     if dataset.num_classes < 2:
         raise HeatproofError(
             f"The dataset {called!r} has {dataset.num_classes} class: a network needs two or more to tell apart."
         )
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
+    untrained = not any(len(dataset.splits.get(name, ())) for name in ("train", "validation"))
     for name in SPLITS:
         split = dataset.splits.get(name)
+        if untrained and name != "evaluation" and split is not None:
+            splits[name] = {"ids": [], "labels": []}
+            continue
         if split is None or not len(split):
             raise HeatproofError(f"The dataset {called!r} has no {name} images: add some.")
         if len(split.labels) != len(split.ids):
