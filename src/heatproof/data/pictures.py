@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,14 +43,32 @@ class PictureReader:
     by_default: bool = False
     turned: bool = False
 
-    def __call__(self, paths: Sequence[str | Path]) -> np.ndarray:
+    def __call__(self, paths: Sequence[Any]) -> np.ndarray:
         """Return the square at the centre of each picture."""
         images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
         for image, path in zip(images, paths, strict=True):
-            image[:] = read_picture(path, self.size, self.shorter, self.interpolation, turned=self.turned)
+            image[:] = _centre_square(self.open(path), self.size, self.shorter, self.interpolation)
         return images
 
-    def fitted(self, paths: Sequence[str | Path]) -> PictureReader:
+    def open(self, path: Any) -> Image.Image:
+        """Return a picture with three channels as it is."""
+        return open_picture(path, self.shorter, turned=self.turned)
+
+    def sides(self, paths: Sequence[Any]) -> list[int]:
+        """Return the shorter sides of `SAMPLE` pictures of a set, evenly spaced, where readable."""
+        chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
+        found = []
+        for row in chosen:
+            with suppress(HeatproofError):
+                found.append(min(self.size_of(paths[row])))
+        return found
+
+    def size_of(self, path: Any) -> tuple[int, int]:
+        """Return width and height of a picture by its header."""
+        with opened_picture(path, 1) as picture:
+            return picture.size
+
+    def fitted(self, paths: Sequence[Any]) -> PictureReader:
         """Return the reader for a set of pictures: without a zoom where they are not larger than the square.
 
         Parameters
@@ -61,12 +79,12 @@ class PictureReader:
         """
         if not self.by_default:
             return self
-        found = shorter_sides(paths)
+        found = self.sides(paths)
         return replace(self, shorter=self.size) if found and median(found) <= self.size else self
 
-    def words(self, paths: Sequence[str | Path]) -> str:
+    def words(self, paths: Sequence[Any]) -> str:
         """Return what is done to the pictures of a set, one clause."""
-        found = shorter_sides(paths)
+        found = self.sides(paths)
         square = f"square of {self.size} pixels at the centre"
         if not found:
             return f"shorter side resized to {self.shorter}, {square}"
@@ -77,24 +95,14 @@ class PictureReader:
             done = "not resized" + (", others resized to it" if others else "")
         return f"{have}: {done}, {square}"
 
-    def crop(self, path: str | Path, draws: np.ndarray, smallest: float) -> np.ndarray:
+    def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
         from PIL import Image
 
-        picture = open_picture(path, self.shorter, turned=self.turned)
+        picture = self.open(path)
         top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
         part = picture.crop((left, top, left + width, top + height))
         return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
-
-
-def shorter_sides(paths: Sequence[str | Path]) -> list[int]:
-    """Return the shorter sides of `SAMPLE` pictures of a set, evenly spaced, by their headers where readable."""
-    chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
-    found = []
-    for row in chosen:
-        with suppress(HeatproofError), opened_picture(paths[row], 1) as picture:
-            found.append(min(picture.size))
-    return found
 
 
 def picture_reader(
@@ -143,9 +151,12 @@ def read_picture(
     HeatproofError
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
+    return _centre_square(open_picture(path, shorter, turned=turned), size, shorter, interpolation)
+
+
+def _centre_square(picture: Image.Image, size: int, shorter: int, interpolation: str) -> np.ndarray:
     from PIL import Image
 
-    picture = open_picture(path, shorter, turned=turned)
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -172,8 +183,8 @@ def open_picture(path: str | Path, shorter: int, *, turned: bool = False) -> Ima
             from PIL import ImageOps
 
             # On the decoded pixels, so that what follows sees the sides as they are looked at.
-            return ImageOps.exif_transpose(_three_channels(opened))
-        return _three_channels(opened)
+            return ImageOps.exif_transpose(three_channels(opened))
+        return three_channels(opened)
 
 
 class UnreadablePictureError(HeatproofError):
@@ -236,7 +247,8 @@ def _require_size(width: int, height: int, shorter: int) -> None:
         )
 
 
-def _three_channels(picture: Image.Image) -> Image.Image:
+def three_channels(picture: Image.Image) -> Image.Image:
+    """Return a picture in RGB; grey of 16 bits is scaled to 8."""
     if picture.mode.startswith("I;16"):
         from PIL import Image
 

@@ -79,9 +79,13 @@ def check_pictures(dataset: Dataset, called: str) -> list[str]:
     """
     if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
         return []
-    found = survey(dataset.places(), dataset.reader.shorter, dataset.reader.turned)
-    found.require_readable(called)
-    return [f"{called}: {words}" for words in (dataset.preprocessing, *dataset.notes, *found.words())]
+    said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
+    # Only files have headers that can be looked at.
+    if type(dataset.reader) is PictureReader:
+        found = survey(dataset.places(), dataset.reader.shorter, dataset.reader.turned)
+        found.require_readable(called)
+        said += found.words()
+    return [f"{called}: {words}" for words in said]
 
 
 def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
