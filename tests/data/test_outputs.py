@@ -1,5 +1,9 @@
 """Networks of more outputs than a folder has classes, and folders of which nothing is for training."""
 
+import os
+import tarfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from timm.data import ImageNetInfo
@@ -68,3 +72,25 @@ def test_outputs_that_do_not_fit(tmp_path, fill, options, message):
     fill(tmp_path, ["ant", "bee"], 2)
     with pytest.raises(HeatproofError, match=message):
         image_folder(seed=0, root=str(tmp_path), size=10, **options)
+
+
+@pytest.mark.slow
+def test_a_thousand_photographs_of_imagenet_one_a_class(tmp_path):
+    """The sorted WordNet ids of the folders are the numbers of the outputs."""
+    beside = Path(__file__).parents[3] / "shared" / "real"
+    archive = Path(os.environ.get("HEATPROOF_REAL", beside)) / "imagenet_samples.tar"
+    if not archive.is_file():
+        pytest.skip(f"there is no {archive}: name the folder of real photographs in HEATPROOF_REAL")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (folder,) = {path.parent.parent for path in tmp_path.rglob("*.jpg")}
+    made = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=1)
+    split = made.splits["evaluation"]
+    wnids = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    assert [wnids[label] for label in split.labels] == [image_id.partition("/")[0] for image_id in split.ids]
+    assert len(split) == 1000
+    assert check_pictures(made, "mine") == [
+        "mine: shorter side 256 pixels: not resized, square of 224 pixels at the centre"
+    ]
+    half = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=0.5)
+    assert len(half.splits["evaluation"]) == 500
