@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from heatproof.data.registry import Dataset
 
 
+# Headers of so many local files are read in ten seconds.
+LOOKED_AT = 100_000
+
+
 def try_out(plan: Plan, device: bool = True) -> None:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
@@ -49,7 +53,7 @@ def try_out(plan: Plan, device: bool = True) -> None:
 
 
 def look_at_pictures(plan: Plan) -> list[str]:
-    """Look at all picture files of the datasets, and return what is done to them, one line each.
+    """Look at picture files of the datasets, and return what is done to them, one line each.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def look_at_pictures(plan: Plan) -> list[str]:
     from heatproof.data.prepare import check_pictures, open_dataset
 
     named = [name for name, entry in plan.datasets.items() if "root" in entry["options"]]
-    return [line for name in named for line in check_pictures(open_dataset(plan.dataset_spec(name)), name)]
+    return [line for name in named for line in check_pictures(open_dataset(plan.dataset_spec(name)), name, LOOKED_AT)]
 
 
 def _is_own(module: str) -> bool:

@@ -66,7 +66,8 @@ def table(folder: Path) -> list[str]:
     for name, what in _make(folder).items():
         found = survey([folder / name], 224)
         if found.unreadable:
-            said = f"refused before the run: {found.unreadable[0][1]}".replace(str(folder), "")
+            # Versions of Pillow differ in what they add in brackets.
+            said = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
             try:
                 read_picture(folder / name, 224, 224)
             except HeatproofError:

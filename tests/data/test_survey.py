@@ -40,6 +40,12 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
     assert not (tmp_path / "m.json").exists()
 
 
+def test_a_check_of_some_pictures_says_so(tmp_path, fill):
+    fill(tmp_path, ["ant", "bee"], 10)
+    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", most=6)
+    assert "mine: 5 of 20 pictures looked at, and all of them in the prepare stage" in said
+
+
 def test_bytes_after_the_end_of_a_picture(tmp_path, save):
     save(tmp_path / "a.jpg")
     with open(tmp_path / "a.jpg", "ab") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,8 +70,15 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     write_sealed(spec["manifest"], facts)
 
 
-def check_pictures(dataset: Dataset, called: str) -> list[str]:
-    """Look at all picture files of a dataset, and return what is done to them, one line each.
+def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:
+    """Look at the picture files of a dataset, and return what is done to them, one line each.
+
+    Parameters
+    ----------
+    dataset, called
+        An open dataset, and its name.
+    most
+        How many pictures are looked at, evenly spaced over the splits, where there are more; None: all.
 
     Raises
     ------
@@ -82,7 +90,11 @@ def check_pictures(dataset: Dataset, called: str) -> list[str]:
     said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
     # Only files have headers that can be looked at.
     if type(dataset.reader) is PictureReader:
-        found = survey(dataset.places(), dataset.reader.shorter, dataset.reader.turned)
+        places = dataset.places()
+        chosen = places[:: math.ceil(len(places) / most)] if most else places
+        if len(chosen) < len(places):
+            said.append(f"{len(chosen):,} of {len(places):,} pictures looked at, and all of them in the prepare stage")
+        found = survey(chosen, dataset.reader.shorter, dataset.reader.turned)
         found.require_readable(called)
         said += found.words()
     return [f"{called}: {words}" for words in said]
