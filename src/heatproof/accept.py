@@ -110,7 +110,7 @@ def _made_again(job: Job, runtime: Machine) -> Iterator[Verdict]:
         resolve_name(job.run)({**job.spec, **aside}, runtime)
         other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
         now = read_sealed(aside["manifest"]) or {}
-    if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits")):
+    if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits", "preprocessing")):
         other.append("the list of images")
     if other:
         yield product.manifest, f"{', '.join(other)} differs"

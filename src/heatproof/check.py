@@ -12,7 +12,7 @@ from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.trial import try_out
+from heatproof.trial import look_at_pictures, try_out
 
 
 def check_config(*paths: str | Path) -> str:
@@ -25,13 +25,14 @@ def check_config(*paths: str | Path) -> str:
     """
     plan = make_plan(read_config(*paths))
     check_machine(plan)
+    pictures = "".join(f"\n{line}" for line in look_at_pictures(plan))
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
         f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
-        "metrics in results/scores.csv."
+        f"metrics in results/scores.csv.{pictures}"
     )
 
 

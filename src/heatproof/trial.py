@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from heatproof.data.registry import Dataset
 
 
+# Headers of so many local files are read in ten seconds.
+LOOKED_AT = 100_000
+
+
 def try_out(plan: Plan, device: bool = True) -> None:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
@@ -46,6 +50,20 @@ def try_out(plan: Plan, device: bool = True) -> None:
             for entry in explainers:
                 with _trying(f"explainer {entry.name!r} on {model!r}"):
                     _explain(plan, entry, model, network, dataset)
+
+
+def look_at_pictures(plan: Plan) -> list[str]:
+    """Look at picture files of the datasets, and return what is done to them, one line each.
+
+    Raises
+    ------
+    HeatproofError
+        If pictures cannot be read: how many, the names of the first, and the remedy.
+    """
+    from heatproof.data.prepare import check_pictures, open_dataset
+
+    named = [name for name, entry in plan.datasets.items() if "root" in entry["options"]]
+    return [line for name in named for line in check_pictures(open_dataset(plan.dataset_spec(name)), name, LOOKED_AT)]
 
 
 def _is_own(module: str) -> bool:

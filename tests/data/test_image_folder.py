@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import pixels
 from torchvision.datasets import ImageFolder
 
 from heatproof.data.image_folder import image_folder, resisc45
@@ -162,3 +163,15 @@ def test_resisc45(tmp_path, fill, sound):
         DATASETS["resisc45"].count(root=str(tmp_path))
     with pytest.raises(HeatproofError, match=r"no folder .*/none for resisc45: get NWPU-RESISC45\.rar"):
         DATASETS["resisc45"].count(root=str(tmp_path / "none"))
+
+
+def test_pictures_that_have_the_size_are_left_alone(tmp_path, fill):
+    fill(tmp_path, CLASSES, 10)
+    made = image_folder(seed=0, root=str(tmp_path), size=10)
+    split = made.splits["train"]
+    # The pictures have 10 rows and 12 columns: one column is cut from each side.
+    expected = [pixels(20 * int(label))[:, 1:11].transpose(2, 0, 1) for label in split.labels[:3]]
+    np.testing.assert_allclose(made.images("train", 0, 3) * 255, expected, atol=1e-3)
+    assert made.preprocessing == "shorter side 10 pixels: not resized, square of 10 pixels at the centre"
+    smaller = image_folder(seed=0, root=str(tmp_path), size=7)
+    assert smaller.preprocessing == "shorter side 10 pixels: resized to 8, square of 7 pixels at the centre"

@@ -67,3 +67,21 @@ def test_files_that_are_no_whole_picture(tmp_path):
 def test_a_square_larger_than_the_image():
     with pytest.raises(HeatproofError, match="resize is 200 and size 224"):
         picture_reader(224, 200, "bilinear")
+
+
+@pytest.mark.parametrize(
+    ("side", "shorter", "words"), [(28, 28, "not resized"), (20, 28, "scaled up to 28"), (64, 32, "resized to 32")]
+)
+def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, shorter, words):
+    noise = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
+    for number, picture in enumerate(noise):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    # One picture of another size, which is treated as the others of its set.
+    Image.fromarray(np.zeros((90, 80, 3), dtype=np.uint8)).save(tmp_path / "9.png")
+    paths = sorted(tmp_path.iterdir())
+    fitted = picture_reader(28, None, "bilinear").fitted(paths)
+    assert fitted.shorter == shorter
+    assert words in fitted.words(paths)
+    if side == 28:
+        np.testing.assert_allclose(fitted(paths[:4]) * 255, noise.transpose(0, 3, 1, 2), atol=1e-3)
+    assert picture_reader(28, 32, "bilinear").fitted(paths).shorter == 32

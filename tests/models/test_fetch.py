@@ -13,7 +13,8 @@ from heatproof.files import read_json
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
 
-MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
+FACTS = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "size": None}
+MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}, "facts": FACTS}
 DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
 
 

@@ -230,6 +230,10 @@ BAD = {
         {"datasets": [{"d": {"dataset": "json:no_such"}}]},
         "The dataset 'json:no_such' cannot",
     ),
+    "training where all pictures are for evaluation": (
+        {"datasets": [{"mine": {"dataset": "image_folder", "root": "none", "evaluation": 1}}]},
+        "All pictures of the dataset 'mine' are for evaluation, and the model*is to be trained or finetuned on it",
+    ),
     "a reference as a name": ({"explainers": ["json:dumps"]}, "'json:dumps' in explainers cannot name a folder"),
     **{
         f"{name!r} in {key}": ({key: [{name: {}}]}, f"{name!r} in {key} cannot name a folder")

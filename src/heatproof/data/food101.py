@@ -34,7 +34,8 @@ def food101(
     root
         The folder ``food-101`` with ``images`` and ``meta``, or the one that has it.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation
         Share of every class of the training images that is kept for validation.
     train_images, validation_images

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +51,8 @@ def imagenet(
         Has ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``, which only
         the flat ``val`` needs.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation
         Share of every class of ``train`` that is kept for validation.
     train_images, validation_images
@@ -92,19 +92,6 @@ def imagenet(
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
     )
-
-
-def imagenet_classes() -> dict[str, str]:
-    """Return the 1,000 WordNet ids in the order of networks' outputs, with a name each, from timm's tables."""
-    found = find_spec("timm")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    # Not imported, which takes the seconds of torch.
-    tables = Path(found.submodule_search_locations[0]) / "data" / "_info"
-    wnids = (tables / "imagenet_synsets.txt").read_text(encoding="utf-8").split()
-    words = (tables / "imagenet_synset_to_lemma.txt").read_text(encoding="utf-8").splitlines()
-    names = {wnid: told.partition(",")[0] for wnid, _, told in (line.partition("\t") for line in words)}
-    return dict(zip(wnids, _unique({wnid: names[wnid] for wnid in wnids}), strict=True))
 
 
 def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:

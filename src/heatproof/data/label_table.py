@@ -1,123 +1,205 @@
-"""Tables of labels beside a flat folder of pictures."""
+"""Labels of a folder of pictures from a table in a CSV file, with splits and groups where it has columns for them."""
 
 from __future__ import annotations
 
-import os
+import csv
+from collections import Counter
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import pictures_below
 from heatproof.errors import HeatproofError
+from heatproof.outside import read_list, shown
 from heatproof.registry import nearest
 
-# What a split can be called in a table.
-SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation"}
-SPLITS |= {"test": "evaluation", "evaluation": "evaluation"}
-ROLES = ("file", "label", "split", "group")
-SHOWN = 3
+# What a column is called unless the config says otherwise; the first that a table has.
+COLUMNS = {
+    "file": ("file", "filename", "file_name", "image", "path"),
+    "label": ("label", "class", "class_name"),
+    "split": ("split",),
+    "group": ("group",),
+}
+REQUIRED = ("file", "label")
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "evaluation",
+    "evaluation": "evaluation",
+}
 
 
 class LabelTable(NamedTuple):
-    """What a table says of the pictures of a folder.
+    """The pictures of a table.
 
     Attributes
     ----------
-    rows
-        file, label, and where the table has them split and group; texts.
-    files
-        (N, 2) device and inode of each row's picture.
+    class_names
+        The labels, sorted, whole numbers by value.
+    parts
+        Split to its pictures; ``train`` alone where the table has no column of splits.
     """
 
-    rows: pd.DataFrame
-    files: np.ndarray
-
-    @property
-    def splits(self) -> list[str]:
-        """Splits that the table names; all rows are of ``train`` where it has no column for them."""
-        return list(dict.fromkeys(self.rows["split"])) if "split" in self.rows else ["train"]
-
-    def listed(self, top: Path, split: str, labels: Mapping[str, int]) -> FileList:
-        """Return the pictures of a split with their numbers, as the table lists them."""
-        chosen = (self.rows["split"] == split).to_numpy() if "split" in self.rows else np.full(len(self.rows), True)
-        rows = self.rows[chosen]
-        groups = rows["group"].to_numpy() if "group" in rows else None
-        numbers = np.array([labels[name] for name in rows["label"]], dtype=np.int64)
-        return FileList(list(rows["file"]), numbers, [top / file for file in rows["file"]], self.files[chosen], groups)
+    class_names: list[str]
+    parts: dict[str, FileList]
 
 
-def read_label_table(top: Path, table: str, columns: Mapping[str, str]) -> LabelTable:
-    """Read a table of labels: one row a picture.
+def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> LabelTable:
+    """Read the labels of all pictures in and below a folder.
 
     Parameters
     ----------
-    top
-        The folder of pictures; files in the table are named from it.
+    root
+        The folder; names of files in the table are paths from it, with their ending or without.
     table
-        A CSV file, from `top`.
+        The CSV file, a path from `root`; comma, semicolon or tab between columns, which the first line names.
     columns
-        What the columns are called in the table, by their role: ``file``, ``label``, ``split`` and ``group``; a role
-        that is not named has its own name. Split and group may be missing.
+        ``file``, ``label``, ``split`` or ``group`` to the name of its column, where that is none of `COLUMNS`.
 
     Raises
     ------
     HeatproofError
-        If the table or a column is missing, a picture has no row or two, a row no picture, a cell no value, or a group
-        is in two splits.
+        If the table has not these columns, a picture has no row or two, a row has no picture or an unknown split, a
+        label is empty or has a single picture that would have to be divided, or a group is in two splits.
     """
-    path = top / table
-    if unknown := set(columns) - set(ROLES):
-        raise HeatproofError(f"`columns` names {min(unknown)!r}: {nearest(min(unknown), ROLES)}")
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise HeatproofError(f"The table of labels {path} cannot be read ({reason}): check `labels`.") from None
-    for role in ROLES:
-        name = columns.get(role, role)
-        if name not in rows and (role in columns or role in ("file", "label")):
-            raise HeatproofError(
-                f"The table {path} has no column {name!r} for the {role}: it has {', '.join(map(repr, rows.columns))}; "
-                f"say which it is, as in columns: {{{role}: {rows.columns[0]}}}."
+    path = root / Path(table).expanduser()
+    rows = _read_rows(path, columns)
+    pictures = {picture.path: picture for picture in pictures_below(root)}
+    names = _find_pictures(path, root, [row["file"] for row in rows], pictures)
+    for number, row in enumerate(rows, start=2):
+        if not row["label"]:
+            raise HeatproofError(f"Row {number} of {path} has no label: fill it in, or remove the row and its picture.")
+    labels = sorted({row["label"] for row in rows}, key=_by_value)
+    if len(labels) < 2:
+        raise HeatproofError(f"{path} has {len(labels)} labels: a classifier needs two at least.")
+    parts = _divide(path, rows)
+    if list(parts) == ["train"]:
+        _require_several(path, rows)
+    numbers = {label: number for number, label in enumerate(labels)}
+    grouped = "group" in rows[0]
+    return LabelTable(
+        labels,
+        {
+            split: FileList(
+                [names[row] for row in chosen],
+                np.array([numbers[rows[row]["label"]] for row in chosen], dtype=np.int64),
+                [root / names[row] for row in chosen],
+                np.array([pictures[names[row]][1:] for row in chosen], dtype=np.uint64),
+                [rows[row]["group"] for row in chosen] if grouped else None,
             )
-    rows = rows.rename(columns={columns.get(role, role): role for role in ROLES})
-    rows = rows[[role for role in ROLES if role in rows]]
-    rows["file"] = [Path(file).as_posix() for file in rows["file"]]
-    empty = rows == ""
-    if empty.any(axis=None):
-        line, place = np.argwhere(empty.to_numpy())[0]
-        raise HeatproofError(f"Line {line + 2} of {path} has no {rows.columns[place]}: fill it in.")
-    if rows["file"].duplicated().any():
-        raise HeatproofError(f"{path} names {rows['file'][rows['file'].duplicated()].iloc[0]} twice: remove a row.")
-    known = {picture.path: (picture.device, picture.inode) for picture in pictures_below(top)}
-    _require_same(list(rows["file"]), list(known), path, top)
-    if "split" in rows:
-        for name in dict.fromkeys(rows["split"]):
-            if name not in SPLITS:
-                raise HeatproofError(f"{path} names the split {name!r}: {nearest(name, SPLITS)}")
-        rows["split"] = rows["split"].map(SPLITS)
-    if {"split", "group"} <= set(rows):
-        several = rows.groupby("group")["split"].nunique()
-        if (several > 1).any():
-            raise HeatproofError(
-                f"{path} has the {columns.get('group', 'group')} {several.idxmax()!r} in {several.max()} splits, so "
-                "that what is scored was trained on: give each one split."
-            )
-    return LabelTable(rows, np.array([known[file] for file in rows["file"]], dtype=np.uint64))
+            for split, chosen in parts.items()
+        },
+    )
 
 
-def _require_same(named: list[str], there: list[str], path: Path, top: Path) -> None:
-    for one, other, told in (
-        (named, there, f"{path} names pictures that are not in {top}"),
-        (there, named, f"{top} has pictures that {os.path.basename(path)} does not name"),
-    ):
-        missing = sorted(set(one) - set(other))
-        if missing:
-            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+def _by_value(label: str) -> tuple[bool, int, str]:
+    is_number = label.isdecimal()
+    return not is_number, int(label) if is_number else 0, label
+
+
+def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return file, label, and split and group where there are such columns, of each row."""
+    if not path.is_file():
+        raise HeatproofError(f"There is no table of labels {shown(path)}: `labels` has to be a path from `root`.")
+    # Spreadsheets put a mark of the encoding before the first name.
+    text = read_list(path).removeprefix("\ufeff")
+    first = text.partition("\n")[0]
+    reader = csv.DictReader(StringIO(text), delimiter=max(",;\t", key=first.count), restval="")
+    present = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = present
+    for what, given in columns.items():
+        if what not in COLUMNS:
+            raise HeatproofError(f"`columns` has {what!r}, which it does not know: {nearest(what, COLUMNS)}")
+        if given not in present:
             raise HeatproofError(
-                f"{told} ({', '.join(missing[:SHOWN])}{more}): give every picture one row, and every row a picture."
+                f"{path} has no column {given!r} for `{what}`; its columns are {', '.join(present) or 'none'}: correct "
+                "`columns` or the table."
             )
+    chosen = {}
+    for what, usual in COLUMNS.items():
+        name = columns.get(what) or next((name for name in usual if name in present), None)
+        if name is None and what in REQUIRED:
+            raise HeatproofError(
+                f"{path} has no column {' or '.join(usual)}; its columns are {', '.join(present) or 'none'}: name the "
+                f"right one as columns: {{{what}: …}}."
+            )
+        if name is not None:
+            chosen[what] = name
+    rows = [{what: (row[name] or "").strip() for what, name in chosen.items()} for row in reader]
+    if not rows:
+        raise HeatproofError(f"{path} has no rows: add one for each picture.")
+    return rows
+
+
+def _find_pictures(path: Path, root: Path, named: list[str], pictures: Mapping[str, object]) -> list[str]:
+    """Return the path of each row's picture; every picture has one row."""
+    endless = {str(Path(picture).with_suffix("")): picture for picture in pictures}
+    found = []
+    missing = []
+    for number, name in enumerate(named, start=2):
+        tidy = Path(name).as_posix()
+        picture = tidy if tidy in pictures else endless.get(tidy)
+        if picture is None:
+            missing.append(f"{name or 'an empty name'} in row {number}")
+        else:
+            found.append(picture)
+    if missing:
+        raise HeatproofError(
+            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {missing[0]}: add them there, "
+            "or remove their rows."
+        )
+    twice = [picture for picture, times in Counter(found).items() if times > 1]
+    if twice:
+        raise HeatproofError(
+            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each."
+        )
+    unlabelled = sorted(set(pictures) - set(found))
+    if unlabelled:
+        raise HeatproofError(
+            f"{len(unlabelled)} picture(s) in {root} have no row in {path}, the first {unlabelled[0]}: add rows, or "
+            "move the pictures elsewhere."
+        )
+    return found
+
+
+def _divide(path: Path, rows: list[dict[str, str]]) -> dict[str, list[int]]:
+    """Return split to rows, all for ``train`` where the table does not say."""
+    parts: dict[str, list[int]] = {"train": []}
+    split_of: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        named = row.get("split", "train")
+        split = SPLITS.get(named.lower())
+        if split is None:
+            raise HeatproofError(
+                f"Row {number + 2} of {path} has the split {named!r}: it may be train, validation (val) or test."
+            )
+        if "group" in row and split_of.setdefault(row["group"], split) != split:
+            raise HeatproofError(
+                f"The group {row['group']!r} of {path} is in the splits {split_of[row['group']]} and {split}: put it "
+                "into one, or leave the column of splits out, and splits are drawn that respect groups."
+            )
+        parts.setdefault(split, []).append(number)
+    if not parts["train"] and set(parts) != {"train", "evaluation"}:
+        raise HeatproofError(f"{path} has no rows of the split train: add some, or leave the column of splits out.")
+    if "evaluation" not in parts and "validation" in parts:
+        # As with folders: what is held out first of all is for evaluation.
+        parts["evaluation"] = parts.pop("validation")
+    return parts
+
+
+def _require_several(path: Path, rows: list[dict[str, str]]) -> None:
+    """Refuse a label with one picture, which can be trained on or scored; if all have one, that is meant."""
+    times = Counter(row["label"] for row in rows)
+    alone = [label for label, count in times.items() if count == 1]
+    if alone and len(alone) < len(times):
+        raise HeatproofError(
+            f"{len(alone)} label(s) of {path} have one picture, the first {alone[0]!r}, which cannot be both trained "
+            "on and scored: add pictures of them, remove their rows, or correct a misspelt label."
+        )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from heatproof.data.registry import Split
-from heatproof.data.splits import balanced_order, check_shares, grouped_splits, stratified_splits
+from heatproof.data.splits import balanced_order, check_shares, grouped_splits, is_divisible, stratified_splits
 from heatproof.errors import HeatproofError
 
 NAMES = ("train", "validation", "evaluation")
@@ -28,14 +29,14 @@ class FileList(NamedTuple):
     files
         (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
     groups
-        (N,) what each image is of, for example a patient, which is in one split alone; None for no groups.
+        What each image belongs to, such as a patient, no two splits having images of one; None where each stands alone.
     """
 
     ids: Sequence[str]
     labels: np.ndarray
     places: Sequence[Any] | np.ndarray
     files: np.ndarray | None = None
-    groups: np.ndarray | None = None
+    groups: Sequence[str] | None = None
 
 
 class LazyDataset:
@@ -46,7 +47,7 @@ class LazyDataset:
     class_names
         In the order of the labels.
     parts
-        Functions that list what belongs to ``train`` and to other splits; ``evaluation`` alone: nothing is trained.
+        Functions that list what belongs to ``train`` and to other splits.
     read
         Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1]; may have a method ``crop``, as
         `heatproof.data.pictures.PictureReader`.
@@ -79,7 +80,7 @@ class LazyDataset:
         self._shares, self._limits = shares, limits or {}
         self._listed: dict[str, FileList] = {}
         self._orders: dict[str, np.ndarray] = {}
-        self.splits: Mapping[str, Split] = _Splits(self._split, [name for name in NAMES if name in {**parts, **shares}])
+        self.splits: Mapping[str, Split] = _Splits(self._split)
 
     @property
     def num_classes(self) -> int:
@@ -89,12 +90,31 @@ class LazyDataset:
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
-        return self._read([listed.places[row] for row in rows[start:stop]])
+        return self.reader([listed.places[row] for row in rows[start:stop]])
 
-    def places(self, split: str) -> list[Any]:
-        """Return where the images of a split are, as `read` takes it."""
-        listed, rows = self._chosen(split)
-        return [listed.places[row] for row in rows]
+    @cached_property
+    def reader(self) -> Any:
+        """What reads images from places, fitted to pictures of the evaluation split, which is cheap to list."""
+        fit = getattr(self._read, "fitted", None)
+        return fit(self._part("evaluation").places) if fit else self._read
+
+    @property
+    def preprocessing(self) -> str | None:
+        """What is done to the pictures, one clause; None where images are no picture files."""
+        words = getattr(self.reader, "words", None)
+        return words(self._part("evaluation").places) if words else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of the splits, one clause each."""
+        if self._shares and not is_divisible(self._part("train").labels, self._shares):
+            return ["classes have too few pictures to be divided each: splits are drawn from all pictures at random"]
+        return []
+
+    def places(self) -> list[Any]:
+        """Return the places of all images of all splits, as `reader` takes them."""
+        chosen = [self._chosen(split) for split in NAMES]
+        return [listed.places[row] for listed, rows in chosen for row in rows]
 
     @property
     def crops(self) -> bool:
@@ -104,26 +124,30 @@ class LazyDataset:
     def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.crops.crop_box`."""
         listed, rows = self._chosen(split)
-        read: Any = self._read
-        return read.crop(listed.places[rows[row]], draws, smallest)
+        return self.reader.crop(listed.places[rows[row]], draws, smallest)
 
     def _split(self, split: str) -> Split:
         listed, rows = self._chosen(split)
         return Split(tuple(listed.ids[row] for row in rows), listed.labels[rows])
 
-    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
+    def _part(self, split: str) -> FileList:
+        """Return the list that a split is, or is taken from."""
         part = "train" if split in self._shares else split
         if part not in self._listed:
-            found = self._parts[part]()
+            # Nothing may be left for a split, where no network is trained.
+            found = self._parts[part]() if part in self._parts else FileList([], np.empty(0, dtype=np.int64), [])
             self._require_apart(found)
             self._listed[part] = found
-        listed = self._listed[part]
+        return self._listed[part]
+
+    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
+        listed = self._part(split)
         if split not in self._orders:
-            if part == "train" and self._shares:
+            if self._shares and len(listed.ids) and (split == "train" or split in self._shares):
                 if listed.groups is None:
                     rows = stratified_splits(listed.labels, self._shares, self._seed)[split]
                 else:
-                    rows = grouped_splits(listed.groups, self._shares, self._seed)[split]
+                    rows = grouped_splits(listed.labels, listed.groups, self._shares, self._seed)[split]
             else:
                 rows = np.arange(len(listed.labels))
             ordered = rows[balanced_order(listed.labels[rows], self._seed)]
@@ -145,19 +169,19 @@ class LazyDataset:
 
 
 class _Splits(Mapping[str, Split]):
-    def __init__(self, make: Callable[[str], Split], names: Sequence[str]) -> None:
-        self._make, self._names = make, names
+    def __init__(self, make: Callable[[str], Split]) -> None:
+        self._make = make
         self._made: dict[str, Split] = {}
 
     def __getitem__(self, name: str) -> Split:
-        if name not in self._names:
+        if name not in NAMES:
             raise KeyError(name)
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(NAMES)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(NAMES)

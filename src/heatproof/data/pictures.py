@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,9 +24,8 @@ Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-# What stands at the end of a whole file; some programs write a little after it.
-ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
-TAIL = 4096
+# How many headers decide whether the pictures of a set are larger than the square.
+SAMPLE = 100
 # Pillow's own limit, above which it takes a picture for an attack.
 MOST_PIXELS = 178_956_970
 # Uncompressed, with four channels of 16 bits.
@@ -38,26 +39,75 @@ class PictureReader:
     size: int
     shorter: int
     interpolation: Interpolation
-    upright: bool = False
+    # Whether `shorter` is the default, which pictures that are not larger than the square are spared.
+    by_default: bool = False
+    turned: bool = False
 
-    def __call__(self, paths: Sequence[str | Path]) -> np.ndarray:
+    def __call__(self, paths: Sequence[Any]) -> np.ndarray:
         """Return the square at the centre of each picture."""
         images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
         for image, path in zip(images, paths, strict=True):
-            image[:] = read_picture(path, self.size, self.shorter, self.interpolation, self.upright)
+            image[:] = _centre_square(self.open(path), self.size, self.shorter, self.interpolation)
         return images
 
-    def crop(self, path: str | Path, draws: np.ndarray, smallest: float) -> np.ndarray:
+    def open(self, path: Any) -> Image.Image:
+        """Return a picture with three channels as it is."""
+        return open_picture(path, self.shorter, turned=self.turned)
+
+    def sides(self, paths: Sequence[Any]) -> list[int]:
+        """Return the shorter sides of `SAMPLE` pictures of a set, evenly spaced, where readable."""
+        chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
+        found = []
+        for row in chosen:
+            with suppress(HeatproofError):
+                found.append(min(self.size_of(paths[row])))
+        return found
+
+    def size_of(self, path: Any) -> tuple[int, int]:
+        """Return width and height of a picture by its header."""
+        with opened_picture(path, 1) as picture:
+            return picture.size
+
+    def fitted(self, paths: Sequence[Any]) -> PictureReader:
+        """Return the reader for a set of pictures: without a zoom where they are not larger than the square.
+
+        Parameters
+        ----------
+        paths
+            The whole set. The shorter sides of `SAMPLE` of them, evenly spaced, decide by their median for all, so that
+            one set is treated alike.
+        """
+        if not self.by_default:
+            return self
+        found = self.sides(paths)
+        return replace(self, shorter=self.size) if found and median(found) <= self.size else self
+
+    def words(self, paths: Sequence[Any]) -> str:
+        """Return what is done to the pictures of a set, one clause."""
+        found = self.sides(paths)
+        square = f"square of {self.size} pixels at the centre"
+        if not found:
+            return f"shorter side resized to {self.shorter}, {square}"
+        usual, others = round(median(found)), len(set(found)) > 1
+        have = f"shorter side {usual} pixels" + (f" (median, {min(found)} to {max(found)})" if others else "")
+        done = f"{'scaled up' if usual < self.shorter else 'resized'} to {self.shorter}"
+        if usual == self.shorter:
+            done = "not resized" + (", others resized to it" if others else "")
+        return f"{have}: {done}, {square}"
+
+    def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
         from PIL import Image
 
-        picture = open_picture(path, self.shorter, self.upright)
+        picture = self.open(path)
         top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
         part = picture.crop((left, top, left + width, top + height))
         return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
 
 
-def picture_reader(size: int, resize: int | None, interpolation: Interpolation, upright: bool = False) -> PictureReader:
+def picture_reader(
+    size: int, resize: int | None, interpolation: Interpolation, *, turned: bool = False
+) -> PictureReader:
     """Return a function from paths to images, (N, 3, size, size) float32 in [0, 1].
 
     Parameters
@@ -65,11 +115,12 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation, 
     size
         Side of the square that is cut from the centre.
     resize
-        Length of the shorter side before cropping; None for `size` × 256 / 224.
+        Length of the shorter side before cropping; None for `size` × 256 / 224, or `size` for a set of pictures that
+        are not larger (see `PictureReader.fitted`).
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
-    upright
-        Whether pictures are turned as their camera says (EXIF).
+    turned
+        Whether pictures are turned as their EXIF orientation says.
 
     Raises
     ------
@@ -79,16 +130,16 @@ def picture_reader(size: int, resize: int | None, interpolation: Interpolation, 
     shorter = round(size * 256 / 224) if resize is None else resize
     if shorter < size:
         raise HeatproofError(f"resize is {shorter} and size {size}: the square has to fit in the resized image.")
-    return PictureReader(size, shorter, interpolation, upright)
+    return PictureReader(size, shorter, interpolation, by_default=resize is None, turned=turned)
 
 
 def read_picture(
-    path: str | Path, size: int, shorter: int, interpolation: str = "bilinear", upright: bool = False
+    path: str | Path, size: int, shorter: int, interpolation: str = "bilinear", *, turned: bool = False
 ) -> np.ndarray:
     """Read a file, resize its shorter side, and cut a square from its centre, as torchvision's transforms do.
 
-    Grey is repeated over three channels. Transparency is left alone, as torchvision does, and so is the orientation
-    that the camera noted (EXIF) unless `upright`.
+    Grey is repeated over three channels. What a picture says of transparency is left alone, as torchvision does, and so
+    is its orientation (EXIF) unless `turned`.
 
     Returns
     -------
@@ -100,9 +151,12 @@ def read_picture(
     HeatproofError
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
+    return _centre_square(open_picture(path, shorter, turned=turned), size, shorter, interpolation)
+
+
+def _centre_square(picture: Image.Image, size: int, shorter: int, interpolation: str) -> np.ndarray:
     from PIL import Image
 
-    picture = open_picture(path, shorter, upright)
     width, height = picture.size
     # The longer side is rounded downwards, as in torchvision.
     width, height = (shorter * side // min(width, height) for side in (width, height))
@@ -116,25 +170,53 @@ def _pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / np.float32(255)
 
 
-def open_picture(path: str | Path, shorter: int, upright: bool = False) -> Image.Image:
+def open_picture(path: str | Path, shorter: int, *, turned: bool = False) -> Image.Image:
     """Return a picture with three channels, which is not too large for its shorter side to be resized.
-
-    With `upright`, turned as its camera says (EXIF).
 
     Raises
     ------
     HeatproofError
         As `read_picture` does.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    with opened_picture(path, shorter) as opened:
+        if turned:
+            from PIL import ImageOps
+
+            # On the decoded pixels, so that what follows sees the sides as they are looked at.
+            return ImageOps.exif_transpose(three_channels(opened))
+        return three_channels(opened)
+
+
+class UnreadablePictureError(HeatproofError):
+    """A picture that cannot be read; `path` and `reason` say which and why."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.")
+        self.path, self.reason = path, reason
+
+
+@contextmanager
+def opened_picture(path: str | Path, shorter: int) -> Iterator[Image.Image]:
+    """Open a picture whose header has been read and whose pixels have not; what fails inside is said of the picture.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ValueError("the file is empty")
+            if size > MOST_BYTES:
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
             with Image.open(file, formats=FORMATS) as opened:
                 _require_size(*opened.size, shorter)
-                return _three_channels(ImageOps.exif_transpose(opened) if upright else opened)
+                _require_range(opened)
+                yield opened
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
     except (HeatproofError, MemoryError):
@@ -143,42 +225,12 @@ def open_picture(path: str | Path, shorter: int, upright: bool = False) -> Image
         reason = " ".join(str(error).split())
         if isinstance(error, UnidentifiedImageError):
             reason = f"it is none of {', '.join(FORMATS)}"
-        raise HeatproofError(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.") from None
+        raise UnreadablePictureError(path, reason) from None
 
 
-def shorter_side(path: str | Path) -> int | None:
-    """Return the shorter side of a picture by its header, in pixels; None where it cannot be read."""
-    from PIL import Image
-
-    try:
-        with open_regular(path) as file, Image.open(file, formats=FORMATS) as opened:
-            return min(opened.size)
-    except Exception:  # Pillow's readers of damaged files fail in any way
-        return None
-
-
-def damage(path: str | Path) -> str | None:
-    """Return what is wrong with a picture, by its header and its end, without decoding it; None for nothing.
-
-    A copy or a download that was cut off has no end: of JPEG and PNG, which have a mark there, this is seen.
-    """
-    from PIL import Image
-
-    try:
-        with open_regular(path) as file:
-            if not os.fstat(file.fileno()).st_size:
-                return "it is empty"
-            with Image.open(file, formats=FORMATS) as opened:
-                kind = opened.format
-                if opened.mode in ("I", "F"):
-                    return f"its pixels are of the kind {opened.mode!r}"
-            file.seek(-TAIL, os.SEEK_END) if os.fstat(file.fileno()).st_size > TAIL else file.seek(0)
-            if kind in ENDS and ENDS[kind] not in file.read():
-                return "it is cut off"
-    except Exception as error:  # Pillow's readers of damaged files fail in any way
-        unknown = type(error).__name__ == "UnidentifiedImageError"
-        return f"it is none of {', '.join(FORMATS)}" if unknown else " ".join(str(error).split())
-    return None
+def _require_range(picture: Image.Image) -> None:
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
 
 
 def _require_size(width: int, height: int, shorter: int) -> None:
@@ -195,15 +247,14 @@ def _require_size(width: int, height: int, shorter: int) -> None:
         )
 
 
-def _three_channels(picture: Image.Image) -> Image.Image:
+def three_channels(picture: Image.Image) -> Image.Image:
+    """Return a picture in RGB; grey of 16 bits is scaled to 8."""
     if picture.mode.startswith("I;16"):
         from PIL import Image
 
         # A conversion by Pillow cuts everything above 255 off.
         grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
         return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
     return picture.convert("RGB")
 
 

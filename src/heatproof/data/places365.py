@@ -42,7 +42,8 @@ def places365(
     small
         Whether to take the images of 256×256, or the large ones.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224); how it is resized.
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
     validation
         Share of every class of the training images that is kept for validation.
     train_images, validation_images

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heatproof.data.lazy import LazyDataset
-from heatproof.data.pictures import damage
+from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset
+from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
 from heatproof.registry import import_callable, is_reference
 
+log = logging.getLogger(__name__)
+
 SPLITS = ("train", "validation", "evaluation")
-# Files looked at at once, and damaged ones that a message names.
-READERS, NAMED = 16, 5
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
@@ -55,16 +56,48 @@ def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     Raises
     ------
     HeatproofError
-        As `check_dataset` does, and if picture files are damaged.
+        As `check_dataset` does.
     """
     dataset = open_dataset(spec)
+    # Before the first images are read, so that all damaged pictures are named and not only one of them.
+    for line in check_pictures(dataset, spec["name"]):
+        log.info("%s", line)
     splits = check_dataset(dataset, spec["name"])
-    if isinstance(dataset, LazyDataset):
-        _require_whole(dataset, spec["name"])
-    write_sealed(
-        spec["manifest"],
-        {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits},
-    )
+    facts = {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits}
+    if preprocessing := getattr(dataset, "preprocessing", None):
+        # A set whose pictures are treated otherwise than before is another input to all that reads them.
+        facts["preprocessing"] = preprocessing
+    write_sealed(spec["manifest"], facts)
+
+
+def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:
+    """Look at the picture files of a dataset, and return what is done to them, one line each.
+
+    Parameters
+    ----------
+    dataset, called
+        An open dataset, and its name.
+    most
+        How many pictures are looked at, evenly spaced over the splits, where there are more; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If pictures cannot be read: how many, the names of the first, and the remedy.
+    """
+    if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
+        return []
+    said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
+    # Only files have headers that can be looked at.
+    if type(dataset.reader) is PictureReader:
+        places = dataset.places()
+        chosen = places[:: math.ceil(len(places) / most)] if most else places
+        if len(chosen) < len(places):
+            said.append(f"{len(chosen):,} of {len(places):,} pictures looked at, and all of them in the prepare stage")
+        found = survey(chosen, dataset.reader.shorter, dataset.reader.turned)
+        found.require_readable(called)
+        said += found.words()
+    return [f"{called}: {words}" for words in said]
 
 
 def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
@@ -73,22 +106,24 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     Raises
     ------
     HeatproofError
-        If a split is missing (train and validation can be, together) or empty, its ids and labels differ in number, an
-        image id stands twice, a label has no class, an id or a class name is not UTF-8, or the first image of a split
-        is not as `Dataset.images` says.
+        If a split is missing or empty (``train`` and ``validation`` may both be, where nothing is
+        trained), its ids and labels differ in number, an image id stands twice, a label has no
+        class, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
     """
     seen: set[str] = set()
-    splits = {}
+    splits: dict[str, dict[str, list[Any]]] = {}
     if dataset.num_classes < 2:
         raise HeatproofError(
             f"The dataset {called!r} has {dataset.num_classes} class: a network needs two or more to tell apart."
         )
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
+    untrained = not any(len(dataset.splits.get(name, ())) for name in ("train", "validation"))
     for name in SPLITS:
-        if name != "evaluation" and not set(dataset.splits) & {"train", "validation"}:
-            continue  # nothing is trained
         split = dataset.splits.get(name)
+        if untrained and name != "evaluation" and split is not None:
+            splits[name] = {"ids": [], "labels": []}
+            continue
         if split is None or not len(split):
             raise HeatproofError(f"The dataset {called!r} has no {name} images: add some.")
         if len(split.labels) != len(split.ids):
@@ -114,19 +149,6 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     return splits
-
-
-def _require_whole(dataset: LazyDataset, called: str) -> None:
-    """Look at the beginning and the end of all picture files, so that a job of hours meets none that cannot be read."""
-    paths = [place for split in dataset.splits for place in dataset.places(split) if isinstance(place, Path)]
-    with ThreadPoolExecutor(READERS) as pool:
-        bad = [f"{path} ({told})" for path, told in zip(paths, pool.map(damage, paths), strict=True) if told]
-    if bad:
-        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-        raise HeatproofError(
-            f"{len(bad)} of the {len(paths):,} pictures of {called!r} cannot be read: {', '.join(bad[:NAMED])}{more}: "
-            "repair or remove them."
-        )
 
 
 def _check_image(images: np.ndarray, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,7 +26,8 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     -------
     dict
         Split name to row numbers. Classes alternate along each split, so that any first n images are balanced as
-        well as n allows. Where every class has one image, images are drawn whatever their class.
+        well as n allows. Where classes have too few rows to be divided (see `is_divisible`), splits are drawn from all
+        rows at random.
 
     Raises
     ------
@@ -34,9 +35,11 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
         If the shares leave a split without images.
     """
     check_shares(fractions)
+    if not is_divisible(labels, fractions):
+        drawn = numpy_generator(seed, "split of all rows").permutation(len(labels))
+        stops = np.cumsum([round(share * len(labels)) for share in fractions.values()])
+        return dict(zip((*fractions, "train"), np.split(drawn, stops), strict=True))
     parts: dict[str, list[list[int]]] = {name: [] for name in (*fractions, "train")}
-    if len(np.unique(labels)) == len(labels):
-        labels = np.zeros_like(labels)
     for label in np.unique(labels):
         rows = numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label))
         start = 0
@@ -48,42 +51,81 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
 
 
-def grouped_splits(groups: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
-    """Divide rows into the named splits and ``train`` such that no group is in two of them.
+def is_divisible(labels: np.ndarray, fractions: Mapping[str, float]) -> bool:
+    """Return whether every split gets a row if each class is divided by itself; with one row a class, none does."""
+    counts = np.unique(labels, return_counts=True)[1].tolist()
+    taken = [sum(round(share * count) for count in counts) for share in fractions.values()]
+    whole = sum(fractions.values()) >= 1
+    return all(taken) and (whole or sum(taken) < len(labels))
+
+
+def grouped_splits(
+    labels: np.ndarray, groups: Sequence[str], fractions: Mapping[str, float], seed: int
+) -> dict[str, np.ndarray]:
+    """Divide rows into the named splits and ``train`` so that no group is in two of them.
+
+    Groups go, the largest first, to the split that lacks most of what they have, class by class. (scikit-learn's
+    `StratifiedGroupKFold` does so for folds of equal size; shares here are of any size.)
 
     Parameters
     ----------
+    labels, fractions, seed
+        As in `stratified_splits`; shares of classes are met as well as the groups allow.
     groups
-        (N,) what the image is of, for example a patient.
-    fractions
-        Share of the groups for each split; the rest is ``train``.
-    seed
-        The workflow's seed.
+        What each row belongs to, such as a patient.
 
     Returns
     -------
     dict
-        Split name to row numbers.
+        Split name to row numbers, ascending.
 
     Raises
     ------
     HeatproofError
-        If there are too few groups for a split to have one.
+        If there are fewer groups than splits, a group is so large that a split stays empty, or a class has no training
+        images because all of it is of one group.
     """
     check_shares(fractions)
-    drawn = numpy_generator(seed, "split of groups").permutation(np.unique(groups))
-    parts: dict[str, np.ndarray] = {}
-    start = 0
-    for name, fraction in {**fractions, "train": 1 - sum(fractions.values())}.items():
-        stop = len(drawn) if name == "train" else start + round(fraction * len(drawn))
-        if stop == start:
+    names = [*fractions, *(["train"] if sum(fractions.values()) < 1 else [])]
+    keys, of_row = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
+    classes, numbers = np.unique(labels, return_inverse=True)
+    if len(keys) < len(names):
+        raise HeatproofError(
+            f"There are {len(keys)} groups for the splits {', '.join(names)}, and no group may be in two of them: add "
+            "pictures of further groups, or leave the column of groups out."
+        )
+    counts = np.zeros((len(keys), len(classes)))
+    np.add.at(counts, (of_row, numbers), 1)
+    shares = np.array([*fractions.values(), 1 - sum(fractions.values())][: len(names)])
+    # As shares of each class, so that rare ones count as much as others.
+    lacking = np.repeat(shares[:, None], len(classes), axis=1)
+    relative = counts / counts.sum(axis=0)
+    drawn = numpy_generator(seed, "order of groups").permutation(len(keys))
+    chosen = np.empty(len(keys), dtype=np.intp)
+    for group in drawn[np.argsort(-counts[drawn].sum(axis=1), kind="stable")]:
+        # The squared lack of a split falls by this much.
+        gain = (2 * lacking * relative[group] - relative[group] ** 2).sum(axis=1)
+        chosen[group] = gain.argmax()
+        lacking[chosen[group]] -= relative[group]
+    largest = keys[counts.sum(axis=1).argmax()]
+    for number, name in enumerate(names):
+        if not (chosen == number).any():
             raise HeatproofError(
-                f"The images are of {len(drawn)} groups, of which a share of {fraction:g} is none for {name}: "
-                "raise the share, or leave the groups out."
+                f"No group is left for the split {name!r}, because no group may be in two splits and the largest, "
+                f"{largest!r}, has {int(counts.sum(axis=1).max())} of {len(labels)} pictures: divide it into smaller "
+                "groups, add others, or change the shares."
             )
-        parts[name] = np.flatnonzero(np.isin(groups, drawn[start:stop]))
-        start = stop
-    return parts
+    if names[-1] == "train":
+        untrained = classes[~counts[chosen == len(names) - 1].any(axis=0)]
+        if len(untrained):
+            among = len(np.unique(of_row[labels == untrained[0]]))
+            raise HeatproofError(
+                f"The class number {untrained[0]} has pictures of {among} group(s) alone, so that none are left to "
+                "train on: add pictures of other groups, or leave the class out."
+            )
+    return {name: np.flatnonzero(chosen[of_row] == number) for number, name in enumerate(names)} | (
+        {} if "train" in names else {"train": np.empty(0, dtype=np.int64)}
+    )
 
 
 def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
@@ -116,9 +158,11 @@ def check_shares(fractions: Mapping[str, float]) -> None:
     Raises
     ------
     HeatproofError
-        If a share is not a positive number, or nothing is left for ``train``.
+        If a share is not a positive number, or nothing is left for ``train`` and not all is for ``evaluation``.
     """
     for name, share in fractions.items():
+        if share == 1 and name == "evaluation" and len(fractions) == 1:
+            return
         if not isinstance(share, int | float) or not 0 < share < 1:
             raise HeatproofError(f"The share of the split {name!r} must lie between 0 and 1, not {share!r}.")
     if sum(fractions.values()) >= 1:

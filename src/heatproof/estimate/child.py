@@ -71,7 +71,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
         "forward": _seconds(forward, device) / count,
         "gradient": _seconds(gradient, device) / count,
         "size": list(images.shape[-2:]),
-        "splits": {name: len(dataset.splits.get(name, ())) for name in ("train", "validation")},
+        "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
     }
 
 
@@ -97,11 +97,13 @@ def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, A
     given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
     schedule = replace(Schedule(**given), epochs=1)
     # Where a handful of images is timed, batches are small as well.
-    size = min(schedule.batch_size, len(dataset.splits["train"]), 8 * spec["images"])
+    # Where no images are for training, nothing is trained, and other images are as good for the timing.
+    split = "train" if len(dataset.splits["train"]) else "evaluation"
+    size = min(schedule.batch_size, len(dataset.splits[split]), 8 * spec["images"])
     began = time.perf_counter()
-    images = normalise(dataset.images("train", 0, size), spec["model"]["facts"])
+    images = normalise(dataset.images(split, 0, size), spec["model"]["facts"])
     read = (time.perf_counter() - began) / size
-    labels = torch.from_numpy(dataset.splits["train"].labels[:size])
+    labels = torch.from_numpy(dataset.splits[split].labels[:size])
     # One image to validate on: `fit` is the loop as it is, and wants some.
     few = Examples(images.repeat(STEPS, 1, 1, 1), labels.repeat(STEPS))
     one = Examples(images[:1], labels[:1])

@@ -11,6 +11,7 @@ import numpy as np
 
 from heatproof.batches import track
 from heatproof.data.registry import Dataset
+from heatproof.errors import HeatproofError
 from heatproof.models.registry import of_channels
 from heatproof.perturbation.baselines import BASELINES
 
@@ -73,8 +74,18 @@ def mean_value(dataset: Dataset, facts: Mapping[str, Any]) -> list[float]:
     -------
     list of float
         One number for each channel, in the units of the network's input.
+
+    Raises
+    ------
+    HeatproofError
+        If there are no training images.
     """
     count = len(dataset.splits["train"])
+    if not count:
+        raise HeatproofError(
+            "The baseline mean is the mean colour of the training images, and the dataset has none: give its value, or "
+            "choose another baseline, such as zeros."
+        )
     sums, pixels = [], 1
     for low in track(range(0, count, CHUNK), "mean of the training images", unit="batch"):
         for image in dataset.images("train", low, min(low + CHUNK, count)):

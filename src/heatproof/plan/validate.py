@@ -53,9 +53,9 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for dataset in plan.datasets:
         if not plan.models_of(dataset):
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
+        _check_trained(plan, dataset)
         _check_count(plan, dataset)
         _check_parts(plan, dataset)
-        _check_training(plan, dataset)
     return plan
 
 
@@ -68,6 +68,17 @@ def _check_preprocessing(model: ModelChoice) -> None:
             f"The model {model.name!r} brings weights and does not say {' and '.join(missing)}: give the channel means "
             "and deviations with which they were trained, for images in [0, 1], such as mean: [0.485, 0.456, 0.406] "
             "and std: [0.229, 0.224, 0.225] of ImageNet."
+        )
+
+
+def _check_trained(plan: Plan, dataset: str) -> None:
+    """Refuse to train on a dataset whose pictures are all for evaluation."""
+    trained = [model for model, _ in plan.trainings() if model in plan.models_of(dataset)]
+    if trained and plan.datasets[dataset]["options"].get("evaluation") == 1:
+        raise HeatproofError(
+            f"All pictures of the dataset {dataset!r} are for evaluation, and the model {trained[0]!r} is to be "
+            "trained or finetuned on it: lower its share `evaluation`, or give the model a checkpoint and leave all "
+            "`weights` but pretrained out."
         )
 
 
@@ -150,18 +161,4 @@ def _check_parts(plan: Plan, dataset: str) -> None:
         raise HeatproofError(
             f"The metric {plan.reads_parts[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
             f"{with_parts}, or leave the metric out."
-        )
-
-
-def _check_training(plan: Plan, dataset: str) -> None:
-    """Refuse what needs training images where all images of a dataset are for evaluation."""
-    if plan.datasets[dataset]["options"].get("evaluation") != 1:
-        return
-    trained = next((pair for pair in plan.trainings() if pair[0] in plan.models_of(dataset)), None)
-    reader = f"trains the {trained[1]} weights of {trained[0]!r}" if trained else "fills patches with their `mean`"
-    if trained or "mean" in plan.baselines:
-        raise HeatproofError(
-            f"All images of {dataset!r} are for evaluation, and the config {reader}, which takes training images: "
-            "lower the dataset's `evaluation`, or score published weights alone (weights: [pretrained]) with another "
-            "baseline, such as zeros."
         )

@@ -228,6 +228,11 @@ def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
     found, settings = [], spec["training"]
     for split in ("train", "validation"):
+        if not len(dataset.splits[split]):
+            raise HeatproofError(
+                f"The dataset {spec['dataset']['name']!r} has no {split} images, and a network is to be trained on it: "
+                "add some, or give the model a checkpoint and leave all `weights` but pretrained out."
+            )
         labels = torch.from_numpy(dataset.splits[split].labels)
         if settings.get("labels") == "shuffled":
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.

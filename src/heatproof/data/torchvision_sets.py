@@ -1,0 +1,188 @@
+"""Classification datasets of torchvision, which are downloaded beforehand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from heatproof.data.lazy import FileList, LazyDataset
+from heatproof.data.pictures import Interpolation, PictureReader, picture_reader, three_channels
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+from heatproof.options import Count, Side
+from heatproof.registry import nearest
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# What torchvision calls its splits, the first that a class has.
+TRAIN, HELD_OUT, TEST = ("train", "trainval"), ("val", "valid"), ("test",)
+# Where its classes keep the labels, so that no picture is decoded for them.
+LABELS = ("targets", "labels", "_labels", "y")
+
+
+class Place(NamedTuple):
+    """An image of a torchvision dataset."""
+
+    images: Any
+    row: int
+
+
+@dataclass(frozen=True)
+class TorchvisionReader(PictureReader):
+    """Reads pictures as a torchvision dataset returns them."""
+
+    def open(self, path: Place) -> Image.Image:
+        """Return a picture with three channels.
+
+        Raises
+        ------
+        HeatproofError
+            If it cannot be read.
+        """
+        try:
+            return three_channels(path.images[path.row][0])
+        except Exception as error:  # torchvision's readers and Pillow's fail in any way
+            reason = " ".join(str(error).split())
+            name = type(path.images).__name__
+            raise HeatproofError(
+                f"Image {path.row} of torchvision's {name} cannot be read ({reason}): download the dataset again."
+            ) from None
+
+    def size_of(self, path: Place) -> tuple[int, int]:
+        """Return width and height of a picture."""
+        return self.open(path).size
+
+
+@dataset("torchvision", size=None)
+def torchvision_dataset(
+    *,
+    seed: int,
+    root: str,
+    name: str,
+    size: Side = 224,
+    resize: Side | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float | None = None,
+    evaluation: float | None = None,
+    train_images: Count | None = None,
+    validation_images: Count | None = None,
+) -> LazyDataset:
+    """Any classification dataset of torchvision that has been downloaded, such as Flowers102; nothing is downloaded.
+
+    Parameters
+    ----------
+    root
+        The folder into which torchvision downloaded it.
+    name
+        Its class in `torchvision.datasets`. Its test split is for evaluation, or else its validation split.
+    size, resize, interpolation
+        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
+        the pictures are not larger than that); how it is resized.
+    validation, evaluation
+        Share of every class for the splits that it does not have; None: 0.1 and 0.2.
+    train_images, validation_images
+        The most images of these splits; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If torchvision has no such dataset, it has not been downloaded, or its labels are no classes.
+    """
+    from torchvision import datasets
+
+    known = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
+    if name not in known:
+        raise HeatproofError(f"torchvision has no dataset {name!r}: {nearest(name, known)}")
+    sets = _open(getattr(datasets, name), root)
+    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
+    for split, (share, _) in given.items():
+        if share is not None and split in sets:
+            raise HeatproofError(f"torchvision's {name} has {split} images of its own: leave the share {split!r} out.")
+    labels = {split: _labels(images) for split, images in sets.items()}
+    classes = getattr(sets["train"], "classes", None) or range(1 + max(int(each.max()) for each in labels.values()))
+    reader = picture_reader(size, resize, interpolation)
+    return LazyDataset(
+        [str(each) for each in classes],
+        {split: partial(_list, split, images, labels[split]) for split, images in sets.items()},
+        TorchvisionReader(reader.size, reader.shorter, reader.interpolation, reader.by_default),
+        seed=seed,
+        shares={
+            split: default if share is None else share for split, (share, default) in given.items() if split not in sets
+        },
+        limits={"train": train_images, "validation": validation_images},
+    )
+
+
+def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
+    """Return split to torchvision's dataset."""
+    takes = inspect.signature(make).parameters
+    top = str(Path(root).expanduser())
+
+    def one(**split: Any) -> Any:
+        try:
+            return make(top, **split)
+        except ValueError as error:
+            if "split" in split and "Valid values" in str(error):
+                return None
+            raise _unopened(make.__name__, root, error) from None
+        except Exception as error:  # each class has its own way to say that files are missing
+            raise _unopened(make.__name__, root, error) from None
+
+    if "train" in takes:
+        return {"train": one(train=True), "evaluation": one(train=False)}
+    if "split" not in takes:
+        return {"train": one()}
+
+    def first(names: Sequence[str]) -> Any:
+        return next((found for name in names if (found := one(split=name)) is not None), None)
+
+    train, held_out, test = (first(names) for names in (TRAIN, HELD_OUT, TEST))
+    if train is None or (test is None and held_out is None):
+        raise HeatproofError(
+            f"torchvision's {make.__name__} has no splits for training and testing: export its pictures into folders "
+            "and use the dataset image_folder."
+        )
+    if test is None:
+        return {"train": train, "evaluation": held_out}
+    return {"train": train, "evaluation": test, **({} if held_out is None else {"validation": held_out})}
+
+
+def _unopened(name: str, root: str, error: Exception) -> HeatproofError:
+    return HeatproofError(
+        f"torchvision's {name} cannot be opened in {root} ({' '.join(str(error).split())[:200]}): download it once "
+        f"with `python -c \"from torchvision.datasets import {name}; {name}('{root}', download=True)\"`, each "
+        "split that it has, or as its documentation says."
+    )
+
+
+def _labels(images: Any) -> np.ndarray:
+    """Return the label of each image, (N,) int64."""
+    kept = next((found for name in LABELS if (found := getattr(images, name, None)) is not None), None)
+    pairs = getattr(images, "samples", getattr(images, "_samples", None))
+    if kept is None and isinstance(pairs, Sequence):
+        kept = [pair[1] for pair in pairs]
+    if kept is None:
+        # Every picture is decoded, once an opening.
+        kept = [images[row][1] for row in range(len(images))]
+    try:
+        labels = np.array([int(label) for label in kept], dtype=np.int64)
+    except (TypeError, ValueError):
+        labels = np.empty(0, dtype=np.int64)
+    if len(labels) != len(images) or labels.min(initial=0) < 0:
+        raise HeatproofError(
+            f"The labels of torchvision's {type(images).__name__} are not one class number for each image: it is no "
+            "dataset for classification."
+        )
+    return labels
+
+
+def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
+    rows = range(len(labels))
+    return FileList([f"{split}-{row:06d}" for row in rows], labels, [Place(images, row) for row in rows])

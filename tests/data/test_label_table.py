@@ -1,0 +1,147 @@
+"""A flat folder with a CSV file of labels, splits and groups."""
+
+import numpy as np
+import pytest
+
+from heatproof.data.image_folder import image_folder
+from heatproof.data.splits import grouped_splits
+from heatproof.errors import HeatproofError
+
+
+def write(folder, rows, header="file,label", ending=".png", name="labels.csv"):
+    (folder / name).write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def flat(tmp_path, save):
+    """Twenty pictures, ten of each label; three in turn are of one patient, whose number is in the group."""
+    rows = []
+    for number in range(20):
+        save(tmp_path / f"p{number:02d}.png", 20 * (number % 2))
+        rows.append((f"p{number:02d}.png", "bee" if number % 2 else "ant", f"patient {number // 3}"))
+    return tmp_path, rows
+
+
+def opened(folder, **options):
+    return image_folder(seed=0, root=str(folder), labels="labels.csv", size=8, **options)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_labels_are_those_of_the_table(flat, sound, delimiter):
+    folder, rows = flat
+    write(folder, [delimiter.join(row[:2]) for row in rows], f"\ufefffile{delimiter}label")
+    made = opened(folder)
+    sound(made, 8)
+    assert made.class_names == ("ant", "bee")
+    assert {name: len(split) for name, split in made.splits.items()} == {"train": 14, "validation": 2, "evaluation": 4}
+    red = made.images("train", 0, 14)[:, 0].mean((1, 2)) * 255
+    np.testing.assert_allclose(red, 20 * made.splits["train"].labels, atol=0.01)
+
+
+def test_columns_of_other_names_files_without_endings_and_numbers_as_labels(flat, sound):
+    folder, rows = flat
+    write(folder, [f"{10 if row[1] == 'bee' else 9},{row[0][:-4]}" for row in rows], "diagnosis,id")
+    made = opened(folder, columns={"file": "id", "label": "diagnosis"})
+    sound(made, 8)
+    assert made.class_names == ("9", "10")
+
+
+def test_splits_of_the_table(flat):
+    folder, rows = flat
+    splits = ["train"] * 12 + ["val"] * 4 + ["Test"] * 4
+    write(folder, [f"{row[0]},{row[1]},{split}" for row, split in zip(rows, splits, strict=True)], "file,label,split")
+    made = opened(folder)
+    assert {name: len(split) for name, split in made.splits.items()} == {"train": 12, "validation": 4, "evaluation": 4}
+    assert set(made.splits["evaluation"].ids) == {f"p{number}.png" for number in range(16, 20)}
+    with pytest.raises(HeatproofError, match=r"evaluation images .* its table labels\.csv: leave the share"):
+        opened(folder, evaluation=0.3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_group_is_in_two_splits(flat, seed):
+    folder, rows = flat
+    write(folder, [",".join(row) for row in rows], "file,label,group")
+    made = image_folder(seed=seed, root=str(folder), labels="labels.csv", size=8)
+    patient = {row[0]: row[2] for row in rows}
+    patients = [{patient[image_id] for image_id in split.ids} for split in made.splits.values()]
+    assert all(patients)
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 7
+    assert sum(len(split) for split in made.splits.values()) == 20
+
+
+def test_shares_of_classes_are_met_with_many_groups():
+    rng = np.random.default_rng(0)
+    groups = [f"g{number}" for number in rng.integers(0, 200, 2000)]
+    labels = rng.choice(3, 2000, p=[0.7, 0.25, 0.05])
+    splits = grouped_splits(labels, groups, {"validation": 0.1, "evaluation": 0.3}, 0)
+    for name, share in (("validation", 0.1), ("evaluation", 0.3), ("train", 0.6)):
+        for label in range(3):
+            found = (labels[splits[name]] == label).sum() / (labels == label).sum()
+            assert found == pytest.approx(share, abs=0.02)
+    assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), np.arange(2000))
+
+
+BAD = {
+    "missing file": (
+        lambda rows: [*rows, "none.png,bee"],
+        r"names 1 picture\(s\) that are not in .* none\.png in row 22",
+    ),
+    "file without row": (
+        lambda rows: rows[1:],
+        r"1 picture\(s\) in .* have no row in .*labels\.csv, the first p00\.png",
+    ),
+    "two rows": (lambda rows: [*rows, rows[0]], r"1 picture\(s\) in more than one row, the first p00\.png"),
+    "no label": (lambda rows: [*rows[1:], "p00.png,"], r"Row 21 of .*labels\.csv has no label"),
+    "one label": (lambda rows: [f"{row[:8]}ant" for row in rows], r"has 1 labels: a classifier needs two"),
+    "one picture": (lambda rows: [*rows[1:], "p00.png,atn"], r"1 label\(s\) .* have one picture, the first 'atn'"),
+    "no rows": (lambda rows: [], r"has no rows: add one for each picture"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_tables_that_do_not_fit_the_folder(flat, what):
+    folder, rows = flat
+    change, message = BAD[what]
+    write(folder, change([",".join(row[:2]) for row in rows]))
+    with pytest.raises(HeatproofError, match=message):
+        opened(folder)
+
+
+def test_columns_that_are_not_there(flat):
+    folder, rows = flat
+    write(folder, [",".join(row[:2]) for row in rows], "picture,label")
+    with pytest.raises(
+        HeatproofError, match=r"no column file or filename .* its columns are picture, label: name .* {file: …}"
+    ):
+        opened(folder)
+    with pytest.raises(HeatproofError, match="no column 'patient' for `group`; its columns are picture, label"):
+        opened(folder, columns={"file": "picture", "group": "patient"})
+    with pytest.raises(HeatproofError, match="`columns` has 'groups', which it does not know: did you mean 'group'"):
+        opened(folder, columns={"groups": "patient"})
+    with pytest.raises(HeatproofError, match=r"no table of labels .*none\.csv"):
+        image_folder(seed=0, root=str(folder), labels="none.csv")
+    with pytest.raises(HeatproofError, match="`labels` names no table"):
+        image_folder(seed=0, root=str(folder), columns={"file": "a"})
+
+
+def grouped(folder, rows, group_of, **options):
+    write(folder, [f"{row[0]},{row[1]},{group_of(number)}" for number, row in enumerate(rows)], "file,label,group")
+    return lambda: opened(folder, **options).splits["train"]
+
+
+def test_groups_that_make_a_split_impossible(flat):
+    folder, rows = flat
+    with pytest.raises(HeatproofError, match="2 groups for the splits validation, evaluation, train"):
+        grouped(folder, rows, lambda number: number % 2)()
+    with pytest.raises(HeatproofError, match="class number 1 has pictures of 1 group"):
+        grouped(folder, rows, lambda number: "x" if number % 2 else number, evaluation=0.6)()
+    write(
+        folder,
+        [f"{row[0]},{row[1]},a,{'test' if number else 'train'}" for number, row in enumerate(rows)],
+        "file,label,group,split",
+    )
+    with pytest.raises(HeatproofError, match=r"The group 'a' of .* is in the splits train and evaluation"):
+        opened(folder)
+    write(folder, [f"{row[0]},{row[1]},dev" for row in rows], "file,label,split")
+    with pytest.raises(HeatproofError, match=r"Row 2 of .* has the split 'dev'"):
+        opened(folder)

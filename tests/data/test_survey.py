@@ -1,0 +1,80 @@
+"""Pictures that cannot be read are named before a run, and odd ones are read as the documents say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from odd_files import table
+from PIL import Image
+
+from heatproof.data.image_folder import image_folder
+from heatproof.data.pictures import read_picture
+from heatproof.data.prepare import check_pictures, prepare
+from heatproof.data.survey import survey
+from heatproof.errors import HeatproofError
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"
+
+
+def test_the_documents_say_what_is_done_with_odd_files(tmp_path):
+    document = DOCUMENT.read_text(encoding="utf-8")
+    rows = table(tmp_path)
+    assert [row for row in rows if row not in document] == []
+    assert len(rows) >= 10
+
+
+def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill):
+    fill(tmp_path / "photos", ["ant", "bee"], 10, ".jpg")
+    for number in range(5):
+        path = tmp_path / "photos" / "bee" / f"bee_00{number}.jpg"
+        path.write_bytes(path.read_bytes()[:-200] if number else b"")
+    options = {"root": str(tmp_path / "photos"), "size": 8}
+    expected = (
+        r"5 of the 20 pictures of 'mine' cannot be read: .*bee_00\d\.jpg \(.+\); .+; and 2 more\. Repair or remove"
+    )
+    with pytest.raises(HeatproofError, match=expected):
+        check_pictures(image_folder(seed=0, **options), "mine")
+    spec = {"kind": "image_folder", "module": "heatproof.data.image_folder", "seed": 0, "name": "mine", "key": "k"}
+    with pytest.raises(HeatproofError, match=expected):
+        prepare({**spec, "options": options, "manifest": str(tmp_path / "m.json")}, {})
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_a_check_of_some_pictures_says_so(tmp_path, fill):
+    fill(tmp_path, ["ant", "bee"], 10)
+    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", most=6)
+    assert "mine: 5 of 20 pictures looked at, and all of them in the prepare stage" in said
+
+
+def test_bytes_after_the_end_of_a_picture(tmp_path, save):
+    save(tmp_path / "a.jpg")
+    with open(tmp_path / "a.jpg", "ab") as file:
+        file.write(b"\0" * 500)
+    assert survey([tmp_path / "a.jpg"], 8).unreadable == []
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
+    pixels = np.zeros((20, 20, 3), dtype=np.uint8)
+    pixels[:10] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png", exif=exif)
+    made = image_folder(seed=0, root=str(tmp_path), size=20, exif=turned)
+    image = made.images("evaluation", 0, 1)[0, 0]
+    # Orientation 6 is a quarter turn to the right: what was above lies right.
+    assert (image[5, 5], image[5, 15], image[15, 5]) == ((0, 1, 0) if turned else (1, 1, 0))
+    said = check_pictures(made, "mine")
+    assert any("20 of 20 stored rotated" in line for line in said) is not turned
+
+
+def test_a_row_for_every_kind_of_surprise_and_none_for_usual_pictures(tmp_path, save):
+    save(tmp_path / "a.png")
+    assert survey([tmp_path / "a.png"], 8).words() == []
+    Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")
+    (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).words()
+    assert words == "1 of 2 with transparency: the colour stored there is read"
+    assert read_picture(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)

@@ -1,0 +1,41 @@
+"""A picture that is damaged after the dataset was prepared stops the jobs that read it, and no other."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from snakemake_project import MICRO, TABLE, Project, clone
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+
+def test_a_picture_that_is_cut_off_during_a_run(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("ant", "bee"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            noise = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(noise).save(tmp_path / "photos" / name / f"{name}_{number:02d}.jpg")
+    photos = {"dataset": "image_folder", "root": str(tmp_path / "photos"), "size": 32}
+    project = Project(clone(tmp_path / "project"), {**MICRO, "datasets": [{"photos": photos}]})
+    manifest = "results/datasets/photos.json"
+    project.run(manifest)
+    prepared = json.loads((project.folder / manifest).read_text())
+    assert "not resized" in json.dumps(prepared)
+    ids = prepared["splits"]["evaluation"]["ids"]
+    # Of the second shard of four.
+    damaged = tmp_path / "photos" / ids[5]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    printed = project.run("--keep-going", TABLE, fails=True)
+    assert f"The picture {damaged} cannot be read" in printed
+    assert "Traceback" not in printed
+    drops = sorted(path.name for path in (project.folder / "results/drops").rglob("*.json"))
+    assert [name for name in drops if ".0.json" in name]
+    assert not [name for name in drops if ".1.json" in name]
+    damaged.write_bytes(whole)
+    ran = project.ran()
+    assert ran["drops"] == 1
+    assert not {"prepare", "pretrain", "finetune"} & set(ran)
+    assert (project.folder / TABLE).exists()
