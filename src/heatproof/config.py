@@ -214,9 +214,9 @@ class ImagesOfResponses(Section):
     curves: Images = UNSET
     """Images of metrics that read responses along every method's map, which cost most. Default: those of `drops`."""
     subsets: Images = UNSET
-    """Images of metrics that read responses to random subsets. Default: those of `drops`."""
+    """Images of metrics that read responses to random subsets. Default: those of `curves`."""
     parts: Images = UNSET
-    """Images of metrics that read responses to images without a part. Default: those of `drops`."""
+    """Images of metrics that read responses to images without a part. Default: those of `curves`."""
 
 
 class Evaluation(Section):
@@ -225,9 +225,9 @@ class Evaluation(Section):
     images: Annotated[Annotated[Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
-    further kinds, each as many as `drops` where left out: every metric is scored on the first images of the same order,
-    a metric that reads several kinds on the fewest of them, and one with an `images` of its own on that many. Maps are
-    made of the most."""
+    further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
+    order: of several kinds that it reads, on the fewest; one with an `images` of its own, on that many. Maps are made of
+    the most."""
     only_correct: bool = False
     """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
     of MAS do. The share of the others stands beside the scores either way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from heatproof.config import merge, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
+from heatproof.estimate.account import size_told
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
@@ -201,13 +201,13 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(
             f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
-            f"{_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
+            f"{size_told(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     wall = account.wall_time(jobs, workers)
     lines += [
-        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {_bytes(disk):>10}",
+        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {size_told(disk):>10}",
         "",
         f"{network / length:.3g} {unit} of the device; the jobs last {total / length:.3g} {unit} together.",
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",
@@ -221,11 +221,6 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         f"  {name:<30} {maps * 3600 / length:9.3g} {curves * 3600 / length:9.3g}" for name, (maps, curves) in costs
     ]
     return lines
-
-
-def _bytes(count: float) -> str:
-    power = min(int(math.log10(max(count, 1)) // 3), 4)
-    return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _clock(seconds: float) -> str:
