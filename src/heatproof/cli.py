@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         help="of timing, after which each network is timed by one pass",
     )
     costs.add_argument(
+        "--budget", dest="within", type=_duration, metavar="TIME", help="such as 2h or 15min: how many images fit"
+    )
+    costs.add_argument(
         "--as-if",
         type=_throughput,
         metavar="MODEL=N",
@@ -113,6 +116,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _duration(given: str) -> float:
+    units = {"s": 1, "min": 60, "m": 60, "h": 3600}
+    number, unit = given.rstrip("hmins"), given[len(given.rstrip("hmins")) :]
+    try:
+        seconds = float(number) * units[unit]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise HeatproofError(f"--budget is {given}: give a time such as 2h, 15min or 90s.")
+    return seconds
 
 
 def _throughput(given: str) -> tuple[str, float]:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heatproof.adopt import Results
+from heatproof.adopt import Results, pruned_file
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import size_told
-from heatproof.files import read_json, refuse_links
+from heatproof.files import read_json, refuse_links, write_text
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import MAPS, RESULTS, STORES
@@ -57,6 +57,8 @@ class Prunable:
         Their size.
     passes, seconds
         Images that went through a network, and the time that it took, to make it; 0 where no manifest says.
+    manifest
+        What lists the files, where it stays; "" where nothing does.
     """
 
     kind: str
@@ -65,9 +67,13 @@ class Prunable:
     bytes: int
     passes: int = 0
     seconds: float = 0.0
+    manifest: str = ""
 
     def remove(self) -> int:
         """Remove it, and return its size."""
+        if self.manifest:
+            # Before the files: what is missing without a word would be made again where Snakemake remembers nothing.
+            write_text(pruned_file(self.manifest), "\n".join(path.name for path in self.paths))
         for path in map(refuse_links, self.paths):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -175,6 +181,7 @@ def _stores(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Resu
             files = [Path(product.manifest).parent / facts["file"] for facts in recorded["files"]]
             one = _of_paths(kind, _named(product), [file for file in files if file.is_file()])
             one.passes, one.seconds = recorded.get("network_passes", 0), recorded.get("seconds", 0.0)
+            one.manifest = product.manifest
             yield one
 
 
@@ -184,7 +191,9 @@ def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Resu
             kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
             using = [reader for file in kept for reader in readers.get(file, ())]
             if kept and using and all(_is_done(reader, results) for reader in using):
-                yield _of_paths("epochs", _named(product), [Path(file) for file in kept])
+                one = _of_paths("epochs", _named(product), [Path(file) for file in kept])
+                one.manifest = product.manifest
+                yield one
 
 
 def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:

@@ -25,6 +25,7 @@ BASE = {
     "files",
     "outside",
     "store",
+    "stored_maps",
     "manifest",
 }
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
@@ -43,6 +44,7 @@ ALLOWED = {
     "files": {"errors", "publishing"},
     "manifest": {"errors", "files", "provenance"},
     "store": {"errors", "files", "manifest", "provenance"},
+    "stored_maps": {"store"},
     "lock": {"errors", "files"},
     "outside": {"errors"},
     "config_types": {"errors"},
