@@ -49,9 +49,7 @@ class Pictures:
 
     def told(self) -> str:
         """Return it in words."""
-        return (
-            f"shorter sides of {self.smallest} pixels at least, {self.middle} in the middle, of {self.count} looked at."
-        )
+        return f"shorter sides of {self.smallest} pixels at least, median {self.middle}, of {self.count} looked at."
 
 
 def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None = None) -> str:
