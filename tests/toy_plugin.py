@@ -72,6 +72,11 @@ def gradient(explained):
     return {"whatever": (slope * explained.images).sum(1)}
 
 
+def tiny(explained):
+    """The same, so small that most of it is below what float16 holds."""
+    return {"tiny": 1e-9 * gradient(explained)["whatever"]}
+
+
 def noisy(explained, *, scale=1.0):
     """Noise of its own for every image."""
     drawn = counter_normal(explained.seed, "toy noise", explained.image_ids, (SIZE, SIZE))

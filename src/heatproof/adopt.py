@@ -68,7 +68,7 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
             if damage:
                 damaged.append(damage)
                 mark_stale(job, product, rank)
-            elif results.is_current(job, product):
+            elif results.is_current(job, product) or results.is_pruned(job, product):
                 if min(_times(product.files)) < newest:
                     _set_times(product.files, newest)
             # Without its manifest, nothing says whose a file is.
@@ -159,6 +159,14 @@ class Results:
         """Tell whether a product is whole, and of this config, code and inputs."""
         return self.holds(product) and not self.is_stale(job, product)
 
+    def is_pruned(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is of this config, code and inputs, and lacks only what `heatproof prune` took."""
+        taken = pruned_file(product.manifest)
+        if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
+            return False
+        missing = {os.path.basename(file) for file in product.files if not _stat(file)}
+        return missing <= set(refuse_links(taken).read_text(encoding="utf-8").split("\n"))
+
     def holds(self, product: Product) -> bool:
         """Tell whether all files of a product are there, in the sizes that its manifest says."""
         recorded = self.manifest(product.manifest)
@@ -230,6 +238,11 @@ class Results:
             for product in job.products
             for facts in (self.manifest(product.manifest) or {}).get("files", ())
         }
+
+
+def pruned_file(manifest: str | Path) -> Path:
+    """Return where the names of the files stand that were pruned of what a manifest lists, one a line."""
+    return Path(manifest).with_suffix(".pruned")
 
 
 def mark_stale(job: Job, product: Product, rank: int) -> None:

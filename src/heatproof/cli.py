@@ -48,8 +48,20 @@ def _parser() -> argparse.ArgumentParser:
 
     command("check", "heatproof.cli:check", "check a config before work starts", parents=[configs])
 
+    new = "write a config for a folder of photographs and a network"
+    starting = command("init", "heatproof.cli:init", new)
+    starting.add_argument("photos", help="class folders, or train beside val or test with class folders")
+    starting.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME or an architecture of heatproof")
+    starting.add_argument("--out", default="mine.yaml", metavar="FILE", help="where the config is written")
+    starting.add_argument("--checkpoint", metavar="FILE", help="published weights, whose head is trained anew")
+
     keep = "keep results of other code whose values today's code makes the same"
     command("accept", "heatproof.cli:accept", keep, parents=[configs])
+
+    room = "what of the results can go, and what it would cost to make it again"
+    pruned = command("prune", "heatproof.cli:prune", room, parents=[configs])
+    pruned.add_argument("--target", action="append", default=[], help="what runs ask Snakemake for, instead of all")
+    pruned.add_argument("--delete", action="append", default=[], metavar="KIND", help="remove what is of this kind")
 
     cost = "what a config costs, from a few images on this device"
     costs = command("estimate", "heatproof.cli:estimate", cost, parents=[configs])
@@ -68,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=300,
         help="of timing, after which each network is timed by one pass",
+    )
+    costs.add_argument(
+        "--budget", dest="within", type=_duration, metavar="TIME", help="such as 2h or 15min: how many images fit"
     )
     costs.add_argument(
         "--as-if",
@@ -103,6 +118,18 @@ def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
 
 
+def _duration(given: str) -> float:
+    units = {"s": 1, "min": 60, "m": 60, "h": 3600}
+    number, unit = given.rstrip("hmins"), given[len(given.rstrip("hmins")) :]
+    try:
+        seconds = float(number) * units[unit]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise HeatproofError(f"--budget is {given}: give a time such as 2h, 15min or 90s.")
+    return seconds
+
+
 def _throughput(given: str) -> tuple[str, float]:
     model, _, rate = given.rpartition("=")
     try:
@@ -118,6 +145,13 @@ def check(configs: Sequence[str]) -> None:
     print(escaped(check_config(*configs)))
 
 
+def init(**options: Any) -> None:
+    """Write a config, and print what to do next."""
+    from heatproof import new_config
+
+    print(escaped(new_config.init(**options)))
+
+
 def accept(configs: Sequence[str]) -> None:
     """Keep results of other code whose values are the same, and print what differs."""
     from heatproof.accept import report
@@ -131,6 +165,13 @@ def accept(configs: Sequence[str]) -> None:
     plan = make_plan(read_config(*configs))
     print(escaped(report(Graph(plan), plan.runtime())))
     let_go(held)
+
+
+def prune(configs: Sequence[str], target: Sequence[str], delete: Sequence[str]) -> None:
+    """Print what of the results can go, and remove the kinds that are named."""
+    from heatproof.prune import prune
+
+    print(escaped(prune(*configs, targets=target, delete=delete)))
 
 
 def estimate(configs: Sequence[str], **options: Any) -> None:

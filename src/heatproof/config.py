@@ -221,9 +221,9 @@ class ImagesOfResponses(Section):
     curves: Images = UNSET
     """Images of metrics that read responses along every method's map, which cost most. Default: those of `drops`."""
     subsets: Images = UNSET
-    """Images of metrics that read responses to random subsets. Default: those of `drops`."""
+    """Images of metrics that read responses to random subsets. Default: those of `curves`."""
     parts: Images = UNSET
-    """Images of metrics that read responses to images without a part. Default: those of `drops`."""
+    """Images of metrics that read responses to images without a part. Default: those of `curves`."""
 
 
 class Evaluation(Section):
@@ -232,9 +232,9 @@ class Evaluation(Section):
     images: Annotated[Annotated[Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
-    further kinds, each as many as `drops` where left out: every metric is scored on the first images of the same order,
-    a metric that reads several kinds on the fewest of them, and one with an `images` of its own on that many. Maps are
-    made of the most."""
+    further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
+    order: of several kinds that it reads, on the fewest; one with an `images` of its own, on that many. Maps are made
+    of the most."""
     only_correct: bool = False
     """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
     of MAS do. The share of the others stands beside the scores either way."""
@@ -265,6 +265,9 @@ class Attribution(Section):
 
     output: Literal["logit", "probability"] = "logit"
     """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
+    stored_as: Literal["float32", "float16"] = "float32"
+    """Numbers in stores of maps: `float16` takes half of the disk, 11 significant bits of each value down to a
+    sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. Recomputes the maps."""
     tolerance: Annotated[float, Field(gt=0)] | Literal["own"] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
     SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit

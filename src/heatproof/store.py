@@ -43,7 +43,7 @@ COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
 WRITE_ALL = {"array.write_empty_chunks": True}
 METADATA = "zarr.json"
 # What is opened: the types that heatproof writes, and what no store of it comes near.
-DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "string")
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
 GROUP = {"zarr_format": 3, "node_type": "group"}
 LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
 MOST_METADATA_BYTES, MOST_NAME_BYTES, MOST_LENGTH = 2**24, 2**12, 2**40
@@ -534,7 +534,9 @@ def _expected_metadata(
     if sharded:
         inner = {"chunk_shape": [1, *shape[1:]], "codecs": codecs, "index_codecs": [little, checksum]}
         codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
-    fill: Any = {"string": "", "float32": "NaN", "float64": "NaN"}.get(dtype, 0 if len(shape) == 1 else -1)
+    fill: Any = {"string": "", "float16": "NaN", "float32": "NaN", "float64": "NaN"}.get(
+        dtype, 0 if len(shape) == 1 else -1
+    )
     return {
         "shape": shape,
         "data_type": dtype,

@@ -14,6 +14,7 @@ from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.randomness import counter_normal
+from heatproof.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}
@@ -246,3 +247,21 @@ def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch
     project(explainers=MIXED).attribute()
     assert len(pieces) == len(MIXED)
     assert all(piece.values == [] for piece in pieces)
+
+
+def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(project):
+    explainers = ["saliency", {"tiny": {"explainer": "toy_plugin:tiny"}}, "random"]
+    whole, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
+    assert (
+        whole.plan.attribute_spec(*WHERE, ["tiny"], 0)["explainers"][0]["key"]
+        != (half.plan.attribute_spec(*WHERE, ["tiny"], 0)["explainers"][0]["key"])
+    )
+    stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
+    for name in ("saliency", "tiny"):
+        maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10) for dtype, made in stored.items()}
+        largest = np.abs(maps["float32"]).max((2, 3), keepdims=True)
+        assert (np.abs(maps["float16"] - maps["float32"]) <= largest * 2.0**-11).all()
+        assert maps["float16"].dtype == np.float32
+        np.testing.assert_allclose(maps["float16"].max((2, 3)), maps["float32"].max((2, 3)), rtol=2.0**-10)
+    size = {dtype: sum(map(len, made.bytes("maps").values())) for dtype, made in stored.items()}
+    assert size["float16"] < 0.7 * size["float32"]

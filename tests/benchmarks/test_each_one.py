@@ -32,6 +32,7 @@ ELSEWHERE = {
     "oracle": "test_oracle.py",
     "slurm_overhead": "needs a SLURM of its own",
     "stages": "needs the results of the default config",
+    "stored_maps": "needs the results of the default config",
 }
 
 

@@ -25,6 +25,7 @@ BASE = {
     "files",
     "outside",
     "store",
+    "stored_maps",
     "manifest",
 }
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
@@ -43,6 +44,7 @@ ALLOWED = {
     "files": {"errors", "publishing"},
     "manifest": {"errors", "files", "provenance"},
     "store": {"errors", "files", "manifest", "provenance"},
+    "stored_maps": {"store"},
     "lock": {"errors", "files"},
     "outside": {"errors"},
     "config_types": {"errors"},
@@ -67,6 +69,9 @@ ALLOWED = {
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
+    "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
+    # Reads names and headers; a library of networks is imported where its names are asked for.
+    "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
     "accept": {"adopt", "manifest", "shards", "plan", "provenance"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
@@ -84,6 +89,8 @@ ALLOWED = {
         "publishing",
         "check",
         "accept",
+        "prune",
+        "new_config",
         "config",
         "plan",
         "workflow",

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from heatproof.cli import _duration
 from heatproof.config import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
@@ -11,10 +13,11 @@ from heatproof.estimate.account import (
     Measured,
     cost_by_explainer,
     jobs_of,
+    map_bytes,
     training_cost,
     wall_time,
 )
-from heatproof.estimate.estimate import estimate, plan_of
+from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -216,3 +219,38 @@ def test_a_large_job_does_not_keep_small_ones_waiting():
 def test_no_worker_is_refused():
     with pytest.raises(HeatproofError, match="at least 1"):
         estimate("config.yaml", workers=0)
+
+
+def test_the_images_that_fit_a_budget_do_fit_it():
+    plan = make_plan(merge(default_config(), {"evaluation": {"images": {"drops": 320, "curves": 80}}}))
+    found = measured(plan, True)
+
+    def lasts(images):
+        fewer = make_plan(merge(default_config(), {"evaluation": images}))
+        return wall_time(jobs_of(fewer, found, True), 1)
+
+    whole = lasts({"images": {"drops": 320, "curves": 80}})
+    shortest = lasts({"images": 2, "accuracy_images": 0})
+    budget = (whole + shortest) / 2
+    told = _fitting_told(plan, found, 1, True, budget)
+    images = yaml.safe_load(told.partition("\n\n")[2])["evaluation"]
+    assert 0.9 * budget < lasts(images) <= budget
+    assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
+    assert "is within the budget" in _fitting_told(plan, found, 1, True, 1.01 * whole)
+    assert "No number of images fits" in _fitting_told(plan, found, 1, True, 0.5 * shortest)
+
+
+def test_times_are_read_and_others_refused():
+    assert [_duration(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
+    for given in ("2", "h", "-1h", "2 days", "nanh"):
+        with pytest.raises(HeatproofError, match="give a time such as 2h"):
+            _duration(given)
+
+
+def test_maps_of_twenty_networks_take_what_is_counted():
+    plan = make_plan(merge(default_config(), {"explainers": ["saliency", "random"], "evaluation": {"images": 100}}))
+    # Three networks, two weights of each, 32 by 32 pixels.
+    sizes = {plan.size_of(*pair) or (224, 224) for pair in plan.pairs()}
+    (height, width) = sizes.pop()
+    assert map_bytes(plan) == 3 * 2 * 100 * height * width * 4
+    assert map_bytes(plan, 2) == map_bytes(plan) / 2

@@ -50,6 +50,12 @@ def test_maps_are_made_of_the_most_images_that_a_metric_reads():
     assert not [file for file in plan.score_inputs(idsds) if file.endswith("/c/2/0/0/0")]
 
 
+def test_kinds_that_are_left_out_have_the_number_of_curves():
+    plan = plan_of(evaluation={"images": {"drops": 60, "curves": 40}})
+    assert plan.images_of_kinds == {"drops": 60, "curves": 40, "subsets": 40, "parts": 40}
+    assert set(plan_of(evaluation={"images": {"drops": 60}}).images_of_kinds.values()) == {60}
+
+
 def test_a_number_and_the_same_number_of_each_kind_are_one_plan():
     one, several = (plan_of(evaluation={"images": images}) for images in (64, {"drops": 64, "curves": 64, "parts": 64}))
     keys = [

@@ -25,7 +25,7 @@ from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
 from heatproof.shards import Origin, Shard, open_shard
-from heatproof.store import ArraySpec
+from heatproof.stored_maps import encode_maps, map_arrays
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
         entry["store"],
         Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else []),
         dataset.splits["evaluation"],
-        {"attribution": ArraySpec(("map", "y", "x"), (len(entry["maps"]), *size))},
+        map_arrays(len(entry["maps"]), size, spec.get("stored_as", "float32")),
         {"map": list(entry["maps"])},
     )
 
@@ -276,8 +276,8 @@ def _explain(piece: Shard, context: _Context) -> None:
         context.device,
     ):
         passes = context.counter.images
-        values = context.maps(low, images)
-        piece.add(low, {"attribution": values}, time.monotonic() - began, context.counter.images - passes)
+        values = encode_maps(context.maps(low, images), context.spec.get("stored_as", "float32"))
+        piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
         began = time.monotonic()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -196,3 +197,27 @@ def cost_by_explainer(jobs: Iterable[Job]) -> dict[str, tuple[float, float]]:
         for name, seconds in job.explainers.items():
             hours[name][job.stage == "curves"] += seconds / 3600
     return {name: (maps, curves) for name, (maps, curves) in sorted(hours.items(), key=lambda item: -sum(item[1]))}
+
+
+def size_told(count: float) -> str:
+    """Write a number of bytes for reading, in powers of 1000."""
+    power = min(int(math.log10(max(count, 1)) // 3), 4)
+    return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def map_bytes(plan: Plan, number: int = 4) -> float:
+    """Return the bytes of all maps of a plan, without compression.
+
+    Parameters
+    ----------
+    plan
+        Its images are those of the maps.
+    number
+        Bytes of one number: 4 of float32, 2 of float16.
+    """
+    total = 0
+    for dataset, model, _ in plan.networks():
+        height, width = plan.size_of(dataset, model) or (224, 224)
+        maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
+        total += plan.images * maps * height * width * number
+    return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from heatproof.config import merge, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
+from heatproof.estimate.account import size_told
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
@@ -20,6 +20,8 @@ from heatproof.plan.validate import Plan, make_plan
 
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
+# Of the share of images that fits a budget: to a five-hundredth.
+HALVINGS = 9
 RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
 
 
@@ -31,6 +33,7 @@ def estimate(
     responses: bool = False,
     budget: float = BUDGET,
     as_if: tuple[str, float] | None = None,
+    within: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Return what a config costs, as text.
@@ -53,6 +56,8 @@ def estimate(
     as_if
         A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
         everything that runs a network is scaled by that over what is measured here.
+    within
+        Seconds that a run may take: the most images that fit are told as lines of the config.
     say
         Told what is being timed.
 
@@ -78,9 +83,51 @@ def estimate(
         notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
     if scaled:
         notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
-    return "\n".join(
-        [*_told(" under ".join(map(str, paths)), where, bench, measured, workers, responses), *notes, RANDOM]
+    told = _told(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
+    told += ["", _maps_told(plan)]
+    if within is not None:
+        told += ["", _fitting_told(plan, measured, workers, responses, within)]
+    return "\n".join([*told, *notes, RANDOM])
+
+
+def _maps_told(plan: Plan) -> str:
+    whole, half = (size_told(account.map_bytes(plan, number)) for number in (4, 2))
+    return (
+        f"Maps take {whole} as float32 and {half} with attribution.stored_as: float16, before compression; "
+        "heatproof prune removes them once they are scored."
     )
+
+
+def _fitting_told(plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float) -> str:
+    """Return the lines of the config with which a run lasts no longer than `within` seconds."""
+    given = plan.images_of_kinds
+
+    def lasts(share: float) -> tuple[dict[str, int], float]:
+        images = {kind: max(2, round(count * share)) for kind, count in given.items()}
+        evaluation = {**plan.config["evaluation"], "images": images}
+        evaluation["accuracy_images"] = round(evaluation["accuracy_images"] * share)
+        fewer = Plan({**plan.config, "evaluation": evaluation})
+        return images, account.wall_time(account.jobs_of(fewer, measured, responses), workers)
+
+    if lasts(1.0)[1] <= within:
+        return f"That is within the budget of {_clock(within)}."
+    low, high = 0.0, 1.0
+    images, least = lasts(low)
+    if least > within:
+        return (
+            f"No number of images fits the budget of {_clock(within)}: two take {_clock(least)}. Take fewer networks, "
+            "weights or epochs."
+        )
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        found, seconds = lasts(middle)
+        if seconds <= within:
+            low, images = middle, found
+        else:
+            high = middle
+    kept = ", ".join(f"{kind}: {count}" for kind, count in images.items())
+    accuracy = round(plan.config["evaluation"]["accuracy_images"] * low)
+    return f"Within the budget of {_clock(within)}:\n\nevaluation:\n  images: {{{kept}}}\n  accuracy_images: {accuracy}"
 
 
 def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
@@ -201,13 +248,13 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(
             f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
-            f"{_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
+            f"{size_told(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     wall = account.wall_time(jobs, workers)
     lines += [
-        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {_bytes(disk):>10}",
+        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {size_told(disk):>10}",
         "",
         f"{network / length:.3g} {unit} of the device; the jobs last {total / length:.3g} {unit} together.",
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",
@@ -221,11 +268,6 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         f"  {name:<30} {maps * 3600 / length:9.3g} {curves * 3600 / length:9.3g}" for name, (maps, curves) in costs
     ]
     return lines
-
-
-def _bytes(count: float) -> str:
-    power = min(int(math.log10(max(count, 1)) // 3), 4)
-    return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _clock(seconds: float) -> str:

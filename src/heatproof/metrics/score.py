@@ -16,6 +16,7 @@ from heatproof.manifest import read_shard, write_manifest
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read
+from heatproof.stored_maps import stored_maps
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ def _score(
                 given |= one.inputs(one.read("", start, stop, every, rows), images)
         for explainer, methods in explainers.items():
             takes_maps = "maps" in metric.inputs
-            maps = read(maps_of[explainer], "attribution", start, stop, every)[rows] if takes_maps else None
+            maps = stored_maps(maps_of[explainer], start, stop, every)[rows] if takes_maps else None
             stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in ofs}
             for entry in methods:
                 inputs = dict(given)

@@ -169,10 +169,13 @@ class Plan(Selection):
 
     @cache
     def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
+        dtype = self.config["attribution"]["stored_as"]
+        stored = {} if dtype == "float32" else {"stored_as": dtype}
         if model is None or weights is None:
-            return {"dataset": self.dataset_spec(dataset), "seed": self.config["seed"], "model": None, "weights": None}
+            seed = {"seed": self.config["seed"], "model": None, "weights": None}
+            return {"dataset": self.dataset_spec(dataset), **seed, **stored}
         output = self.config["attribution"]["output"]
-        return {**self._passes(dataset, model, weights), "model": self.model_spec(model), "output": output}
+        return {**self._passes(dataset, model, weights), "model": self.model_spec(model), "output": output, **stored}
 
     @cache
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:

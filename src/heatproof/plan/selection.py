@@ -194,7 +194,8 @@ class Selection:
         """Kind of response to the number of images of metrics that read it."""
         given = self.config["evaluation"]["images"]
         by_kind: dict[str, int] = given if isinstance(given, dict) else {"drops": given}
-        return {kind: by_kind.get(kind, by_kind["drops"]) for kind in ("drops", "curves", "subsets", "parts")}
+        drops, curves = by_kind["drops"], by_kind.get("curves", by_kind["drops"])
+        return {"drops": drops, "curves": curves, **{kind: by_kind.get(kind, curves) for kind in ("subsets", "parts")}}
 
     def images_of(self, metric: str) -> int:
         """Return the number of images that a metric is scored on, by the name that it has in tables."""

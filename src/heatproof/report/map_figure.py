@@ -28,6 +28,7 @@ from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read
+from heatproof.stored_maps import stored_maps
 
 DPI = 150
 # Inches; the frame is what stands above and below all panels.
@@ -149,7 +150,7 @@ def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    values = read(stored.path, "attribution", *_place(stored, image_id))[0, stored.maps.index(name)]
+    values = stored_maps(stored.path, *_place(stored, image_id))[0, stored.maps.index(name)]
     return Panel(method, transformed(values, transform))
 
 

@@ -20,7 +20,7 @@ from heatproof.data.registry import Dataset
 from heatproof.manifest import read_shard
 from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
-from heatproof.store import read
+from heatproof.stored_maps import stored_maps
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
@@ -146,7 +146,7 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], ids: Sequence
     gap = read_shard(base, 0)["gap"]
     if gap:
         return str(gap)
-    return transformed(read(base + ".zarr", "attribution", 0, len(ids), ids)[:, method["index"]], method["transform"])
+    return transformed(stored_maps(base + ".zarr", 0, len(ids), ids)[:, method["index"]], method["transform"])
 
 
 def label_of(dataset: Dataset, number: int) -> str:

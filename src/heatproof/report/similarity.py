@@ -21,6 +21,7 @@ from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
 from heatproof.report.results import publish
 from heatproof.store import open_store, read
+from heatproof.stored_maps import stored_maps
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
@@ -119,7 +120,7 @@ def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[d
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
-        maps = [read(f"{base}.zarr", "attribution", 0, len(ids), ids) for base in bases]
+        maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids) for base in bases]
         for place, name in enumerate(explainer["maps"]):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer["name"], "map": name}

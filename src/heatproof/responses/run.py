@@ -27,7 +27,8 @@ from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
 from heatproof.shards import Origin, Shard, open_shard
-from heatproof.store import ArraySpec, read
+from heatproof.store import ArraySpec
+from heatproof.stored_maps import stored_maps
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Work:
         if self.maps is None:
             return None
         ids = self.piece.layout.image_ids
-        return Along(read(self.maps + ".zarr", "attribution", low, high, ids), self.methods, self.explainer)
+        return Along(stored_maps(self.maps + ".zarr", low, high, ids), self.methods, self.explainer)
 
 
 def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:

@@ -1,0 +1,75 @@
+"""What storing maps as float16 changes: IDSDS and SDS of a finished run, scored again from the same maps.
+
+    python benchmarks/stored_maps.py RESULTS TABLE.csv
+
+Reads the maps and patch drops of a run with float32 maps, stores the maps as `attribution.stored_as: float16` does,
+and scores both; no network is needed. The table has a row for each network and metric.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from heatproof.metrics.single_deletion import single_deletion_scores
+from heatproof.store import describe, read
+from heatproof.stored_maps import encode_maps, stored_maps
+
+
+def as_float16(maps: np.ndarray) -> np.ndarray:
+    """Return maps as they are read from a store of float16."""
+    held = encode_maps(maps, "float16")
+    return held["attribution"].astype(np.float16).astype(np.float32) * held["scale"][:, :, None, None]
+
+
+def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
+    """Return how scores and ranks of one test case change."""
+    case = pd.read_parquet(table)
+    where = case.loc[0, ["dataset", "model", "weights"]].tolist()
+    drops = str(next((results / "drops" / Path(*where)).glob("*.zarr")))
+    logit = read(drops, "logit", 0, images)
+    grid = round((logit.shape[1] - 1) ** 0.5)
+    means = {}
+    for store in sorted((results / "maps" / Path(*where)).glob("*.zarr")):
+        if not (Path(f"{str(store)[:-5]}.0.json")).is_file():
+            continue
+        try:
+            maps = stored_maps(store, 0, images)
+        except Exception as error:  # a gap has no values
+            print(f"{store.name}: {error}", file=sys.stderr)
+            continue
+        for place, name in enumerate(describe(store)["coordinates"]["map"]):
+            for of, values in (("raw", lambda one: one), ("abs", np.abs)):
+                pair = []
+                for held in (maps, as_float16(maps)):
+                    score, valid = single_deletion_scores(values(held[:, place]), logit[:, :1] - logit[:, 1:], grid)
+                    pair.append(np.where(valid, score, np.nan))
+                means[f"{name} {of}"] = (*[np.nanmean(one) for one in pair], np.nanmax(np.abs(pair[0] - pair[1])))
+    both = np.array(list(means.values()))
+    ranks = [rankdata(-both[:, column]) for column in (0, 1)]
+    return pd.DataFrame(
+        [
+            {
+                **dict(zip(("dataset", "model", "weights"), where, strict=True)),
+                "metric": case.loc[0, "metric"],
+                "methods": len(both),
+                "images": images,
+                "largest_difference": np.abs(both[:, 0] - both[:, 1]).max(),
+                "largest_difference_of_an_image": both[:, 2].max(),
+                "ranks_changed": int((ranks[0] != ranks[1]).sum()),
+            }
+        ]
+    )
+
+
+if __name__ == "__main__":
+    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+    every = [
+        compare(folder, table, pd.read_parquet(table)["image"].nunique())
+        for metric in ("idsds", "sds")
+        for table in sorted(folder.glob(f"scores/*/*/*/{metric}.parquet"))
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pd.concat(every, ignore_index=True).to_csv(out, index=False, float_format="%.6g")

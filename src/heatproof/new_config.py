@@ -1,0 +1,203 @@
+"""`heatproof init`: a config for a folder of photographs and a network, to run as it is or to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from heatproof.config import default_config, merge
+from heatproof.data.pictures import pictures_below
+from heatproof.data.registry import DATASETS
+from heatproof.errors import HeatproofError
+from heatproof.estimate.account import map_bytes, planned, size_told
+from heatproof.files import written_aside
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.registry import look_up
+
+# Short forms of the architectures of libraries.
+LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}
+DROPS, CURVES = 500, 64
+# Pictures whose headers are looked at.
+LOOKED_AT = 200
+# Grids in the order in which they are chosen: the paper's is 4.
+GRIDS = (4, 5, 3, 7, 6, 8, 2)
+HEAD = """\
+# Written by `heatproof init` for {photos}: {classes} classes; {splits} images.
+# Pictures: {pictures}
+# {model}: images of {size}×{size} pixels, {normalised}
+# Grids that divide them: {grids}
+# Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
+# `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
+"""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What headers say of the sizes of pictures, in pixels: of the shorter sides, the smallest and the median."""
+
+    count: int
+    smallest: int
+    middle: int
+
+    def told(self) -> str:
+        """Return it in words."""
+        return f"shorter sides of {self.smallest} pixels at least, median {self.middle}, of {self.count} looked at."
+
+
+def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None = None) -> str:
+    """Write a config for photographs and a network, and return what to do next.
+
+    Parameters
+    ----------
+    photos
+        A folder as the dataset `image_folder` takes it.
+    model
+        ``timm:NAME``, ``torchvision:NAME`` or an architecture of heatproof.
+    out
+        Where the config is written.
+    checkpoint
+        File or address of published weights whose head is trained anew; left out, the network is trained from scratch.
+
+    Raises
+    ------
+    HeatproofError
+        If the file is there, the folder is not laid out as it should be, or the network is unknown.
+    """
+    if os.path.lexists(out):
+        raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
+    settings, published = read_model(model)
+    entry = look_up(ARCHITECTURES, settings["architecture"], "architecture")
+    facts = entry.facts_for(settings["options"])
+    known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
+    pictures = look_at(Path(photos).expanduser())
+    size = facts.size[0] if facts.size else published.pop("size", None) or _fitting(pictures)
+    grids = [grid for grid in range(2, min(size, 33)) if size % grid == 0]
+    if not grids:
+        raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
+    counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
+    name = model.rpartition(":")[2].partition(".")[0]
+    trained = {"checkpoint": checkpoint, "transfer": True} if checkpoint else {}
+    config: dict[str, Any] = {
+        "datasets": [{"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published}}],
+        "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
+        "weights": ["pretrained", "finetuned"],
+        "evaluation": {
+            "images": {"drops": min(DROPS, counts["evaluation"]), "curves": min(CURVES, counts["evaluation"])},
+            "accuracy_images": 0,
+        },
+        "drops": {"grids": [next((grid for grid in GRIDS if grid in grids), grids[0])], "baselines": ["mean"]},
+        "explainers": _explainers(facts.cam_layer is not None),
+        "metrics": ["deletion_morf", "deletion_lerf"],
+        "report": {"all_metrics": False},
+        "batch_size": 64 if size <= 64 else 16,
+    }
+    config["finetuning"] = {"grid": config["drops"]["grids"][0], "epochs": 10, "batch_size": 32}
+    config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
+    plan = make_plan(merge(default_config(), config))
+    variants = sum(grid**2 + 1 for grid in plan.config["drops"]["grids"])
+    about = HEAD.format(
+        photos=photos,
+        classes=known.num_classes,
+        splits=", ".join(f"{count} {split}" for split, count in counts.items()),
+        pictures=pictures.told(),
+        model=model,
+        size=size,
+        normalised=f"normalised with mean {_listed(facts.mean)} and deviation {_listed(facts.std)}.",
+        grids=", ".join(map(str, grids)),
+        jobs=len(planned(Graph(plan), False)),
+        passes=plan.drop_images * variants * len(list(plan.networks())),
+        maps=size_told(map_bytes(plan)),
+    )
+    with written_aside(out) as aside:
+        written = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110)
+        aside.write_text(about + written, encoding="utf-8")
+    weights = "" if checkpoint else f"It trains {name} from scratch: give published weights with --checkpoint.\n"
+    return (
+        f"{out} is written. {weights}Next:\n  heatproof check {out}\n  heatproof estimate {out}\n"
+        f"  snakemake --cores 2 --configfile {out}"
+    )
+
+
+def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a model, and how its published weights read pictures: options of the dataset.
+
+    No weights are loaded.
+    """
+    library, _, name = model.rpartition(":")
+    if not library:
+        return {"architecture": name, "options": {}}, {}
+    if library not in LIBRARIES:
+        raise HeatproofError(f"--model {model}: write timm:NAME, torchvision:NAME or an architecture of heatproof.")
+    options = {"name": name}
+    # Says in one sentence what is wrong with a name.
+    look_up(ARCHITECTURES, LIBRARIES[library], "architecture").facts_for(options)
+    settings = {"architecture": LIBRARIES[library], "options": options}
+    return settings, (_timm if library == "timm" else _torchvision)(name)
+
+
+def _timm(name: str) -> dict[str, Any]:
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:
+        return {}
+    size = cfg.input_size[-1]
+    return {"size": size, "resize": round(size / cfg.crop_pct), "interpolation": _resizing(cfg.interpolation)}
+
+
+def _torchvision(name: str) -> dict[str, Any]:
+    from torchvision.models import get_model_weights
+
+    transforms = get_model_weights(name).DEFAULT.transforms()
+    return {
+        "size": transforms.crop_size[0],
+        "resize": transforms.resize_size[0],
+        "interpolation": _resizing(transforms.interpolation.value),
+    }
+
+
+def _resizing(interpolation: str) -> str:
+    return interpolation if interpolation in ("bilinear", "bicubic") else "bilinear"
+
+
+def look_at(folder: Path) -> Pictures:
+    """Read the sizes of pictures below a folder from their headers."""
+    from PIL import Image
+
+    found = pictures_below(folder)
+    # From all of the folder, not the first class alone.
+    chosen = found[:: max(len(found) // LOOKED_AT, 1)]
+    sides = []
+    for picture in chosen:
+        try:
+            with Image.open(folder / picture.path) as opened:
+                sides.append(min(opened.size))
+        # What cannot be opened is named by the dataset.
+        except (OSError, ValueError, Image.DecompressionBombError):
+            continue
+    if not sides:
+        raise HeatproofError(f"No picture below {folder} can be opened.")
+    return Pictures(len(sides), min(sides), round(median(sides)))
+
+
+def _fitting(pictures: Pictures) -> int:
+    """Return a size for a network that takes any: that of the pictures, up to 224, a multiple of 16 or 8."""
+    side = min(pictures.middle, 224)
+    return max(side - side % (16 if side >= 64 else 8), 8)
+
+
+def _explainers(cams: bool) -> list[Any]:
+    some: list[Any] = ["saliency", "input_x_gradient", {"integrated_gradients": {"steps": 20}}]
+    return [*some, *(["grad_cam", "layer_cam"] if cams else []), "random", "edges"]
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,81 @@
+"""`heatproof init` writes a config that runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from heatproof.check import check_config
+from heatproof.config import read_config
+from heatproof.errors import HeatproofError
+from heatproof.new_config import init
+from heatproof.plan.validate import make_plan
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Two classes of twenty pictures of 40×48 pixels, in a folder from which the command is run."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for place in range(20):
+            pixels = generator.integers(0, 256, (48, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{place}.png")
+    return "photos"
+
+
+def test_a_network_for_any_size_gets_that_of_the_pictures(photos):
+    said = init(photos, "cifar_resnet20", "mine.yaml")
+    assert "snakemake --cores 2 --configfile mine.yaml" in said
+    assert "is sound" in check_config("mine.yaml")
+    plan = make_plan(read_config("mine.yaml"))
+    assert plan.size_of("photographs", "cifar_resnet20") in (None, (40, 40))
+    assert plan.datasets["photographs"]["options"]["size"] == 40
+    assert plan.images_of_kinds == {"drops": 8, "curves": 8, "subsets": 8, "parts": 8}
+    text = Path("mine.yaml").read_text()
+    assert "2 classes; 28 train, 4 validation, 8 evaluation images" in text
+    assert "Grids that divide them: 2, 4, 5, 8, 10, 20" in text
+    # The intact image and 16 patches, on two networks.
+    assert f"{17 * 8 * 2:,} passes for patch drops" in text
+
+
+@pytest.mark.slow
+def test_a_network_of_timm_brings_its_size_and_resizing(photos):
+    pytest.importorskip("timm")
+    init(photos, "timm:convnext_tiny")
+    config = yaml.safe_load(Path("mine.yaml").read_text())
+    dataset = config["datasets"][0]["photographs"]
+    assert (dataset["size"], dataset["resize"], dataset["interpolation"]) == (224, 236, "bicubic")
+    assert config["models"] == [{"convnext_tiny": {"architecture": "timm_model", "options": {"name": "convnext_tiny"}}}]
+    assert "normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225" in Path("mine.yaml").read_text()
+
+
+def test_published_weights_keep_all_but_their_head(photos):
+    init(photos, "torchvision:resnet18", checkpoint="weights.pth")
+    model = yaml.safe_load(Path("mine.yaml").read_text())["models"][0]["resnet18"]
+    assert (model["checkpoint"], model["transfer"]) == ("weights.pth", True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"model": "timm:convnext_tiy"}, "timm has no network 'convnext_tiy'"),
+        ({"model": "keras:vgg"}, "write timm:NAME, torchvision:NAME"),
+        ({"model": "resnt"}, "architecture"),
+        ({"photos": "nowhere"}, "There is no folder nowhere"),
+    ],
+)
+def test_what_is_wrong_is_named(photos, asked, message):
+    with pytest.raises(HeatproofError, match=message):
+        init(**{"photos": photos, "model": "cifar_resnet20", **asked})
+
+
+def test_a_file_that_is_there_stays(photos, tmp_path):
+    (tmp_path / "mine.yaml").write_text("mine")
+    with pytest.raises(HeatproofError, match=r"mine.yaml is there: give another name with --out"):
+        init(photos, "cifar_resnet20")
+    assert (tmp_path / "mine.yaml").read_text() == "mine"

@@ -1,0 +1,74 @@
+"""What can go of a results folder, with the real Snakemake behind it."""
+
+import re
+
+import pytest
+from snakemake_project import TABLE
+
+KINDS = ("maps", "responses", "epochs", "others", "targets", "leftovers")
+
+
+def prune(project, *arguments):
+    """Return what is printed, and kind to the number of what can go."""
+    done = project.heatproof("prune", "micro.yaml", "--target", TABLE, *arguments)
+    assert done.returncode == 0, done.stderr
+    numbers = re.findall(rf"^({'|'.join(KINDS)}) +(\d+)", done.stdout, flags=re.MULTILINE)
+    return done.stdout, {kind: int(number) for kind, number in numbers}
+
+
+def shards(project, folder):
+    arrays = {"maps": "attribution", "drops": "logit"}
+    return [path for path in project.folder.glob(f"results/{folder}/**/{arrays[folder]}/c/**/*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_tables_stand_without_maps_and_responses_and_nothing_runs_again(project):
+    tables = project.tables()
+    said, found = prune(project)
+    assert found == {"maps": 6, "responses": 2, "epochs": 0, "others": 0, "targets": 0, "leftovers": 0}
+    assert re.search(r"maps +6 .* [1-9]\d* passes, ", said)
+    assert shards(project, "maps")
+    assert "Nothing was removed" in said
+    assert "Removed" in prune(project, "--delete", "maps", "--delete", "responses")[0]
+    assert not shards(project, "maps")
+    assert not shards(project, "drops")
+    assert project.ran() == {}
+    assert project.tables() == tables
+    # A copy without Snakemake's memory is known for what it is.
+    for path in (project.folder / ".snakemake/metadata").iterdir():
+        path.unlink()
+    assert project.ran() == {}
+    # More images are made with the first, to the same scores.
+    project.config["evaluation"]["images"] = 7
+    assert project.ran()["attribute"] >= 1
+    assert shards(project, "maps")
+
+
+@pytest.mark.slow
+def test_what_a_run_still_has_to_read_stays(project):
+    # Curves were not made, and the metrics read the maps along them.
+    done = project.heatproof("prune", "micro.yaml", "--target", "results/scores.csv")
+    assert re.search(r"^maps +0 ", done.stdout, flags=re.MULTILINE), done.stdout
+    project.config["scores"] = {"bootstrap": 20, "least_coverage": 0.4}
+    assert prune(project)[1]["maps"] == 6
+    project.config["target"] = "predicted"
+    assert prune(project)[1]["maps"] == 0
+
+
+@pytest.mark.slow
+def test_stores_of_no_method_of_the_config_can_go(project):
+    project.config["explainers"] = ["saliency", "random"]
+    assert prune(project)[1]["others"] == 1
+    prune(project, "--delete", "others")
+    assert not list(project.folder.glob("results/maps/**/integrated_gradients*"))
+
+
+@pytest.mark.slow
+def test_a_wrong_kind_or_target_is_named(project):
+    for arguments, message in (
+        (("--delete", "map"), "there is no such kind, did you mean 'maps'"),
+        (("--target", "results/nothing.csv"), "No job of this config makes results/nothing.csv"),
+    ):
+        done = project.heatproof("prune", "micro.yaml", *arguments)
+        assert done.returncode == 1
+        assert message in done.stderr
