@@ -5,8 +5,8 @@ import pytest
 import torch
 from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.errors import NotApplicable
+from heatproof.attribution.registry import EXPLAINERS, KINDS, explainer
+from heatproof.errors import HeatproofError, NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
 # What three steps do not yet move.
@@ -64,6 +64,16 @@ def test_families():
     found = {name: entry.family for name, entry in EXPLAINERS.items()}
     assert {name: found[name] for name in listed} == listed, "tables rank by families that others have published with"
     assert all(found.values()), "a new one says its family where it is registered"
+
+
+def test_what_an_explainer_applies_to_is_declared_in_known_words():
+    claimed = {name: entry.applies_to for name, entry in EXPLAINERS.items()}
+    assert claimed["grad_cam"] == {"grid"}, "who needs a layer with a grid applies to networks that have one"
+    assert claimed["saliency"] == {"any"}
+    assert claimed["attention_rollout"] == {"attention"}
+    assert set().union(*claimed.values()) <= set(KINDS)
+    with pytest.raises(HeatproofError, match="'odd' applies to 'recurrent', which is no kind of network: take any, "):
+        explainer("odd", applies_to={"recurrent"})
 
 
 @pytest.mark.parametrize(("name", "architecture"), PAIRS)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("raw_attention", family="attention", signed=False)
+@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"})
 def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
@@ -43,7 +43,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", family="attention", signed=False)
+@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"})
 def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
@@ -66,7 +66,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_rollout": torch.cat(maps)}
 
 
-@explainer("attention_grad", family="attention", signed=False)
+@explainer("attention_grad", family="attention", signed=False, applies_to={"attention"})
 def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block times its positive gradient, averaged over heads.
 
@@ -92,7 +92,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_grad": torch.cat(maps)}
 
 
-@explainer("chefer_attention", family="attention", signed=False)
+@explainer("chefer_attention", family="attention", signed=False, applies_to={"attention"})
 def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
@@ -118,7 +118,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"chefer_attention": torch.cat(maps)}
 
 
-@explainer("transition_attention", family="attention", signed=False)
+@explainer("transition_attention", family="attention", signed=False, applies_to={"attention"})
 def transition_attention(
     explained: Explained,
     *,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SAME = 1e-6
 
 
-@explainer("guided_backprop", family="backprop")
+@explainer("guided_backprop", family="backprop", applies_to={"relu"})
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs (captum `GuidedBackprop`).
 
@@ -39,7 +39,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     return {"guided_backprop": _through_relus(explained, GuidedBackprop, "guided backprop")}
 
 
-@explainer("deconvolution", family="backprop")
+@explainer("deconvolution", family="backprop", applies_to={"relu"})
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs (captum `Deconvolution`).
 
@@ -62,7 +62,7 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     return {"deconvolution": _through_relus(explained, Deconvolution, "deconvolution")}
 
 
-@explainer("guided_grad_cam", family="backprop", needs={"cam_layer"})
+@explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
 def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM (captum `GuidedGradCam`).
 

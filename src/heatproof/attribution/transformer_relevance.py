@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("chefer_lrp", family="transformer_relevance", signed=False)
+@explainer("chefer_lrp", family="transformer_relevance", signed=False, applies_to={"plain_vit"})
 def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
