@@ -38,7 +38,7 @@ FAMILIES = {
     "path": ["integrated_gradients", "integrated_gradients_uniform", "left_integrated_gradients"],
     "perturbation": ["rise", "rise_uniform", "rise_grid"],
     "reference": ["random", "edges", "randoms", "gaussians", "entropies", "edge_detectors", "frequencies"],
-    "relevance": ["lrp"],
+    "relevance": ["lrp", "attn_lrp"],
     "superpixels": ["occlusion", "feature_ablation", "lime", "kernel_shap"],
     "transformer_relevance": ["chefer_lrp"],
 }
@@ -94,7 +94,7 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 
-LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "chefer_lrp", "bagnet", "bcos"]
+LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "attn_lrp", "chefer_lrp", "bagnet", "bcos"]
 
 
 @pytest.mark.parametrize("name", LOGITS_ONLY)

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from heatproof.attribution._attention import prefix_tokens
 from heatproof.attribution._batches import accompany, leaf
 from heatproof.attribution._modules import hookable
 from heatproof.attribution.registry import Explained
@@ -110,10 +111,10 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
     if name is None:
         layout = find_layout(explained.network, accompany(explained).images)
         if layout is None:
-            raise NotApplicable("no layer with a spatial grid is named, and the logits depend on none that a rule finds")
+            raise NotApplicable("the model names no layer with a spatial grid, and the rule finds none")
         name = layout.name
     layer = find_layer(explained.network, name, "model")
-    probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), _prefix(explained.network)
+    probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), prefix_tokens(explained.network)
     handle = layer.register_forward_hook(lambda module, inputs, output: _through(probe, output, size, given))
     try:
         yield _beside(explained.output, probe), probe, name
@@ -140,12 +141,6 @@ def _through(probe: nn.Module, output: Any, size: tuple[int, ...], given: int | 
         return probe(output.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
     patches = probe(output[:, layout.prefix :].mT.unflatten(2, layout.grid))
     return torch.cat([output[:, : layout.prefix], patches.flatten(2).mT], 1)
-
-
-def _prefix(network: nn.Module) -> int | None:
-    """Return the number of prefix tokens that a transformer of timm says; None where there is none."""
-    given = [module.num_prefix_tokens for module in network.modules() if hasattr(module, "num_prefix_tokens")]
-    return int(given[0]) if given else None
 
 
 def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layout | None:
@@ -195,7 +190,7 @@ def _candidates(
     network: nn.Module, met: list[tuple[str, torch.Tensor]], size: tuple[int, ...]
 ) -> list[tuple[Layout, torch.Tensor]]:
     """Return the layouts of outputs in the order of the pass; of modules with one output, the outermost."""
-    given = _prefix(network)
+    given = prefix_tokens(network)
     found: dict[int, tuple[Layout, torch.Tensor]] = {}
     for name, tensor in met:
         layout = _lay_out(name, tensor, size, given)

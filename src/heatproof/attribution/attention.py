@@ -1,9 +1,9 @@
-"""Explainers that read the attention of vision transformers (timm).
+"""Explainers that read the attention of vision transformers.
 
 The relevance of a patch is what the class token draws from it; where a network pools its patch tokens instead of
 reading a class token, it is the mean of what they draw from it. All of the network's prefix tokens (class, register)
-are left out, and the grid of patches is enlarged to the image's size bilinearly. timm computes attention fused, which
-hides it: that is switched off for the pass and set back after it, and changes logits by rounding only.
+are left out, and the grid of patches is enlarged to the image's size bilinearly. Libraries compute attention fused,
+which hides it: that is switched off for the pass and set back after it, and changes logits by rounding only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -58,7 +58,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -81,7 +81,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -108,7 +108,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -152,7 +152,7 @@ def transition_attention(
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     HeatproofError
         If `steps` is below 2, or `skipped` not in [0, 1).
     """

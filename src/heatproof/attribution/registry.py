@@ -123,7 +123,7 @@ KINDS = {
     "bagnet": "logits that are the mean of patch logits",
     "bcos": "logits that are one linear map of each image",
 }
-"""What a network can have, as explainers declare it; `heatproof.attribution.kinds` finds it."""
+"""What a network can have, as explainers declare it; `heatproof.attribution._kinds` finds it."""
 
 
 @dataclass(frozen=True)
