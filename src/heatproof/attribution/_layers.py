@@ -154,11 +154,9 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
 
         return hook
 
-    handles = [
-        module.register_forward_hook(keep(called))
-        for called, module in network.named_modules()
-        if called and (called == name if name else module not in inside)
-    ]
+    # A module that is registered twice is listed once, under the other of its names maybe.
+    modules = [(name, find_layer(network, name, "model"))] if name else list(network.named_modules())[1:]
+    handles = [module.register_forward_hook(keep(called)) for called, module in modules if name or module not in inside]
     try:
         with hookable(network), torch.enable_grad():
             logits = network(leaf(images))
