@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from heatproof.attribution._batches import leaf, never_alone, parts
+from heatproof.attribution._tokens import Tokens, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
-
-
-class Tokens(NamedTuple):
-    """Tokens before those of the patches, rows and columns of the patches, and the tokens that the head reads.
-
-    The latter are None for the mean of the patches.
-    """
-
-    prefix: int
-    grid: tuple[int, int]
-    read: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,6 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iter
     import torch
 
     from heatproof.attribution._functions import AttentionSeen
-    from heatproof.attribution._layers import split_tokens
 
     read: tuple[int, ...] | None = None
     for index, part in enumerate(parts(explained)):
@@ -126,14 +115,6 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iter
             # Where a patch is read, the head pools.
             read = tuple(queries) if queries and max(queries) < split[0] else None
         yield _collect(part, seen, chosen, gradients, Tokens(split[0], split[1], read))
-
-
-def prefix_tokens(network: torch.nn.Module) -> int | None:
-    """Return the number of prefix tokens that a transformer of timm says; None where there is none."""
-    given: list[Any] = [
-        module.num_prefix_tokens for module in network.modules() if hasattr(module, "num_prefix_tokens")
-    ]
-    return int(given[0]) if given else None
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:

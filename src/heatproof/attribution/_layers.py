@@ -18,16 +18,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from heatproof.attribution._attention import prefix_tokens
 from heatproof.attribution._batches import accompany, leaf
 from heatproof.attribution._modules import hookable
+from heatproof.attribution._tokens import fits_image, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
-# A class token, one for distillation, and registers: no published network has more tokens before its patches.
-MOST_PREFIX = 16
 # More than the modules of a block, whose last ones can be without influence on the logits.
 LAST = 60
 
@@ -203,38 +201,12 @@ def _candidates(
 def _lay_out(name: str, tensor: torch.Tensor, size: tuple[int, ...], given: int | None) -> Layout | None:
     shape = tuple(tensor.shape)
     if len(shape) == 4:
-        if shape[2] * shape[3] > 1 and _fits(shape[2:], size):
+        if shape[2] * shape[3] > 1 and fits_image(shape[2:], size):
             return Layout(name, "map", shape[2:])
-        if shape[1] * shape[2] > 1 and _fits(shape[1:3], size):
+        if shape[1] * shape[2] > 1 and fits_image(shape[1:3], size):
             return Layout(name, "channels last", shape[1:3])
     if len(shape) == 3:
         split = split_tokens(shape[1], size, given)
         if split and math.prod(split[1]) > 1:
             return Layout(name, "tokens", split[1], split[0])
     return None
-
-
-def split_tokens(tokens: int, size: tuple[int, ...], given: int | None = None) -> tuple[int, tuple[int, int]] | None:
-    """Return the number of prefix tokens and the grid of the others, shaped as the image; None if none fits.
-
-    Parameters
-    ----------
-    tokens
-        All of them.
-    size
-        Height and width of the image.
-    given
-        The number of prefix tokens that the network says; None tries from 0 upwards.
-    """
-    for prefix in range(MOST_PREFIX + 1) if given is None else (given, 0):
-        patches = tokens - prefix
-        rows = round(math.sqrt(patches * size[0] / size[1])) if patches > 0 else 0
-        if rows and patches % rows == 0 and _fits((rows, patches // rows), size):
-            return prefix, (rows, patches // rows)
-    return None
-
-
-def _fits(grid: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Tell whether a grid is of an image's shape, up to a cell that rounding makes, and not finer than it."""
-    ratio = size[0] / size[1]
-    return grid[0] <= size[0] and grid[1] <= size[1] and abs(grid[0] - grid[1] * ratio) <= (0 if ratio == 1 else 1)
