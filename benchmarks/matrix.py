@@ -77,7 +77,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 # One of each family, as small as it is published or can be built: for tests.
 SMALL: dict[str, dict[str, Any]] = {
     "timm:resnet10t": {"size": 64},
-    "torchvision:vgg11_bn": {"size": 32},
+    "torchvision:vgg11_bn": {"size": 64},
     "torchvision:densenet121": {"size": 64},
     "timm:efficientnet_b0": {"size": 64},
     "timm:mobilenetv2_035": {"size": 64},
@@ -112,6 +112,8 @@ FEW: dict[str, Any] = {
 }
 FEW_OF: dict[str, dict[str, Any]] = {
     "feature_ablation": {"grid": 4},
+    # The quadrature of a path that ends where the output saturates: by 4 steps a map can miss all of its sum.
+    "left_integrated_gradients": {"steps": 16},
     # What four steps do not yet move.
     "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
 }
@@ -181,6 +183,9 @@ def _prepared(network: nn.Module, size: int) -> nn.Module:
         # Heads that start at zero give no gradient to anything before them.
         if parameter.ndim == 2 and not parameter.any():
             nn.init.normal_(parameter, std=0.02)
+        # Layer scales start far below what training makes of them, and hide the image from the logits.
+        if parameter.ndim <= 3 and 0 < float(parameter.min()) == float(parameter.max()) < 0.5:
+            nn.init.ones_(parameter)
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     if norms:
         # With the moments that they start from, activations vanish or grow from layer to layer.

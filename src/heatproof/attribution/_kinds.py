@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from heatproof.attribution._attention import attention_blocks, find_transformer
+from heatproof.attribution._batches import leaf
 from heatproof.attribution._functions import AttentionSeen
 from heatproof.attribution._layers import Layout, find_layout
 from heatproof.attribution._tokens import prefix_tokens, split_tokens
@@ -61,14 +62,22 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
         The layer that the model's facts name; None applies the rule.
     """
     layout = find_layout(network, images, cam_layer)
-    with torch.no_grad(), AttentionSeen() as mode:
-        network(images)
+    relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
+    followed: list[bool] = []
+    handles = [relu.register_forward_hook(lambda *called: followed.append(called[-1].requires_grad)) for relu in relus]
+    try:
+        with torch.enable_grad(), AttentionSeen() as mode:
+            network(leaf(images))
+    finally:
+        for handle in handles:
+            handle.remove()
     sizes = [each.shape[-1] for each in mode.seen]
     whole = all(len(each) == len(images) for each in mode.seen)
     kinds = {"any"} | ({"grid"} if layout else set())
     modules = list(network.modules())
     names = {type(module).__name__.lower() for module in modules}
-    if any(isinstance(module, nn.ReLU) for module in modules):
+    # Those of a position embedding, which do not read the image, take no gradient that could be changed.
+    if followed and all(followed):
         kinds.add("relu")
     if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         kinds.add("bagnet")
