@@ -123,7 +123,7 @@ ENLARGED |= {"score_cam", "ss_cam", "is_cam", "iba"}
 # A pass or two, so that what is not declared is tried as well.
 CHEAP = {"guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "lrp", "attn_lrp", "chefer_lrp", "bagnet"}
 CHEAP |= {"raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "bcos", "grad_cam"}
-# Of the largest value: what rounding leaves, and by how much other weights must change a map.
+# What rounding leaves of the largest value, and by how much other weights must change a map's deviation from its mean.
 SAME, CHANGED = 1e-3, 1e-2
 COLUMNS = ["network", "found", "explainer", "declared", "works", "says", "seconds"]
 
@@ -273,6 +273,12 @@ def check(entry: Explainer, maps: torch.Tensor, explained: Explained, found: Fou
     return passed
 
 
+def _scaled(maps: torch.Tensor) -> torch.Tensor:
+    """Return maps without their mean, which says nothing, as shares of their largest deviation from it."""
+    centred = maps - maps.mean((2, 3), keepdim=True)
+    return centred / centred.abs().amax((2, 3), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+
+
 def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
     """Return what no bilinear enlargement of a grid gives of maps (N, H, W), as a share of their largest value."""
     sides = []
@@ -291,9 +297,7 @@ def cell(entry: Explainer, declared: bool, networks: list[Callable[[], Explained
         passed = check(entry, maps, explained, found)
         if declared:
             other = maps_of(entry, networks[1]())
-            scale = maps.abs().amax((2, 3), keepdim=True)
-            difference = float((other / other.abs().amax((2, 3), keepdim=True) - maps / scale).abs().amax())
-            if difference < CHANGED:
+            if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
                 return False, "its maps are the same with other random weights"
             passed.append("other weights, other maps")
     except (HeatproofError, NotApplicable) as reason:
