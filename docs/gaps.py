@@ -92,8 +92,6 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     """Return why an explainer does not apply; None where it does."""
     entry = EXPLAINERS[explainer]
     facts = ARCHITECTURES[architecture].facts
-    if "cam_layer" in entry.needs and facts.cam_layer is None:
-        return facts.cam_reason
     images, labels, ids = pictures("evaluation", IMAGES)
     figures: dict[str, Figure] = {}
     explained = Explained(

@@ -16,7 +16,7 @@ from heatproof.trial import look_at_pictures, try_out
 
 
 def check_config(*paths: str | Path) -> str:
-    """Check configs laid over each other, and return a summary of what it asks for.
+    """Check configs laid over each other, and return a summary of what it asks for, and where explainers look.
 
     Raises
     ------
@@ -32,8 +32,41 @@ def check_config(*paths: str | Path) -> str:
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
         f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
-        f"metrics in results/scores.csv.{pictures}"
+        f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in layouts(plan))
     )
+
+
+def layouts(plan: Plan) -> list[str]:
+    """Say of each model which layer CAMs read, with its grid, and which tokens attention is between.
+
+    Only where an explainer of the config reads one or the other, as networks are built for it, with random weights.
+    """
+    kinds = [EXPLAINERS[entry.kind] for entry in plan.explainers.values() if entry.kind in EXPLAINERS]
+    if not any(entry.needs or entry.applies_to & {"attention", "windows", "plain_vit"} for entry in kinds):
+        return []
+    sizes = {(model, plan.size_of(dataset, model)) for dataset, model in plan.pairs()}
+    return [f"{model}: {_layout(plan, model, size)}." for model, size in sorted(sizes, key=str) if size is not None]
+
+
+def _layout(plan: Plan, model: str, size: tuple[int, int]) -> str:
+    import torch
+
+    from heatproof.attribution._kinds import look_into
+    from heatproof.models.network import build_network
+
+    facts = plan.models[model].facts
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            network = build_network(plan.model_spec(model), num_classes=2).eval().requires_grad_(False)
+            for parameter in network.parameters():
+                # A head that starts at zero would hide what the logits depend on.
+                if parameter.ndim == 2 and not parameter.any():
+                    torch.nn.init.normal_(parameter)
+            return str(look_into(network, torch.randn(2, len(facts.mean), *size), facts.cam_layer))
+        except Exception as error:
+            # A network of the user's own, such as one for images of one channel, can fail in any way.
+            return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
 def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None:

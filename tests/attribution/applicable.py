@@ -7,6 +7,8 @@ ATTENTION = [
     name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.attention"
 ]
 TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
+# Its rules cover other networks too, where the other `lrp` is meant.
+VITS_ALONE = [*TRANSFORMERS, "attn_lrp"]
 # These read the network itself, whichever output is attributed.
 DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba", "input_iba"}
 
@@ -16,7 +18,7 @@ INTRINSIC = {"bagnet": ["cifar_bagnet"], "bcos": ["cifar_bcos_resnet20"]}
 
 
 def networks_of(name):
-    return ["small_vit"] if name in TRANSFORMERS else INTRINSIC.get(name, ARCHITECTURES)
+    return ["small_vit"] if name in VITS_ALONE else INTRINSIC.get(name, ARCHITECTURES)
 
 
 # So many passes that they take a second on the smallest network.

@@ -40,9 +40,17 @@ def test_undefined_channel_is_not_hidden(name, explain_digits):
 @pytest.mark.parametrize("name", CAMS)
 def test_model_without_a_layer_is_a_gap(name, explain_digits):
     explained = explain_digits()
-    facts = dataclasses.replace(explained.facts, cam_layer=None, cam_reason="it has no grid")
-    with pytest.raises(NotApplicable, match="it has no grid"):
-        EXPLAINERS[name].function(dataclasses.replace(explained, facts=facts))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).eval().requires_grad_(False)
+    unnamed = dataclasses.replace(explained.facts, cam_layer=None)
+    with pytest.raises(NotApplicable, match="no layer with a spatial grid"):
+        EXPLAINERS[name].function(dataclasses.replace(explained, facts=unnamed, network=network, output=network))
+
+
+@pytest.mark.parametrize("name", [*CAMS, "guided_grad_cam"])
+def test_a_layer_that_the_rule_finds_gives_the_maps_of_the_named_one(name, explain_digits):
+    explained = explain_digits()
+    unnamed = dataclasses.replace(explained, facts=dataclasses.replace(explained.facts, cam_layer=None))
+    assert torch.equal(EXPLAINERS[name].function(unnamed)[name], EXPLAINERS[name].function(explained)[name])
 
 
 @pytest.mark.parametrize("layer", ["stagez", "classifier"])

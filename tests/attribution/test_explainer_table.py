@@ -5,8 +5,8 @@ import pytest
 import torch
 from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.errors import NotApplicable
+from heatproof.attribution.registry import EXPLAINERS, KINDS, explainer
+from heatproof.errors import HeatproofError, NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
 # What three steps do not yet move.
@@ -38,7 +38,7 @@ FAMILIES = {
     "path": ["integrated_gradients", "integrated_gradients_uniform", "left_integrated_gradients"],
     "perturbation": ["rise", "rise_uniform", "rise_grid"],
     "reference": ["random", "edges", "randoms", "gaussians", "entropies", "edge_detectors", "frequencies"],
-    "relevance": ["lrp"],
+    "relevance": ["lrp", "attn_lrp"],
     "superpixels": ["occlusion", "feature_ablation", "lime", "kernel_shap"],
     "transformer_relevance": ["chefer_lrp"],
 }
@@ -66,6 +66,16 @@ def test_families():
     assert all(found.values()), "a new one says its family where it is registered"
 
 
+def test_what_an_explainer_applies_to_is_declared_in_known_words():
+    claimed = {name: entry.applies_to for name, entry in EXPLAINERS.items()}
+    assert claimed["grad_cam"] == {"grid"}, "who needs a layer with a grid applies to networks that have one"
+    assert claimed["saliency"] == {"any"}
+    assert claimed["attention_rollout"] == {"attention"}
+    assert set().union(*claimed.values()) <= set(KINDS)
+    with pytest.raises(HeatproofError, match="'odd' applies to 'recurrent', which is no kind of network: take any, "):
+        explainer("odd", applies_to={"recurrent"})
+
+
 @pytest.mark.parametrize(("name", "architecture"), PAIRS)
 def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explain_digits):
     entry = EXPLAINERS[name]
@@ -84,7 +94,7 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 
-LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "chefer_lrp", "bagnet", "bcos"]
+LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "attn_lrp", "chefer_lrp", "bagnet", "bcos"]
 
 
 @pytest.mark.parametrize("name", LOGITS_ONLY)

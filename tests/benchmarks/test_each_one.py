@@ -14,6 +14,7 @@ SMALLEST = {
     "falsification": ["--small", "--out", "{out}"],
     "introduce_remove": ["--small", "--out", "{out}"],
     "malloc": ["resnet18"],
+    "matrix": ["--small", "--out", "{out}"],
     "meta_rank": ["{out}/figure.png", "10"],
     "metric_quality": ["--small", "--out", "{out}"],
     "metrics": ["1"],

@@ -1,4 +1,8 @@
-"""Read attention maps and their gradients from timm's vision transformers."""
+"""Read attention maps and their gradients from vision transformers.
+
+timm's `Attention` blocks are read by hooks, and of every other network the softmax of its attention as it is called:
+fused attention is taken apart for that, and is as before when the pass ends.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from heatproof.attribution._batches import leaf, never_alone, parts
+from heatproof.attribution._tokens import Tokens, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 
@@ -28,14 +33,14 @@ class Attended:
         asked for.
     images
         The part of the batch, (N, C, H, W).
-    transformer
-        The module that holds the blocks and knows its prefix tokens and its pooling.
+    tokens
+        Which of the tokens are patches, and which are classified.
     """
 
     attention: list[torch.Tensor]
     gradients: list[torch.Tensor]
     images: torch.Tensor
-    transformer: Any
+    tokens: Tokens
 
 
 def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -> Iterator[Attended]:
@@ -51,39 +56,72 @@ def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm, or their tokens are no grid of patches.
+        If the network has no attention blocks, or their tokens are no grid of patches.
     """
     import torch
 
     blocks = attention_blocks(explained.network)
+    if not blocks:
+        yield from _attend_any(explained, gradients)
+        return
     transformer = find_transformer(explained.network, blocks)
     for part in parts(explained):
-        count = len(part.image_ids)
         with watch(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
             outputs = never_alone(part.output)(leaf(part.images) if gradients else part.images)
             chosen = outputs.gather(1, part.targets[:, None]).sum()
         require_tokens(seen, part.images, transformer, len(blocks))
-        # The copy of a lone image is of no use.
-        differentiated = seen[-1:] if gradients == "last" else seen
-        slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
-        maps = [each.detach()[:count] for each in seen]
-        yield Attended(maps, slopes, part.images, transformer)
+        yield _collect(part, seen, chosen, gradients, tokens_of(transformer, part.images))
+
+
+def _collect(
+    part: Explained, seen: list[torch.Tensor], chosen: torch.Tensor, gradients: bool | Literal["last"], tokens: Tokens
+) -> Attended:
+    import torch
+
+    # The copy of a lone image is of no use.
+    count = len(part.image_ids)
+    differentiated = seen[-1:] if gradients == "last" else seen
+    slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
+    return Attended([each.detach()[:count] for each in seen], slopes, part.images, tokens)
+
+
+def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iterator[Attended]:
+    """Yield the attention of a network of any library, from the softmax that it calls."""
+    import torch
+
+    from heatproof.attribution._functions import AttentionSeen
+
+    read: tuple[int, ...] | None = None
+    for index, part in enumerate(parts(explained)):
+        # A gradient tells which tokens the head reads, and is the same for every image.
+        differentiate = bool(gradients) or index == 0
+        with torch.set_grad_enabled(differentiate), AttentionSeen() as mode:
+            outputs = never_alone(part.output)(leaf(part.images) if differentiate else part.images)
+            chosen = outputs.gather(1, part.targets[:, None]).sum()
+        seen = mode.seen
+        if not seen:
+            raise NotApplicable("the network has no attention blocks to read attention from")
+        sizes = sorted({each.shape[-1] for each in seen})
+        whole = len(sizes) == 1 and all(each.ndim == 4 and len(each) == max(2, len(part.images)) for each in seen)
+        split = split_tokens(sizes[0], tuple(part.images.shape[2:]), prefix_tokens(explained.network))
+        if split is None or not whole:
+            raise NotApplicable(
+                f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
+                "windows, or tokens are pooled on the way"
+            )
+        if index == 0:
+            (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
+            queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
+            # Where a patch is read, the head pools.
+            read = tuple(queries) if queries and max(queries) < split[0] else None
+        yield _collect(part, seen, chosen, gradients, Tokens(split[0], split[1], read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
-    """Return timm's attention modules, first block first.
-
-    Raises
-    ------
-    NotApplicable
-        If there is none.
-    """
+    """Return timm's attention modules, first block first; none in a network of another kind."""
     from timm.models.vision_transformer import Attention
 
-    blocks = [module for module in network.modules() if isinstance(module, Attention)]
-    if not blocks:
-        raise NotApplicable("the network has no attention blocks (timm's Attention) to read attention from")
-    return blocks
+    return [module for module in network.modules() if isinstance(module, Attention)]
 
 
 def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
@@ -104,9 +142,9 @@ def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
     """
     from torch.nn.functional import interpolate
 
-    prefix = attended.transformer.num_prefix_tokens
-    query = rows[:, 0] if _reads_class_token(attended.transformer) else rows[:, prefix:].mean(1)
-    patches = query[:, prefix:].unflatten(1, _grid(attended.transformer, attended.images))
+    prefix, grid, read = attended.tokens
+    query = rows[:, prefix:].mean(1) if read is None else rows[:, list(read)].mean(1)
+    patches = query[:, prefix:].unflatten(1, grid)
     size = attended.images.shape[2:]
     return interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
 
@@ -143,8 +181,10 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
     )
 
 
-def _reads_class_token(transformer: Any) -> bool:
-    return transformer.num_prefix_tokens > 0 and getattr(transformer, "global_pool", "token") == "token"
+def tokens_of(transformer: Any, images: torch.Tensor) -> Tokens:
+    """Return the tokens of a vision transformer of timm."""
+    reads_class_token = transformer.num_prefix_tokens > 0 and getattr(transformer, "global_pool", "token") == "token"
+    return Tokens(transformer.num_prefix_tokens, _grid(transformer, images), (0,) if reads_class_token else None)
 
 
 def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Explainers that read the attention of vision transformers (timm).
+"""Explainers that read the attention of vision transformers.
 
 The relevance of a patch is what the class token draws from it; where a network pools its patch tokens instead of
 reading a class token, it is the mean of what they draw from it. All of the network's prefix tokens (class, register)
-are left out, and the grid of patches is enlarged to the image's size bilinearly. timm computes attention fused, which
-hides it: that is switched off for the pass and set back after it, and changes logits by rounding only.
+are left out, and the grid of patches is enlarged to the image's size bilinearly. Libraries compute attention fused,
+which hides it: that is switched off for the pass and set back after it, and changes logits by rounding only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("raw_attention", family="attention", signed=False)
+@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"})
 def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
@@ -35,7 +35,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -43,7 +43,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", family="attention", signed=False)
+@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"})
 def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
@@ -58,7 +58,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -66,7 +66,7 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_rollout": torch.cat(maps)}
 
 
-@explainer("attention_grad", family="attention", signed=False)
+@explainer("attention_grad", family="attention", signed=False, applies_to={"attention"})
 def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block times its positive gradient, averaged over heads.
 
@@ -81,7 +81,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -92,7 +92,7 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     return {"attention_grad": torch.cat(maps)}
 
 
-@explainer("chefer_attention", family="attention", signed=False)
+@explainer("chefer_attention", family="attention", signed=False, applies_to={"attention"})
 def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
@@ -108,7 +108,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     """
     import torch
 
@@ -118,7 +118,7 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"chefer_attention": torch.cat(maps)}
 
 
-@explainer("transition_attention", family="attention", signed=False)
+@explainer("transition_attention", family="attention", signed=False, applies_to={"attention"})
 def transition_attention(
     explained: Explained,
     *,
@@ -152,7 +152,7 @@ def transition_attention(
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks of timm over a grid of patches.
+        If the network has no attention blocks over a grid of patches.
     HeatproofError
         If `steps` is below 2, or `skipped` not in [0, 1).
     """

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from heatproof.attribution._batches import accompany, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.registry import InputFacts
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 SAME = 1e-6
 
 
-@explainer("guided_backprop", family="backprop")
+@explainer("guided_backprop", family="backprop", applies_to={"relu"})
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs (captum `GuidedBackprop`).
 
@@ -39,7 +38,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     return {"guided_backprop": _through_relus(explained, GuidedBackprop, "guided backprop")}
 
 
-@explainer("deconvolution", family="backprop")
+@explainer("deconvolution", family="backprop", applies_to={"relu"})
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs (captum `Deconvolution`).
 
@@ -62,7 +61,7 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     return {"deconvolution": _through_relus(explained, Deconvolution, "deconvolution")}
 
 
-@explainer("guided_grad_cam", family="backprop", needs={"cam_layer"})
+@explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
 def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM (captum `GuidedGradCam`).
 
@@ -76,36 +75,32 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no ReLU module, or names no layer with a spatial grid.
+        If the network has no ReLU module, or no layer with a spatial grid.
     """
     import torch
     from captum.attr import GuidedGradCam
 
+    from heatproof.attribution._layers import grid_layer
     from heatproof.attribution._modules import hookable
-    from heatproof.models.network import find_layer
 
-    facts = explained.facts or InputFacts()
-    if facts.cam_layer is None:
-        raise NotApplicable(facts.cam_reason)
-    layer = find_layer(explained.network, facts.cam_layer, "model")
     _require_relus(explained.network, "guided backprop")
     maps = []
     grids: list[bool] = []
-    handle = layer.register_forward_hook(lambda *called: grids.append(getattr(called[-1], "ndim", 0) == 4))
-    try:
-        with hookable(explained.output), torch.enable_grad():
-            method = GuidedGradCam(explained.output, layer)
+    with grid_layer(explained) as (output, layer, name), hookable(output), torch.enable_grad():
+        handle = layer.register_forward_hook(lambda *called: grids.append(getattr(called[-1], "ndim", 0) == 4))
+        try:
+            method = GuidedGradCam(output, layer)
             for part in parts(explained):
                 both = accompany(part)
                 maps_of_both = method.attribute(leaf(both.images), target=both.targets, interpolate_mode="bilinear")
                 require(
                     all(grids),
-                    f"The layer {facts.cam_layer!r} does not put out (N, channels, height, width), which class "
+                    f"The layer {name!r} does not put out (N, channels, height, width), which class "
                     "activation maps need: name another in cam_layer.",
                 )
                 maps.append(maps_of_both[: len(part.image_ids)].detach().sum(1))
-    finally:
-        handle.remove()
+        finally:
+            handle.remove()
     return {"guided_grad_cam": torch.cat(maps)}
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from heatproof.attribution._batches import draw_per_image, never_alone, parts, require, take_background
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_normal
 
@@ -90,7 +89,7 @@ def iba(
     import torch
     from torch.nn.functional import interpolate
 
-    from heatproof.models.network import find_layer
+    from heatproof.attribution._layers import grid_layer
 
     require(beta > 0, f"IBA needs a beta above 0, not {beta}.")
     require(steps >= 1, f"IBA needs at least 1 step, not {steps}.")
@@ -98,21 +97,18 @@ def iba(
     require(learning_rate > 0, f"IBA needs a learning rate above 0, not {learning_rate}.")
     require(smooth >= 0, f"IBA needs smooth of at least 0, not {smooth}.")
     require(baselines >= 2, f"IBA needs at least 2 baselines, not {baselines}.")
-    facts = explained.facts or InputFacts()
-    name = layer or facts.cam_layer
-    if name is None:
-        raise NotApplicable(facts.cam_reason)
-    tap = _Tap(never_alone(explained.network), find_layer(explained.network, name, "model"), name)
-    moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
-    search = _Search(beta, steps, samples, learning_rate, smooth)
     maps = []
-    # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-    for few in parts(explained, max(1, explained.batch_size // samples)):
-        features = torch.cat([tap.read(part.images) for part in parts(few)])
-        alpha = _optimise(few, tap, features, moments, search)
-        nats = _information(alpha, features, moments, smooth)
-        bits = nats.sum(1, keepdim=True) / math.log(2)
-        maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+    with grid_layer(explained, layer) as (_, tapped, name):
+        tap = _Tap(never_alone(explained.network), tapped, name)
+        moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
+        search = _Search(beta, steps, samples, learning_rate, smooth)
+        # A few images at a time, so that what is held at once is one network pass, or one image's samples.
+        for few in parts(explained, max(1, explained.batch_size // samples)):
+            features = torch.cat([tap.read(part.images) for part in parts(few)])
+            alpha = _optimise(few, tap, features, moments, search)
+            nats = _information(alpha, features, moments, smooth)
+            bits = nats.sum(1, keepdim=True) / math.log(2)
+            maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
     return {"iba": torch.cat(maps)}
 
 
@@ -176,7 +172,7 @@ def input_iba(
     """
     import torch
 
-    from heatproof.models.network import find_layer
+    from heatproof.attribution._layers import grid_layer
 
     require(beta > 0, f"InputIBA needs a beta above 0, not {beta}.")
     for name, value in {"steps": steps, "prior_steps": prior_steps, "layer_steps": layer_steps}.items():
@@ -185,23 +181,20 @@ def input_iba(
     require(learning_rate > 0, f"InputIBA needs a learning rate above 0, not {learning_rate}.")
     require(smooth >= 0, f"InputIBA needs smooth of at least 0, not {smooth}.")
     require(baselines >= 2, f"InputIBA needs at least 2 baselines, not {baselines}.")
-    facts = explained.facts or InputFacts()
-    named = layer or facts.cam_layer
-    if named is None:
-        raise NotApplicable(facts.cam_reason)
-    tap = _Tap(never_alone(explained.network), find_layer(explained.network, named, "model"), named)
-    background = take_background(explained, baselines)
-    moments = _moments(tap, background, explained.batch_size)
-    colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
-    search = _Search(beta, steps, samples, learning_rate, smooth)
     maps = []
-    for few in parts(explained, max(1, explained.batch_size // samples)):
-        features = torch.cat([tap.read(part.images) for part in parts(few)])
-        alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
-        passed, lost = _shares(alpha, smooth)
-        restricted = _Moments(passed * features + lost * moments.mean, lost * moments.deviation)
-        prior = _find_prior(few, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
-        maps.append(_find_mask(few, tap, prior, search).mean(1))
+    with grid_layer(explained, layer) as (_, tapped, named):
+        tap = _Tap(never_alone(explained.network), tapped, named)
+        background = take_background(explained, baselines)
+        moments = _moments(tap, background, explained.batch_size)
+        colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
+        search = _Search(beta, steps, samples, learning_rate, smooth)
+        for few in parts(explained, max(1, explained.batch_size // samples)):
+            features = torch.cat([tap.read(part.images) for part in parts(few)])
+            alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
+            passed, lost = _shares(alpha, smooth)
+            restricted = _Moments(passed * features + lost * moments.mean, lost * moments.deviation)
+            prior = _find_prior(few, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
+            maps.append(_find_mask(few, tap, prior, search).mean(1))
     return {"input_iba": torch.cat(maps)}
 
 

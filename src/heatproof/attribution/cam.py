@@ -1,7 +1,8 @@
 """Class activation maps, through torchcam, and HiResCAM through captum.
 
-Every map reads the layer that the model's input facts name, is not rescaled, and is enlarged to the image's size
-bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the papers.
+Every map reads the layer that the model's input facts name, or that a rule finds where they name none, is not rescaled,
+and is enlarged to the image's size bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the
+papers. Tokens and features with channels last are read as maps of their grid.
 
 Layers of networks have grids of their own, 8 × 8 or 2 × 2 for the same image, and a map of few cells scores otherwise
 whatever the network: the option `grid` of every CAM pools its map to so many cells a side before it is enlarged, so
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_normal
 
@@ -38,7 +38,7 @@ def grad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, to
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     from torchcam.methods import GradCAM
 
@@ -60,7 +60,7 @@ def grad_cam_pp(explained: Explained, *, grid: Count | None = None) -> dict[str,
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     from torchcam.methods import GradCAMpp
 
@@ -81,7 +81,7 @@ def xgrad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     from torchcam.methods import XGradCAM
 
@@ -102,7 +102,7 @@ def layer_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     from torchcam.methods import LayerCAM
 
@@ -140,7 +140,7 @@ def smooth_grad_cam_pp(
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -170,7 +170,7 @@ def score_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     from torchcam.methods import ScoreCAM
 
@@ -209,7 +209,7 @@ def ss_cam(
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -248,7 +248,7 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: Count | None = No
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     HeatproofError
         If `samples` is below 1.
     """
@@ -274,23 +274,24 @@ def hires_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid.
+        If the network has no layer with a spatial grid.
     """
     import torch
     from captum.attr import LayerGradientXActivation
 
+    from heatproof.attribution._layers import grid_layer
     from heatproof.attribution._modules import hookable
 
-    layer, name = _find_cam_layer(explained)
-    method: Any = LayerGradientXActivation(explained.output, layer)
     maps = []
-    for part in parts(explained):
-        both = accompany(part)
-        with hookable(explained.output), torch.enable_grad():
-            products = method.attribute(leaf(both.images), target=both.targets)
-        _require_grid(products, name)
-        cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
-        maps.append(_enlarged(cam, part.images, grid, name))
+    with grid_layer(explained) as (output, layer, name):
+        method: Any = LayerGradientXActivation(output, layer)
+        for part in parts(explained):
+            both = accompany(part)
+            with hookable(output), torch.enable_grad():
+                products = method.attribute(leaf(both.images), target=both.targets)
+            _require_grid(products, name)
+            cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
+            maps.append(_enlarged(cam, part.images, grid, name))
     return {"hires_cam": torch.cat(maps)}
 
 
@@ -318,6 +319,8 @@ def _extract(
     """Return the maps (N, H, W) of one torchcam extractor, which `prepare` may adjust to each network pass."""
     import torch
 
+    from heatproof.attribution._layers import grid_layer
+
     class Watched(extractor_class):
         """Extractor that keeps the channel weights, which torchcam discards."""
 
@@ -325,23 +328,23 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    layer, name = _find_cam_layer(explained)
-    # Score-CAM runs the network itself, and its last pass can be one image.
-    output = never_alone(explained.output)
     maps = []
-    for part in parts(explained):
-        count, part = len(part.image_ids), accompany(part)
-        with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
-            if prepare:
-                prepare(extractor, part)
-            scores = output(leaf(part.images))
-            _require_grid(extractor.hook_a[0], name)
-            (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
-            activations, weights = extractor.hook_a[0], extractor.weights[0]
-            # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
-            undefined = (weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations).isnan().any(1)
-            cam = cam.masked_fill(undefined, torch.nan)
-        maps.append(_enlarged(cam[:count, None], part.images, grid, name))
+    with grid_layer(explained) as (explained_output, layer, name):
+        # Score-CAM runs the network itself, and its last pass can be one image.
+        output = never_alone(explained_output)
+        for part in parts(explained):
+            count, part = len(part.image_ids), accompany(part)
+            with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
+                if prepare:
+                    prepare(extractor, part)
+                scores = output(leaf(part.images))
+                _require_grid(extractor.hook_a[0], name)
+                (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
+                activations, weights = extractor.hook_a[0], extractor.weights[0]
+                # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
+                undefined = (weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations).isnan().any(1)
+                cam = cam.masked_fill(undefined, torch.nan)
+            maps.append(_enlarged(cam[:count, None], part.images, grid, name))
     return torch.cat(maps).detach()
 
 
@@ -357,15 +360,6 @@ def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: int | None, name: 
             )
         cams = adaptive_avg_pool2d(cams, grid)
     return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-
-
-def _find_cam_layer(explained: Explained) -> tuple[Any, str]:
-    from heatproof.models.network import find_layer
-
-    facts = explained.facts or InputFacts()
-    if facts.cam_layer is None:
-        raise NotApplicable(facts.cam_reason)
-    return find_layer(explained.network, facts.cam_layer, "model"), facts.cam_layer
 
 
 def _require_grid(activations: torch.Tensor | None, name: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 
 
-@explainer("deep_lift", family="deep")
+@explainer("deep_lift", family="deep", applies_to={"convolutional"})
 def deep_lift(
     explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
@@ -59,7 +59,7 @@ def deep_lift(
     return {"deep_lift": torch.cat(maps)}
 
 
-@explainer("deep_shap", family="deep")
+@explainer("deep_shap", family="deep", applies_to={"convolutional"})
 def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 

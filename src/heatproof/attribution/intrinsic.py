@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("bagnet", family="intrinsic")
+@explainer("bagnet", family="intrinsic", applies_to={"bagnet"})
 def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
@@ -69,7 +69,7 @@ def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, to
     return {"bagnet": torch.cat(maps)}
 
 
-@explainer("bcos", family="intrinsic")
+@explainer("bcos", family="intrinsic", applies_to={"bcos"})
 def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 

@@ -171,11 +171,9 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
 
 def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
-    if "cam_layer" in entry["needs"] and not entry["options"].get("layer"):
-        if facts.cam_layer is None:
-            raise NotApplicable(facts.cam_reason)
-        if network is not None:
-            find_layer(network, facts.cam_layer, "model")
+    needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
+    if needed and facts.cam_layer is not None and network is not None:
+        find_layer(network, facts.cam_layer, "model")
 
 
 class _Context:

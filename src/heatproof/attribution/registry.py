@@ -112,6 +112,20 @@ Tolerance = Annotated[float, Bounds(above=0)] | None
 """Option of an explainer: by what share a sum that its maps should have may be missed; ``null`` for its own limit."""
 
 
+KINDS = {
+    "any": "every network",
+    "grid": "a layer with a spatial grid: a feature map, or tokens of patches",
+    "relu": "ReLU modules",
+    "convolutional": "convolutions and activations, without norms over an image's own values, attention or B-cos units",
+    "attention": "self-attention between all patches of an image",
+    "windows": "self-attention within windows or partitions of an image",
+    "plain_vit": "timm's VisionTransformer of plain blocks, pooled by class token or mean, with a linear head",
+    "bagnet": "logits that are the mean of patch logits",
+    "bcos": "logits that are one linear map of each image",
+}
+"""What a network can have, as explainers declare it; `heatproof.attribution._kinds` finds it."""
+
+
 @dataclass(frozen=True)
 class Explainer:
     """An explainer: a function that returns one or several attribution maps.
@@ -135,6 +149,9 @@ class Explainer:
         Optional library and the name of the extra that installs it: ``("zennit", "lrp")``.
     family
         Family of methods, within which tables rank methods; empty for none.
+    applies_to
+        Names of `KINDS`: it is meant for networks that are of one of them at least. The check on the first images
+        decides in a run; this is what the explainer claims, and docs/matrix.md compares both.
     """
 
     name: str
@@ -145,6 +162,7 @@ class Explainer:
     options: Mapping[str, Any] = field(default_factory=dict)
     library: tuple[str, str] | None = None
     family: str = ""
+    applies_to: frozenset[str] = frozenset({"any"})
 
     @property
     def summary(self) -> str:
@@ -164,6 +182,7 @@ def explainer(
     needs: frozenset[str] | set[str] = frozenset(),
     uses_model: bool = True,
     library: tuple[str, str] | None = None,
+    applies_to: frozenset[str] | set[str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Register a function as an explainer; its keyword-only arguments are the options.
 
@@ -177,7 +196,19 @@ def explainer(
         Whether that one map can be negative.
     family, needs, uses_model, library
         See `Explainer`.
+    applies_to
+        See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
+
+    Raises
+    ------
+    HeatproofError
+        If `applies_to` has a name that is not in `KINDS`.
     """
+    kinds = frozenset(applies_to or ({"grid"} if "cam_layer" in needs else {"any"}))
+    if unknown := sorted(kinds - set(KINDS)):
+        raise HeatproofError(
+            f"The explainer {name!r} applies to {unknown[0]!r}, which is no kind of network: take {', '.join(KINDS)}."
+        )
 
     def enter(function: ExplainFunction) -> ExplainFunction:
         EXPLAINERS[name] = Explainer(
@@ -189,6 +220,7 @@ def explainer(
             options=MappingProxyType(options_of(function)),
             library=library,
             family=family,
+            applies_to=kinds,
         )
         return function
 

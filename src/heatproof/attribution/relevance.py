@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("lrp", family="relevance", library=("zennit", "lrp"))
+@explainer("lrp", family="relevance", library=("zennit", "lrp"), applies_to={"convolutional"})
 def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 

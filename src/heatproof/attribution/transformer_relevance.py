@@ -12,6 +12,7 @@ from heatproof.attribution._attention import (
     propagate,
     require_tokens,
     to_pixels,
+    tokens_of,
     watch,
     weigh,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("chefer_lrp", family="transformer_relevance", signed=False)
+@explainer("chefer_lrp", family="transformer_relevance", signed=False, applies_to={"plain_vit"})
 def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
@@ -73,6 +74,65 @@ def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str
     return {"chefer_lrp": torch.cat(maps)}
 
 
+@explainer("attn_lrp", family="relevance", applies_to={"attention", "windows"})
+def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+    """AttnLRP: layer-wise relevance propagation with rules for attention (Achtibat et al. 2024).
+
+    Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3:
+    softmax by its Taylor expansion, both factors of matrix products in equal shares, norms and activations by the
+    identity rule, linear layers by the epsilon rule, here with a vanishing epsilon everywhere. The rules are of the
+    functions that a network calls, of any library. Biases, embeddings and the constant term of softmax's expansion take
+    relevance, as the paper's rules have it, so that a map does not sum to the logit; map and these constants together
+    do, and that is what is checked. One network pass and one gradient an image.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    tolerance
+        Largest difference between that sum and the logit on which it applies, as a share of the image's largest logit.
+        0.001 for null.
+
+    Returns
+    -------
+    dict
+        ``attn_lrp``: (N, H, W), any sign, in logits, higher is more relevant.
+
+    Raises
+    ------
+    NotApplicable
+        If probabilities are explained, or that difference is above `tolerance`.
+    """
+    import torch
+
+    from heatproof.attribution._attn_lrp import AttentionRules
+
+    if explained.output is not explained.network:
+        raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+    maps = []
+    for part in parts(explained):
+        both, count = accompany(part), len(part.image_ids)
+        rules, images = AttentionRules(both.images), leaf(both.images)
+        with rules, torch.enable_grad():
+            logits = explained.network(images)
+        chosen = logits.gather(1, both.targets[:, None])[:, 0]
+        (slope,) = torch.autograd.grad(chosen.sum(), images)
+        relevance = (slope * images.detach()).sum(1)
+        largest = logits.detach().abs().amax(1)
+        lost = ((relevance.sum((1, 2)) + rules.constants - chosen.detach()).abs() / largest)[:count]
+        limit = TOLERANCE if tolerance is None else tolerance
+        part.note("conservation_error", lost, limit)
+        part.note("relevance_of_constants", (rules.constants.abs() / largest)[:count], mean=True)
+        if not (lost <= limit).all():
+            raise NotApplicable(
+                "the relevance that the maps and the network's constants have and the logits differ by "
+                f"{lost.max():.2g} of the largest logit, above {limit:g}: the network has an operation that no rule "
+                "covers"
+            )
+        maps.append(relevance[:count])
+    return {"attn_lrp": torch.cat(maps)}
+
+
 def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tensor], torch.Tensor]]:
     """Yield, for each part, its attention, the relevance of each block's attention, and that of the input tokens.
 
@@ -90,6 +150,8 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
     if explained.output is not network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     blocks = attention_blocks(network)
+    if not blocks:
+        raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")
     transformer = find_transformer(network, blocks)
     tensors = [*network.named_parameters(), *network.named_buffers()]
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
@@ -107,6 +169,6 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
             attention=[each.detach()[:count] for each in attention],
             gradients=[each[:count] for each in slopes],
             images=part.images,
-            transformer=transformer,
+            tokens=tokens_of(transformer, part.images),
         )
         yield attended, [each[:count] for each in relevance], tokens[:count]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS
+from heatproof.attribution.registry import EXPLAINERS, KINDS
 from heatproof.config import default_config, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
@@ -133,6 +133,8 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
         yield "makes " + ", ".join(entry.maps)
     if entry.needs:
         yield "needs the model's " + ", ".join(sorted(entry.needs))
+    if entry.applies_to != {"any"}:
+        yield "applies to networks with: " + "; or ".join(KINDS[kind] for kind in sorted(entry.applies_to))
     if not entry.uses_model:
         yield "knows no model: a reference"
 

@@ -1,0 +1,369 @@
+"""Every explainer on published architectures at their native size: what is declared, what works, and why not.
+
+Weights are random, with norms that have seen photographs. A cell works if maps are finite and not constant, every
+figure of the check on the first images is within its limit, a class activation map is an enlargement of its layer's
+grid, and the maps of the same network with other random weights differ. A cell that is not declared is tried once where
+it is cheap. Options are the cheapest that show this, and Score-CAM and its kin see the first channels of their layer
+alone. A network whose table is there already is not run again.
+
+    python benchmarks/matrix.py --out docs/data/matrix && python docs/pages.py
+    python benchmarks/matrix.py --out docs/data/matrix --only torchvision:resnet18 timm:vit_tiny_patch16_224
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn.functional import interpolate
+
+from heatproof.attribution._kinds import Found, look_into
+from heatproof.attribution.applicability import check_limits
+from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.registry import ARCHITECTURES, InputFacts
+
+# A library, the name there, and for transformers the options in which the published network differs from the defaults.
+NETWORKS: dict[str, dict[str, Any]] = {
+    "torchvision:resnet18": {},
+    "timm:vit_tiny_patch16_224": {},
+    "timm:swin_tiny_patch4_window7_224": {},
+    "torchvision:vgg11_bn": {},
+    "torchvision:densenet121": {},
+    "torchvision:efficientnet_b0": {},
+    "torchvision:mobilenet_v2": {},
+    "torchvision:regnet_y_400mf": {},
+    "timm:convnext_atto": {},
+    "timm:deit_tiny_distilled_patch16_224": {},
+    "timm:eva02_tiny_patch14_224": {},
+    "transformers:ViT": {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},
+    "heatproof:bagnet33": {},
+    "heatproof:cifar_bcos_resnet20": {},
+    "torchvision:googlenet": {},
+    "torchvision:resnext50_32x4d": {},
+    "torchvision:vit_b_32": {},
+    "transformers:Swin": {},
+    "transformers:CLIP": {},
+    "timm:beit_base_patch16_224": {},
+    "timm:maxvit_tiny_tf_224": {},
+    "torchvision:inception_v3": {},
+    "torchvision:resnet50": {},
+    "torchvision:vgg16": {},
+    "torchvision:mobilenet_v3_large": {},
+    "torchvision:regnet_x_400mf": {},
+    "torchvision:squeezenet1_1": {},
+    "torchvision:shufflenet_v2_x1_0": {},
+    "torchvision:mnasnet1_0": {},
+    "torchvision:convnext_tiny": {},
+    "torchvision:swin_t": {},
+    "timm:tf_efficientnet_lite0": {},
+    "timm:convnextv2_atto": {},
+    "timm:poolformer_s12": {},
+    "timm:mixer_s16_224": {},
+    "timm:deit3_small_patch16_224": {},
+    "timm:mobilevit_xxs": {},
+    "transformers:DeiT": {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},
+    "transformers:Dinov2": {"hidden_size": 384, "num_attention_heads": 6},
+    "transformers:ResNet": {},
+}
+# One of each family, as small as it is published or can be built: for tests.
+SMALL: dict[str, dict[str, Any]] = {
+    "timm:resnet10t": {"size": 64},
+    "torchvision:vgg11_bn": {"size": 64},
+    "torchvision:densenet121": {"size": 64},
+    "timm:efficientnet_b0": {"size": 64},
+    "timm:mobilenetv2_035": {"size": 64},
+    "timm:regnetx_002": {"size": 64},
+    "timm:convnext_atto": {"size": 64},
+    "timm:vit_tiny_patch16_224": {"size": 64, "img_size": 64},
+    "timm:deit_tiny_distilled_patch16_224": {"size": 64, "img_size": 64},
+    "timm:swin_tiny_patch4_window7_224": {"size": 64, "img_size": 64, "embed_dim": 24, "depths": (2, 2, 2, 2)},
+    "timm:beit_base_patch16_224": {"size": 64, "img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 3},
+    "timm:eva02_tiny_patch14_224": {"size": 56, "img_size": 56, "depth": 3},
+    "timm:maxvit_rmlp_pico_rw_256": {"size": 64, "img_size": 64},
+    "transformers:CLIP": {
+        "size": 64,
+        "image_size": 64,
+        "hidden_size": 48,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 3,
+    },
+    "heatproof:cifar_bagnet": {"size": 32},
+    "heatproof:cifar_bcos_resnet20": {"size": 32},
+}
+FEW: dict[str, Any] = {
+    "steps": 4,
+    "prior_steps": 2,
+    "layer_steps": 2,
+    "samples": 2,
+    "masks": 16,
+    "stride": 0.25,
+    "baselines": 4,
+    "topk": 2,
+    "cells": 4,
+}
+FEW_OF: dict[str, dict[str, Any]] = {
+    "feature_ablation": {"grid": 4},
+    # The quadrature of a path that ends where the output saturates: by 4 steps a map can miss all of its sum.
+    "left_integrated_gradients": {"steps": 16},
+    # What four steps do not yet move.
+    "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
+}
+CHANNELS = 16
+ENLARGED = {"grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp", "hires_cam"}
+ENLARGED |= {"score_cam", "ss_cam", "is_cam", "iba"}
+# A pass or two, so that what is not declared is tried as well.
+CHEAP = {"guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "lrp", "attn_lrp", "chefer_lrp", "bagnet"}
+CHEAP |= {"raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "bcos", "grad_cam"}
+# What rounding leaves of the largest value, and by how much other weights must change a map's deviation from its mean.
+SAME, CHANGED = 1e-3, 1e-2
+COLUMNS = ["network", "found", "explainer", "declared", "works", "says", "seconds"]
+
+
+class Logits(nn.Module):
+    """A network of transformers, whose output is an object with logits, or an image tower with a linear head."""
+
+    def __init__(self, inner: nn.Module, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.head = inner, head
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, K)."""
+        outputs = self.inner(pixel_values=images)
+        return outputs.logits if self.head is None else self.head(outputs.pooler_output)
+
+
+def build(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
+    """Return a network with random weights, its facts, and the side of the images that it is made for."""
+    library, _, known = name.partition(":")
+    options = dict(given)
+    size = options.pop("size", None)
+    facts = InputFacts()
+    torch.manual_seed(seed)
+    if library == "timm":
+        import timm
+
+        network = timm.create_model(known, **options)
+        size = size or network.default_cfg["input_size"][-1]
+    elif library == "torchvision":
+        import torchvision
+
+        auxiliary = {"aux_logits": False} if known in ("googlenet", "inception_v3") else {}
+        network = torchvision.models.get_model(known, weights=None, **auxiliary, **options)
+        size = size or (299 if known == "inception_v3" else 224)
+    elif library == "transformers":
+        network = _of_transformers(known, options)
+        size = size or 224
+    else:
+        network, facts = ARCHITECTURES[known].build(1000, **options), ARCHITECTURES[known].facts
+        size = size or (32 if known.startswith("cifar_") else 224)
+    return _prepared(network, size), facts, size
+
+
+def _of_transformers(known: str, options: dict[str, Any]) -> nn.Module:
+    import transformers
+
+    if known == "CLIP":
+        tower = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**options))
+        return Logits(tower, nn.Linear(tower.config.hidden_size, 1000))
+    config = getattr(transformers, f"{known}Config")(num_labels=1000, **options)
+    return Logits(getattr(transformers, f"{known}ForImageClassification")(config))
+
+
+def _prepared(network: nn.Module, size: int) -> nn.Module:
+    for parameter in network.parameters():
+        # Heads that start at zero give no gradient to anything before them.
+        if parameter.ndim == 2 and not parameter.any():
+            nn.init.normal_(parameter, std=0.02)
+        # Layer scales start far below what training makes of them, and hide the image from the logits.
+        if parameter.ndim <= 3 and 0 < float(parameter.min()) == float(parameter.max()) < 0.5:
+            nn.init.ones_(parameter)
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    if norms:
+        # With the moments that they start from, activations vanish or grow from layer to layer.
+        for norm in norms:
+            norm.momentum = None
+            norm.train()
+        with torch.no_grad():
+            network.train()(photographs(size, 4))
+    return network.eval().requires_grad_(False)
+
+
+def photographs(side: int, count: int) -> torch.Tensor:
+    """Return crops of the photographs that scikit-learn comes with, (N, 3, side, side) in [-1, 1]."""
+    from sklearn.datasets import load_sample_images
+
+    two = torch.stack([torch.from_numpy(one.copy()) for one in load_sample_images().images]).permute(0, 3, 1, 2)
+    crops = torch.cat([two[:, :, :400, start : start + 400] for start in range(0, 240, 60)])[:count]
+    return interpolate(crops.float() / 127.5 - 1, (side, side), mode="bilinear")
+
+
+@contextmanager
+def few_channels() -> Iterator[None]:
+    """Let Score-CAM and its kin see the first channels alone, as each costs passes."""
+    from torchcam.methods import ScoreCAM
+
+    original = ScoreCAM._get_weights
+
+    def first(self: Any, *arguments: Any, **given: Any) -> Any:
+        self.hook_a = [features[:, :CHANNELS] for features in self.hook_a]
+        return original(self, *arguments, **given)
+
+    ScoreCAM._get_weights = first  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ScoreCAM._get_weights = original  # type: ignore[method-assign]
+
+
+def explained_by(network: nn.Module, facts: InputFacts, size: int, figures: dict[str, Figure]) -> Explained:
+    """Return two photographs to explain, whose targets are what the network says."""
+    images = photographs(size, 2)
+    with torch.no_grad():
+        targets = network(images).argmax(1)
+    return Explained(
+        network,
+        network,
+        facts,
+        images,
+        targets,
+        ("one", "two"),
+        seed=0,
+        batch_size=8,
+        # Not the explained ones, whose deviation from their own moments says nothing.
+        background=lambda count: photographs(size, 8)[2:][:count],
+        figures=figures,
+    )
+
+
+def maps_of(entry: Explainer, explained: Explained) -> torch.Tensor:
+    """Return the maps (2, M, H, W) of an explainer with few steps, samples and masks."""
+    few = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
+    with few_channels():
+        return torch.stack(list(entry.function(explained, **few).values()), 1).detach().float()
+
+
+def check(entry: Explainer, maps: torch.Tensor, explained: Explained, found: Found) -> list[str]:
+    """Return the checks that maps passed, in words.
+
+    Raises
+    ------
+    NotApplicable
+        If they failed one.
+    """
+    if not bool(maps.isfinite().all()):
+        raise NotApplicable("its maps are not finite")
+    assert explained.figures is not None
+    check_limits(explained.figures, maps.numpy())
+    passed = [f"{name} {value:.1e}" for name, (value, limit, _) in explained.figures.items() if limit is not None]
+    if entry.name in ENLARGED:
+        assert found.layout is not None
+        missed = missed_by_enlargement(maps[:, 0], found.layout.grid)
+        if missed > SAME:
+            raise NotApplicable(f"its maps are no enlargement of {found.layout.grid[0]}×{found.layout.grid[1]} cells")
+        passed.append(f"grid {found.layout.grid[0]}×{found.layout.grid[1]}")
+    return passed
+
+
+def _scaled(maps: torch.Tensor) -> torch.Tensor:
+    """Return maps without their mean, which says nothing, as shares of their largest deviation from it."""
+    centred = maps - maps.mean((2, 3), keepdim=True)
+    return centred / centred.abs().amax((2, 3), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+
+
+def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
+    """Return what no bilinear enlargement of a grid gives of maps (N, H, W), as a share of their largest value."""
+    sides = []
+    for cells, pixels in zip(grid, maps.shape[1:], strict=True):
+        one = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
+        sides.append(one.pinverse() @ one)
+    kept = sides[0].mT @ maps.double() @ sides[1]
+    return float((kept - maps).abs().max() / maps.abs().max())
+
+
+def cell(entry: Explainer, declared: bool, networks: list[Callable[[], Explained]], found: Found) -> tuple[bool, str]:
+    """Return whether an explainer works on a network, and the checks that it passed or the reason why not."""
+    explained = networks[0]()
+    try:
+        maps = maps_of(entry, explained)
+        passed = check(entry, maps, explained, found)
+        if declared:
+            other = maps_of(entry, networks[1]())
+            if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
+                return False, "its maps are the same with other random weights"
+            passed.append("other weights, other maps")
+    except (HeatproofError, NotApplicable) as reason:
+        return False, " ".join(str(reason).split())
+    except Exception as error:
+        # What a library raises is what a user would meet: it is the reason.
+        return False, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    return True, "; ".join(passed)
+
+
+def row_by_row(
+    name: str, given: dict[str, Any], explainers: list[str] | None = None, tried: bool = True
+) -> pd.DataFrame:
+    """Return the table of one network, a row for every explainer that uses the model.
+
+    Parameters
+    ----------
+    name, given
+        As in `NETWORKS`.
+    explainers
+        Names of those to run; None for all.
+    tried
+        Whether cheap ones that are not declared are tried too.
+    """
+    made = [build(name, given, seed) for seed in (0, 1)]
+    found = look_into(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
+    networks = [lambda each=each: explained_by(*each, figures={}) for each in made]
+    rows = []
+    for entry in EXPLAINERS.values():
+        declared = bool(entry.applies_to & found.kinds)
+        if not entry.uses_model or (explainers and entry.name not in explainers):
+            continue
+        began = time.monotonic()
+        works, says = (
+            cell(entry, declared, networks, found)
+            if declared or (tried and entry.name in CHEAP)
+            else (False, "not declared")
+        )
+        rows.append([name, str(found), entry.name, declared, works, says, round(time.monotonic() - began, 1)])
+        print(f"  {entry.name}: {'works' if works else 'no'} {'' if declared else '(not declared) '}{says}", flush=True)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def main() -> None:
+    """Run the networks that have no table yet, and print the sums."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", help="these networks")
+    parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if given.small else NETWORKS
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name, options in networks.items():
+        path = given.out / f"{name.replace(':', '.')}.csv"
+        if path.is_file() or (given.only and name not in given.only):
+            continue
+        print(name, flush=True)
+        row_by_row(name, options, sorted(CHEAP) if given.small else None).to_csv(path, index=False)
+    table = pd.concat([pd.read_csv(path) for path in sorted(given.out.glob("*.csv"))])
+    declared = table[table["declared"]]
+    print(
+        f"{table['network'].nunique()} networks: {len(declared)} cells declared, {declared['works'].sum()} work, "
+        f"{declared['works'].mean():.1%}; {table['seconds'].sum() / 60:.1f} minutes"
+    )
+
+
+if __name__ == "__main__":
+    main()

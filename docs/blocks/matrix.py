@@ -1,0 +1,84 @@
+"""Tables of docs/matrix.md, from the tables that benchmarks/matrix.py writes, one a network."""
+
+import re
+
+import pandas as pd
+
+from blocks import DATA, number, rows
+
+FILES: dict[str, list[str]] = {}
+
+
+def _cells() -> pd.DataFrame:
+    return pd.concat([pd.read_csv(path) for path in sorted((DATA / "matrix").glob("*.csv"))], ignore_index=True)
+
+
+def matrix_sums() -> str:
+    """Return how many cells are declared, how many of them work, and in how many minutes."""
+    cells = _cells()
+    declared, tried = cells[cells["declared"]], cells[~cells["declared"] & (cells["says"] != "not declared")]
+    return rows(
+        [
+            [
+                "networks",
+                "explainers",
+                "declared cells",
+                "work",
+                "share",
+                "not declared and tried",
+                "of these work",
+                "minutes",
+            ],
+            [
+                f"{cells['network'].nunique()}",
+                f"{cells['explainer'].nunique()}",
+                f"{len(declared)}",
+                f"{declared['works'].sum()}",
+                f"{number(100 * declared['works'].mean(), 1)} %",
+                f"{len(tried)}",
+                f"{tried['works'].sum()}",
+                f"{number(cells['seconds'].sum() / 60, 0)}",
+            ],
+        ]
+    )
+
+
+def matrix_networks() -> str:
+    """Return, for each network, where explainers look, and how many of the declared ones work."""
+    table = [["network", "where explainers look", "declared", "work", "minutes"]]
+    for network, part in _cells().groupby("network"):
+        works = part.loc[part["declared"], "works"]
+        minutes = number(part["seconds"].sum() / 60, 1)
+        table.append([f"`{network}`", part["found"].iloc[0], f"{len(works)}", f"{works.sum()}", minutes])
+    return rows(table)
+
+
+def matrix_explainers() -> str:
+    """Return, for each explainer, the networks on which it is declared and works, and a check that it passed."""
+    table = [["explainer", "declared on", "works on", "not declared, works", "a check that it passed"]]
+    cells = _cells()
+    for explainer, part in cells.groupby("explainer", sort=False):
+        works = part[part["declared"] & part["works"]]
+        passed = works["says"].iloc[0] if len(works) else ""
+        beyond = (part["works"] & ~part["declared"]).sum()
+        counts = [f"{part['declared'].sum()}", f"{len(works)}", f"{beyond}"]
+        table.append([f"`{explainer}`", *counts, passed])
+    return rows(table)
+
+
+def matrix_gaps() -> str:
+    """Return the reasons of the declared cells that do not work, and of others that were tried."""
+    cells = _cells()
+    failed = cells[~cells["works"] & (cells["says"] != "not declared")]
+    # Reasons that differ by their figures alone are one row.
+    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", said) for said in failed["says"]])
+    table = [["explainer", "declared", "networks", "one of them", "the reason there"]]
+    ordered = failed.sort_values(["declared", "explainer"], ascending=[False, True], kind="stable")
+    for (declared, explainer, _), part in ordered.groupby(["declared", "explainer", "plain"], sort=False):
+        first = part.iloc[0]
+        told = ["yes" if declared else "no", f"{len(part)}", f"`{first['network']}`"]
+        table.append([f"`{explainer}`", *told, str(first["says"]).replace("|", "\\|")])
+    return rows(table)
+
+
+BLOCKS = {function.__name__: function for function in (matrix_sums, matrix_networks, matrix_explainers, matrix_gaps)}

@@ -1,0 +1,164 @@
+"""Rules of AttnLRP for the functions that a network calls, as gradients whose product with the input is relevance.
+
+Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3. While
+`AttentionRules` is entered, each function keeps its value, and its gradient g is changed so that g times an input is
+that input's relevance:
+
+- linear layers, convolutions and sums, by the epsilon rule with a vanishing epsilon: the gradient as it is;
+- softmax, by the Taylor expansion at its input: the gradient as it is;
+- a product of two values that both depend on the image, by the uniform rule: half of the gradient to each;
+- an activation, by the identity rule: the ratio of output and input;
+- a norm, by the identity rule for its division: the gradient with its denominator held constant.
+
+Gates (a sigmoid times features) are held constant, as LRP's rule for gates has it. Biases, embeddings and the constant
+term of softmax's expansion take relevance that does not reach the image; it is added up, since without it no sum can
+tell an operation that no rule covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from heatproof.attribution._functions import Unfused
+
+# These are zero at zero, so that the ratio of output and input stands for them.
+ACTIVATIONS = frozenset(
+    ["relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "mish", "hardswish", "tanh", "hardtanh", "celu", "selu"]
+)
+GATES = frozenset(["sigmoid", "hardsigmoid"])
+PRODUCTS = frozenset(["matmul", "bmm", "mul", "multiply", "imul", "einsum", "rmatmul", "rmul"])
+SUMS = frozenset(["add", "iadd", "radd", "sub", "isub", "rsub"])
+
+
+class AttentionRules(Unfused):
+    """Mode that applies the rules, for one pass of `images` images; `constants` (N,) is what they do not get."""
+
+    def __init__(self, images: torch.Tensor) -> None:
+        super().__init__()
+        self.constants = images.new_zeros(len(images))
+
+    def called(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Apply the rule of a function, if it reads what depends on the image."""
+        if not torch.is_grad_enabled() or not any(_depends(each) for each in _flat(args)):
+            return func(*args, **given)
+        if name in ("linear", "conv2d", "batch_norm", "layer_norm", "group_norm", "rms_norm", "normalize"):
+            return getattr(self, f"_{name}")(func, *args, **given)
+        if name == "softmax":
+            return self._softmax(func, *args, **given)
+        if name in GATES:
+            return func(*args, **given).detach()
+        if name in ACTIVATIONS:
+            values = args[0]
+            output = func(values.detach().clone(), *args[1:], **given)
+            ratio = (output / values.detach()).masked_fill(values == 0, 0)
+            return _as(output, values * ratio)
+        if name in PRODUCTS and sum(_depends(each) for each in args) == 2:
+            product = func(*args, **given)
+            return _as(product, product / 2)
+        if name in SUMS:
+            return self._sum(name, func, *args, **given)
+        if name in ("cat", "concat"):
+            return self._cat(func, *args, **given)
+        return func(*args, **given)
+
+    def _give(self, output: torch.Tensor, constant: torch.Tensor | float | None) -> torch.Tensor:
+        """Count the relevance of a term of an output, which does not depend on the image."""
+        if constant is not None:
+            output.register_hook(lambda slope: self._count(slope * constant))
+        return output
+
+    def _count(self, relevance: torch.Tensor) -> None:
+        # Windows and heads of an image stand one after the other.
+        self.constants += relevance.reshape(len(self.constants), -1).sum(1)
+
+    def _linear(self, func: Any, inputs: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+        return self._give(func(inputs, weight, bias), bias)
+
+    def _conv2d(self, func: Any, inputs: Any, weight: Any, bias: Any = None, *others: Any, **given: Any) -> Any:
+        output = func(inputs, weight, bias, *others, **given)
+        return self._give(output, None if bias is None else bias[:, None, None])
+
+    def _batch_norm(
+        self,
+        func: Any,
+        inputs: Any,
+        mean: Any,
+        variance: Any,
+        weight: Any = None,
+        bias: Any = None,
+        *_: Any,
+        **given: Any,
+    ) -> Any:
+        # In eval mode, in which explained networks are.
+        scale = (variance + given.get("eps", _[2] if len(_) > 2 else 1e-5)).rsqrt() * (1 if weight is None else weight)
+        constant = (0 if bias is None else bias) - mean * scale
+        shape = (-1, *[1] * (inputs.ndim - 2))
+        return self._give(inputs * scale.view(shape) + constant.view(shape), constant.view(shape))
+
+    def _layer_norm(
+        self, func: Any, inputs: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    ) -> Any:
+        dims = tuple(range(-len(shape), 0))
+        centred = inputs - inputs.mean(dims, keepdim=True)
+        output = centred / (centred.detach().square().mean(dims, keepdim=True) + eps).sqrt()
+        output = output if weight is None else output * weight
+        return output if bias is None else self._give(output + bias, bias)
+
+    def _group_norm(
+        self, func: Any, inputs: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    ) -> Any:
+        grouped = inputs.unflatten(1, (groups, -1))
+        dims = tuple(range(2, grouped.ndim))
+        centred = grouped - grouped.mean(dims, keepdim=True)
+        output = (centred / (centred.detach().square().mean(dims, keepdim=True) + eps).sqrt()).flatten(1, 2)
+        shape = (-1, *[1] * (inputs.ndim - 2))
+        output = output if weight is None else output * weight.view(shape)
+        return output if bias is None else self._give(output + bias.view(shape), bias.view(shape))
+
+    def _rms_norm(self, func: Any, inputs: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        dims = tuple(range(-len(shape), 0))
+        least = torch.finfo(inputs.dtype).eps if eps is None else eps
+        output = inputs / (inputs.detach().square().mean(dims, keepdim=True) + least).sqrt()
+        return output if weight is None else output * weight
+
+    def _normalize(self, func: Any, inputs: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:
+        return inputs / inputs.detach().norm(p, dim, keepdim=True).clamp_min(eps)
+
+    def _softmax(self, func: Any, inputs: Any, *others: Any, **given: Any) -> torch.Tensor:
+        read = inputs.view_as(inputs)
+        output: torch.Tensor = func(read, *others, **given)
+        # A masked product is minus infinity, and its relevance zero.
+        read.register_hook(lambda slope: self._count(-(slope * inputs.detach()).masked_fill(inputs.isinf(), 0)))
+        output.register_hook(lambda slope: self._count(slope * output.detach()))
+        return output
+
+    def _sum(self, name: str, func: Any, one: Any, other: Any, **given: Any) -> torch.Tensor:
+        factor = given.get("alpha", 1) * (-1 if "sub" in name else 1)
+        output: torch.Tensor = func(one, other, **given)
+        if not _depends(one):
+            return self._give(output, one)
+        if not _depends(other):
+            masked = isinstance(other, torch.Tensor) and bool(other.isinf().any())
+            return self._give(output, factor * (other.masked_fill(other.isinf(), 0) if masked else other))
+        return output
+
+    def _cat(self, func: Any, tensors: Any, *others: Any, **given: Any) -> torch.Tensor:
+        output: torch.Tensor = func(tensors, *others, **given)
+        constants = [torch.zeros_like(each) if _depends(each) else each for each in tensors]
+        return output if all(map(_depends, tensors)) else self._give(output, func(constants, *others, **given))
+
+
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    return [each for one in args for each in (one if isinstance(one, list | tuple) else [one])]
+
+
+def _depends(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _as(value: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
+    """Return a value exactly, with the gradient of another tensor."""
+    return value.detach() + (linear - linear.detach())

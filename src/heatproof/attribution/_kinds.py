@@ -1,0 +1,107 @@
+"""Find what a network has of what explainers declare that they apply to, and describe its layout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from heatproof.attribution._attention import attention_blocks, find_transformer
+from heatproof.attribution._batches import leaf
+from heatproof.attribution._functions import AttentionSeen
+from heatproof.attribution._layers import Layout, find_layout
+from heatproof.attribution._tokens import prefix_tokens, split_tokens
+from heatproof.errors import NotApplicable
+
+# Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.
+NORMS = ("layernorm", "groupnorm", "rmsnorm", "instancenorm", "responsenorm")
+
+
+class Found(NamedTuple):
+    """What a network is made of.
+
+    Attributes
+    ----------
+    kinds
+        Names of `heatproof.attribution.registry.KINDS`.
+    layout
+        The layer for class activation maps; None if there is none.
+    blocks
+        How often a pass computes a softmax between tokens.
+    tokens
+        Between how many tokens it is computed: (fewest, most), or None.
+    """
+
+    kinds: frozenset[str]
+    layout: Layout | None
+    blocks: int
+    tokens: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        """Say in words where explainers look."""
+        layer = f"layer for CAMs {self.layout}" if self.layout else "no layer for CAMs"
+        if self.tokens is None:
+            return f"{layer}; no attention blocks"
+        where = "all patches" if "attention" in self.kinds else "windows" if "windows" in self.kinds else "other tokens"
+        fewest, most = self.tokens
+        count = f"{most}" if fewest == most else f"{fewest} to {most}"
+        return f"{layer}; {self.blocks} attention block(s) between {where}, {count} tokens"
+
+
+def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> Found:
+    """Find the kinds of a network by two passes and one gradient.
+
+    Parameters
+    ----------
+    network
+        Images to logits, in eval mode.
+    images
+        (2, C, H, W), normalised.
+    cam_layer
+        The layer that the model's facts name; None applies the rule.
+    """
+    layout = find_layout(network, images, cam_layer)
+    relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
+    followed: list[bool] = []
+    handles = [relu.register_forward_hook(lambda *called: followed.append(called[-1].requires_grad)) for relu in relus]
+    try:
+        with torch.enable_grad(), AttentionSeen() as mode:
+            network(leaf(images))
+    finally:
+        for handle in handles:
+            handle.remove()
+    sizes = [each.shape[-1] for each in mode.seen]
+    whole = all(len(each) == len(images) for each in mode.seen)
+    kinds = {"any"} | ({"grid"} if layout else set())
+    modules = list(network.modules())
+    names = {type(module).__name__.lower() for module in modules}
+    # Those of a position embedding, which do not read the image, take no gradient that could be changed.
+    if followed and all(followed):
+        kinds.add("relu")
+    if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
+        kinds.add("bagnet")
+    if all(hasattr(network, name) for name in ("encode", "linear")):
+        kinds.add("bcos")
+    if sizes and whole and len(set(sizes)) == 1:
+        if split_tokens(sizes[0], tuple(images.shape[2:]), prefix_tokens(network)):
+            kinds.add("attention")
+    elif sizes and not whole:
+        kinds.add("windows")
+    normed = any(norm in name for name in names for norm in NORMS)
+    if any(isinstance(module, nn.Conv2d) for module in modules) and not (sizes or normed or "bcos" in kinds):
+        kinds.add("convolutional")
+    if _is_plain_vit(network):
+        kinds.add("plain_vit")
+    return Found(frozenset(kinds), layout, len(sizes), (min(sizes), max(sizes)) if sizes else None)
+
+
+def _is_plain_vit(network: nn.Module) -> bool:
+    from heatproof.attribution._relevance import require_rules
+
+    blocks = attention_blocks(network)
+    try:
+        require_rules(find_transformer(network, blocks))
+    except NotApplicable:
+        return False
+    return bool(blocks)

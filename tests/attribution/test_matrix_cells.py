@@ -1,0 +1,37 @@
+"""What is declared works: one small network of each family, through every explainer that claims to apply to it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+SPEC = importlib.util.spec_from_file_location("matrix", Path(__file__).parents[2] / "benchmarks" / "matrix.py")
+matrix = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(matrix)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", matrix.SMALL)
+def test_declared_explainers_work_on_a_small_network_of_each_family(name):
+    if name.startswith("transformers:"):
+        pytest.importorskip("transformers", reason="models of transformers need pip install transformers")
+    table = matrix.row_by_row(name, matrix.SMALL[name], tried=False)
+    declared = table[table["declared"]]
+    assert len(declared) > 20
+    # On few cells of few channels some maps of random weights are zero after their ReLU.
+    assert declared["works"].mean() >= 0.9, declared.loc[~declared["works"], ["explainer", "says"]].to_dict("records")
+
+
+def test_there_are_thirty_published_architectures_of_each_library():
+    libraries = [name.partition(":")[0] for name in matrix.NETWORKS]
+    assert len(libraries) >= 30
+    assert set(libraries) == {"torchvision", "timm", "transformers", "heatproof"}
+
+
+def test_what_is_no_enlargement_is_found():
+    torch.manual_seed(0)
+    maps = interpolate(torch.rand(2, 1, 7, 7), (64, 64), mode="bilinear", align_corners=False)[:, 0]
+    assert matrix.missed_by_enlargement(maps, (7, 7)) < 1e-5
+    assert matrix.missed_by_enlargement(torch.rand(2, 64, 64), (7, 7)) > 0.1
