@@ -217,12 +217,11 @@ def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
 def test_another_layer_can_be_named():
     explained = explain(facts=InputFacts())
     assert not torch.allclose(run("iba", explained, layer="layer.0"), run("iba", explained, layer="layer"))
-    with pytest.raises(NotApplicable, match="no layer"):
-        run("iba", explained)
+    assert torch.equal(run("iba", explained), run("iba", explained, layer="layer")), "the rule finds it"
     entry = {"needs": {"cam_layer"}, "options": {"layer": "layer"}}
-    _require(entry, InputFacts(), explained.network)
-    with pytest.raises(NotApplicable, match="no layer"):
-        _require(entry | {"options": {"layer": None}}, InputFacts(), explained.network)
+    _require(entry, InputFacts(cam_layer="nowhere"), explained.network)
+    with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
+        _require(entry | {"options": {"layer": None}}, InputFacts(cam_layer="nowhere"), explained.network)
 
 
 def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
