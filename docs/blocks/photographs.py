@@ -1,0 +1,111 @@
+"""Tables of docs/photographs.md."""
+
+import pandas as pd
+
+from blocks import DATA, interval, number, rows
+
+FILES = {
+    "photographs": [
+        "accuracy.csv",
+        "idsds_table.csv",
+        "published.csv",
+        "published_methods.csv",
+        "verdict.csv",
+        "checks/summary.csv",
+    ]
+}
+# Methods named in a table of those that differ.
+MOST = 5
+
+
+def _read(name: str, table: str) -> pd.DataFrame:
+    return pd.read_csv(DATA / "photographs" / name / f"{table}.csv")
+
+
+def accuracies(name: str) -> str:
+    """Return the accuracy of each network, intact and without its worst patch."""
+    table = _read(name, "accuracy")
+    cells = [["network", "weights", "deleted patch filled with", "top-1 intact", "top-1, worst patch deleted"]]
+    for row in table.to_dict("records"):
+        shares = [number(100 * row[key], 1) + " %" for key in ("top1_clean", "top1_worst_patch")]
+        cells.append([row["model"], row["weights"], row["baseline"], *shares])
+    return rows(cells)
+
+
+def orders(name: str, baseline: str = "") -> str:
+    """Return the scores of all methods before and after finetuning, one column a network and weights."""
+    table = _read(name, "idsds_table")
+    ending = f"_g4_{baseline}" if baseline else ""
+    table = table[table["metric"].isin([f"idsds{ending}", f"sds{ending}"])]
+    wide = table.pivot(index="method", columns=["model", "metric"], values="score")
+    ranks = wide.rank(ascending=False, method="min")
+    last = [column for column in wide.columns if column[1].startswith("idsds")] or list(wide.columns)
+    order = wide[last].mean(axis=1).sort_values(ascending=False, kind="stable").index
+    cells = [["method", *(f"{model}, {metric.partition('_')[0].upper()} (rank)" for model, metric in wide.columns)]]
+    for method in order:
+        scores = [(wide.loc[method, one], ranks.loc[method, one]) for one in wide.columns]
+        shown = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
+        cells.append([f"`{method}`", *shown])
+    return rows(cells)
+
+
+def before_after(name: str) -> str:
+    """Return the agreement of orders before and after finetuning, and under the baselines."""
+    table = _read(name, "summary")
+    table = table[table["factor"].isin(["weights", "baseline"])]
+    cells = [["network", "what differs", "on", "methods", "Spearman's ρ", "Kendall's τ", "moved by more than 3"]]
+    for row in table.to_dict("records"):
+        told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
+        pair = f"{row['level']} · {row['other_level']}"
+        moved = f"{row['n_moved']} of {row['n_methods']}"
+        cells.append([row["model"], pair, row["setting"], str(row["n_methods"]), told, number(row["kendall"]), moved])
+    return rows(cells)
+
+
+def beside_published(name: str) -> str:
+    """Return the agreement with the published orders, by Spearman and Kendall."""
+    head = ["network", "score", "published for", "methods", "Spearman's ρ", "two published", "Kendall's τ"]
+    cells = [[*head, "two published"]]
+    for row in _read(name, "published").to_dict("records"):
+        cells.append(
+            [
+                f"{row['model']} {row['weights']}",
+                row["metric"],
+                f"{row['published']}, {row['networks']} networks",
+                str(row["methods"]),
+                interval(row["spearman"], row["spearman_low"], row["spearman_high"]),
+                number(row["spearman_among"]),
+                interval(row["kendall"], row["kendall_low"], row["kendall_high"]),
+                number(row["kendall_among"]),
+            ]
+        )
+    return rows(cells)
+
+
+def differing(name: str) -> str:
+    """Return the methods whose rank differs most from the published one, over the networks of the run."""
+    table = _read(name, "published_methods")
+    table = table[table["metric"].isin(["idsds", "sds"])]
+    score = "idsds" if (table["metric"] == "idsds").any() else "sds"
+    table = table[table["metric"] == score]
+    cells = [["published for", "method", "mean rank here", "mean published rank", "of"]]
+    for dataset, part in table.groupby("published", sort=False):
+        means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
+        largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
+        for method in largest:
+            shown = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
+            cells.append([str(dataset), f"`{method}`", *shown, str(len(means))])
+    return rows(cells)
+
+
+def sentences(name: str) -> str:
+    """Return what the run itself says of each network."""
+    table = _read(name, "verdict")
+    lines = []
+    for row in table.to_dict("records"):
+        lines.append(f"- {row['model']} {row['weights']}, {row['metric']}: {row['sentence']}")
+    return "\n".join(lines)
+
+
+SHOWN = (accuracies, orders, before_after, beside_published, differing, sentences)
+BLOCKS = {function.__name__: function for function in SHOWN}
