@@ -1,0 +1,76 @@
+"""Tables of docs/self_taught.md."""
+
+import pandas as pd
+from scipy.stats import kendalltau
+
+from blocks import DATA, interval, number, rows
+
+FILES = {
+    "self_taught": [
+        "accuracy.csv",
+        "idsds_table.csv",
+        "in_domain.csv",
+        "checks/summary.csv",
+        "similarity/similarity.csv",
+    ]
+}
+WEIGHTS = ("finetuned", "taught")
+
+
+def _read(name: str, table: str) -> pd.DataFrame:
+    return pd.read_csv(DATA / "self_taught" / name / f"{table}.csv")
+
+
+def taught(name: str) -> str:
+    """Return what finetuning with labels and without does to each network."""
+    accuracy, probes, drift = (_read(name, table) for table in ("accuracy", "in_domain", "similarity"))
+    drift = drift[drift["pair"] == "finetuning"]
+    head = ["network", "weights", "top-1 intact", "worst patch deleted", "told apart, highest AUC"]
+    cells = [[*head, "change of the softmax", "ρ of maps with those before"]]
+    for model in accuracy["model"].unique():
+        for weights in ("pretrained", *WEIGHTS):
+            of = accuracy[(accuracy["model"] == model) & (accuracy["weights"] == weights)].iloc[0]
+            probed = probes[(probes["model"] == model) & (probes["weights"] == weights)]
+            moved = drift[(drift["model"] == model) & (drift["other_weights"] == weights)]
+            softmax = moved[moved["quantity"] == "softmax"]
+            ranks = moved.loc[moved["quantity"] == "map_ranks", "value"]
+            cells.append(
+                [
+                    model,
+                    weights,
+                    *(f"{number(100 * of[key], 1)} %" for key in ("top1_clean", "top1_worst_patch")),
+                    number(probed["auc"].max()),
+                    interval(*softmax[["value", "ci_low", "ci_high"]].iloc[0], 3) if len(softmax) else "–",
+                    number(ranks.mean()) if len(ranks) else "–",
+                ]
+            )
+    return rows(cells)
+
+
+def taught_orders(name: str) -> str:
+    """Return how alike the orders of methods are after finetuning with labels and without."""
+    table = _read(name, "idsds_table")
+    wide = table[table["metric"] == "idsds"].pivot(index="method", columns=["model", "weights"], values="score")
+    before = _read(name, "summary")
+    before = before[(before["factor"] == "weights") & (before["setting"] == "single deletion")]
+    cells = [["network", "methods", "ρ, labels · own answers", "τ", "ρ with the order before: labels", "own answers"]]
+    for model in wide.columns.get_level_values(0).unique():
+        both = wide[model][list(WEIGHTS)].dropna()
+        one, other = (both[weights] for weights in WEIGHTS)
+        told = [before[(before["model"] == model) & (before["other_level"] == weights)] for weights in WEIGHTS]
+        cells.append(
+            [
+                model,
+                str(len(both)),
+                number(one.corr(other, method="spearman")),
+                number(kendalltau(one, other).statistic),
+                *(
+                    interval(*of[["spearman", "spearman_low", "spearman_high"]].iloc[0]) if len(of) else "–"
+                    for of in told
+                ),
+            ]
+        )
+    return rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (taught, taught_orders)}
