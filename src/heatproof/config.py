@@ -205,8 +205,8 @@ class ModelSettings(Section):
     std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ChannelNumbers] = UNSET
     """Channel standard deviations for normalising input in [0, 1], as `mean`."""
     cam_layer: str | None = None
-    """Submodule that class activation maps read. Default: the architecture's. `null` for none: these methods become
-    gaps."""
+    """Submodule that class activation maps read. Default: the architecture's, or where it has none (`null`) the last
+    with a spatial grid, which a rule finds and `heatproof check` shows."""
     pretraining: PretrainingOverrides = UNSET  # type: ignore[valid-type]
     """Overrides of `pretraining` for this model."""
     finetuning: FinetuningOverrides = UNSET  # type: ignore[valid-type]

@@ -185,17 +185,14 @@ def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason
         made.maps("odd")
 
 
-def test_a_model_without_a_layer_for_cams_is_a_gap(project):
-    model = [{"net": {"architecture": "toy_plugin:network"}}]
-    made = project(models=model, explainers=["grad_cam", MINE]).attribute()
-    assert manifest(made, "grad_cam")["gap"] == "the model names no layer with a spatial grid for class activation maps"
-
-
-def test_a_gap_that_is_mended_is_filled(project):
-    """The key has the layer in it, so naming one makes the maps."""
-    without = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
-    named = Project(without.folder, explainers=["grad_cam"]).attribute()
+def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(project):
+    """The key has the layer in it, so naming one makes the maps anew."""
+    found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
+    assert manifest(found, "grad_cam")["gap"] is None
+    key = manifest(found, "grad_cam")["spec_key"]
+    named = Project(found.folder, explainers=["grad_cam"]).attribute()
     assert manifest(named, "grad_cam")["gap"] is None
+    assert manifest(named, "grad_cam")["spec_key"] != key
     assert named.maps("grad_cam").shape == (10, 1, 12, 12)
 
 

@@ -16,7 +16,9 @@ from heatproof.responses.patches import Patches
 FOLDER = Path(provenance.ROOT) / "attribution"
 # The stage, what it calls, and the table: all maps are made through them.
 SHARED = {"__init__", "applicability", "make", "registry"}
-MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED)
+# What a network has, for `heatproof check` and the matrix: no map is made through it.
+ASIDE = {"_kinds"}
+MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED - ASIDE)
 FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
 WHERE = ("digits", "resnet20", "finetuned")
 CONFIG = {

@@ -29,7 +29,7 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
         assert entry.summary, f"{what}: {name} has no summary"
         assert entry.summary in shown
         for option in entry.options:
-            assert f"{option}=" in shown
+            assert f"{option}=" in shown or f"{option} (needed)" in shown
 
 
 def test_methods_are_those_of_the_config(tmp_path, capsys):
