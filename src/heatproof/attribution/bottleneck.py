@@ -91,17 +91,12 @@ def iba(
 
     from heatproof.attribution._layers import grid_layer
 
-    require(beta > 0, f"IBA needs a beta above 0, not {beta}.")
-    require(steps >= 1, f"IBA needs at least 1 step, not {steps}.")
-    require(samples >= 2, f"IBA needs at least 2 samples, not {samples}.")
-    require(learning_rate > 0, f"IBA needs a learning rate above 0, not {learning_rate}.")
-    require(smooth >= 0, f"IBA needs smooth of at least 0, not {smooth}.")
-    require(baselines >= 2, f"IBA needs at least 2 baselines, not {baselines}.")
+    search = _Search(beta, steps, samples, learning_rate, smooth)
+    search.check("IBA", baselines)
     maps = []
     with grid_layer(explained, layer) as (_, tapped, name):
         tap = _Tap(never_alone(explained.network), tapped, name)
         moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
-        search = _Search(beta, steps, samples, learning_rate, smooth)
         # A few images at a time, so that what is held at once is one network pass, or one image's samples.
         for few in parts(explained, max(1, explained.batch_size // samples)):
             features = torch.cat([tap.read(part.images) for part in parts(few)])
@@ -174,20 +169,14 @@ def input_iba(
 
     from heatproof.attribution._layers import grid_layer
 
-    require(beta > 0, f"InputIBA needs a beta above 0, not {beta}.")
-    for name, value in {"steps": steps, "prior_steps": prior_steps, "layer_steps": layer_steps}.items():
-        require(value >= 1, f"InputIBA needs at least 1 for {name}, not {value}.")
-    require(samples >= 2, f"InputIBA needs at least 2 samples, not {samples}.")
-    require(learning_rate > 0, f"InputIBA needs a learning rate above 0, not {learning_rate}.")
-    require(smooth >= 0, f"InputIBA needs smooth of at least 0, not {smooth}.")
-    require(baselines >= 2, f"InputIBA needs at least 2 baselines, not {baselines}.")
+    search = _Search(beta, steps, samples, learning_rate, smooth)
+    search.check("InputIBA", baselines, prior_steps=prior_steps, layer_steps=layer_steps)
     maps = []
     with grid_layer(explained, layer) as (_, tapped, named):
         tap = _Tap(never_alone(explained.network), tapped, named)
         background = take_background(explained, baselines)
         moments = _moments(tap, background, explained.batch_size)
         colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
-        search = _Search(beta, steps, samples, learning_rate, smooth)
         for few in parts(explained, max(1, explained.batch_size // samples)):
             features = torch.cat([tap.read(part.images) for part in parts(few)])
             alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
@@ -213,6 +202,16 @@ class _Search(NamedTuple):
     samples: int
     learning_rate: float
     smooth: float
+
+    def check(self, called: str, baselines: int, **more_steps: int) -> None:
+        """Refuse options out of their range; `more_steps` are numbers of steps beside those of the last search."""
+        require(self.beta > 0, f"{called} needs a beta above 0, not {self.beta}.")
+        for name, value in {"steps": self.steps, **more_steps}.items():
+            require(value >= 1, f"{called} needs at least 1 for {name}, not {value}.")
+        require(self.samples >= 2, f"{called} needs at least 2 samples, not {self.samples}.")
+        require(self.learning_rate > 0, f"{called} needs a learning rate above 0, not {self.learning_rate}.")
+        require(self.smooth >= 0, f"{called} needs smooth of at least 0, not {self.smooth}.")
+        require(baselines >= 2, f"{called} needs at least 2 baselines, not {baselines}.")
 
 
 def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
