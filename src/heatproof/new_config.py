@@ -29,6 +29,16 @@ DROPS, CURVES = 500, 64
 LOOKED_AT = 200
 # Grids in the order in which they are chosen: the paper's is 4.
 GRIDS = (4, 5, 3, 7, 6, 8, 2)
+# Cheap ones of several families, and the reference maps.
+EXPLAINERS: list[Any] = [
+    "saliency",
+    "input_x_gradient",
+    {"integrated_gradients": {"steps": 20}},
+    "grad_cam",
+    "layer_cam",
+    "random",
+    "edges",
+]
 HEAD = """\
 # Written by `heatproof init` for {photos}: {classes} classes; {splits} images.
 # Pictures: {pictures}
@@ -94,7 +104,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
             "accuracy_images": 0,
         },
         "drops": {"grids": [next((grid for grid in GRIDS if grid in grids), grids[0])], "baselines": ["mean"]},
-        "explainers": _explainers(facts.cam_layer is not None),
+        "explainers": EXPLAINERS,
         "metrics": ["deletion_morf", "deletion_lerf"],
         "report": {"all_metrics": False},
         "batch_size": 64 if size <= 64 else 16,
@@ -192,11 +202,6 @@ def _fitting(pictures: Pictures) -> int:
     """Return a size for a network that takes any: that of the pictures, up to 224, a multiple of 16 or 8."""
     side = min(pictures.middle, 224)
     return max(side - side % (16 if side >= 64 else 8), 8)
-
-
-def _explainers(cams: bool) -> list[Any]:
-    some: list[Any] = ["saliency", "input_x_gradient", {"integrated_gradients": {"steps": 20}}]
-    return [*some, *(["grad_cam", "layer_cam"] if cams else []), "random", "edges"]
 
 
 def _listed(values: Iterable[float]) -> str:
