@@ -40,7 +40,7 @@ def test_names_that_fit_stay_as_they_are():
 
 
 def test_other_names_are_taken_in_order():
-    theirs = tensors(features__0__weight=(4, 3), features__0__bias=(4,), fc__weight=(10, 4))
+    theirs = tensors(stem__0__weight=(4, 3), stem__0__bias=(4,), fc__weight=(10, 4))
     state, told = fitted(theirs)
     assert {name: float(value.flatten()[0]) for name, value in state.items() if value.ndim} == {
         "conv.weight": 0.0,
@@ -50,6 +50,22 @@ def test_other_names_are_taken_in_order():
     assert "taken in order" in told
     other_classes = {**theirs, "fc.weight": torch.ones(3, 4)}
     assert fitted(other_classes, head={"head.weight"})[0]["head.weight"].shape == (3, 4)
+
+
+def test_sorted_names_have_lost_the_order_of_layers():
+    """Taken in order, block 10 of twelve equal blocks would become block 2."""
+    own = {f"inner.blocks.{place}.weight": torch.full((2, 2), float(place)) for place in range(12)}
+    theirs = dict(sorted((f"layers.{place}.weight", value) for place, value in enumerate(own.values())))
+    state, told = fit_names(theirs, own, tuple)
+    assert theirs.keys() <= state.keys()
+    assert not told
+
+
+def test_a_prefix_of_the_network_is_put_before_names():
+    own = {f"inner.{name}": value for name, value in OWN.items()}
+    state, told = fit_names(OWN, own, tuple)
+    assert state.keys() == own.keys()
+    assert told == "the prefix 'inner.' was put before its names"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import write_table
 from heatproof.manifest import write_manifest
 from heatproof.models.expected_accuracy import Accuracy, require_accuracy
+from heatproof.models.from_transformers import read_weights
 from heatproof.models.names import fit_names, weights_in
 from heatproof.models.network import build_network, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
@@ -96,7 +97,10 @@ def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[
                 f"The checkpoint {told} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
-        state = read_state(path, told, most)
+        if spec["model"]["architecture"] == "transformers_model":
+            state = read_weights(path, spec["model"]["options"]["name"])
+        else:
+            state = read_state(path, told, most)
     state, done = fit_names(state, network.state_dict(), partial(find_head, spec["model"]))
     if done:
         log.info("the checkpoint %s: %s", told, done)

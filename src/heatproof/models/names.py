@@ -76,13 +76,28 @@ def fit_names(
     prefix = max(known, key=lambda one: known[one])
     named = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     told = f"the prefix {prefix!r} of its names was left out" if prefix else ""
+    before = _missing_prefix(state, own) if not known[prefix] else ""
+    if before:
+        named = {before + name if before + name in own else name: value for name, value in state.items()}
+        return _with_counters(named, own), f"the prefix {before!r} was put before its names"
     if left := [name for name in state if not name.startswith(prefix)]:
         told += f", and so {'was' if len(left) == 1 else 'were'} {listed(left)}"
     if not known[prefix] and (renamed := _in_order(state, own, head)):
         named, told = renamed, "its weights have other names and were taken in order"
+    return _with_counters(named, own), told
+
+
+def _missing_prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
+    """Return what stands before the names of a network that holds the one of the file; empty for nothing."""
+    found = {name.partition(".")[0] + "." for name in own}
+    known = {prefix: sum(name.removeprefix(prefix) in state for name in own) for prefix in sorted(found)}
+    best = max(known, key=lambda one: known[one], default="")
+    return best if known.get(best) else ""
+
+
+def _with_counters(named: State, own: Mapping[str, torch.Tensor]) -> State:
     # Of a network in eval mode it is never read.
-    counters = {name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}
-    return {**named, **counters}, told
+    return {**named, **{name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}}
 
 
 def _in_order(
@@ -91,6 +106,9 @@ def _in_order(
     theirs, ours = (
         [(name, value) for name, value in each.items() if not name.endswith(COUNTER)] for each in (state, own)
     )
+    # Safetensors sorts names, so that the order of layers is lost: block 10 stands before block 2.
+    if [name for name, _ in theirs] == sorted(name for name, _ in theirs):
+        return {}
     last = [[name.rpartition(".")[2] for name, _ in each] for each in (theirs, ours)]
     if last[0] != last[1]:
         return {}

@@ -53,6 +53,10 @@ class ExplainerChoice:
         ]
 
 
+# Whose networks `LIBRARY:NAME` names, in short for the architecture `LIBRARY_model` and its option `name`.
+LIBRARIES = ("timm", "torchvision", "transformers")
+
+
 @dataclass(frozen=True)
 class ModelChoice:
     """A model under the name that the config gives it.
@@ -133,6 +137,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
     """Return what the config says of a model, laid over what its architecture says of itself."""
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
+    library, _, called = architecture.partition(":")
+    if library in LIBRARIES:
+        architecture, options = f"{library}_model", {"name": called, **options}
     entry = None
     if not is_reference(architecture):
         entry = _find(ARCHITECTURES, architecture, "architecture", "architecture", name, given)

@@ -1,0 +1,76 @@
+"""Image classifiers of transformers, from a folder."""
+
+import json
+
+import pytest
+import torch
+
+from heatproof.config import normalise
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import fetch
+from heatproof.models.network import build_network, load_weights
+from heatproof.plan.validate import make_plan
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny network with random weights, as `save_pretrained` leaves it."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=11, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8,
+        num_labels=10,
+    )  # fmt: skip
+    network = transformers.ViTForImageClassification(config).eval()
+    network.save_pretrained(tmp_path / "vit")
+    facts = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4], "size": {"height": 32, "width": 32}}
+    (tmp_path / "vit/preprocessor_config.json").write_text(json.dumps(facts))
+    return tmp_path / "vit", network
+
+
+def plan_of(architecture, **settings):
+    return make_plan(normalise({"models": [{"mine": {"architecture": architecture, **settings}}]}))
+
+
+def test_the_published_network_is_read_with_its_preprocessing(folder, tmp_path, monkeypatch):
+    path, published = folder
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(f"transformers:{path}", checkpoint=str(path / "model.safetensors"))
+    facts = plan.models["mine"].facts
+    assert (facts.mean, facts.std, facts.size) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), (32, 32))
+    assert plan.models["mine"].design.family == "vit"
+    spec = plan.pretrain_spec("digits", "mine")
+    fetch(spec, {})
+    network = build_network(spec["model"], 10)
+    load_weights(network, spec["output"])
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval()(images), published(images).logits)
+
+
+def test_weights_of_another_folder_are_refused(folder, tmp_path):
+    path, _ = folder
+    elsewhere = tmp_path / "model.safetensors"
+    elsewhere.write_bytes((path / "model.safetensors").read_bytes())
+    spec = plan_of(f"transformers:{path}", checkpoint=str(elsewhere)).pretrain_spec("digits", "mine")
+    with pytest.raises(HeatproofError, match="is not in the folder of the model transformers:"):
+        fetch({**spec, "output": str(tmp_path / "out.safetensors")}, {})
+
+
+def test_what_is_no_such_folder(tmp_path):
+    with pytest.raises(HeatproofError, match=r"has no config\.json that can be read .* nothing is downloaded"):
+        plan_of(f"transformers:{tmp_path}")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(HeatproofError, match=r"has no preprocessor_config\.json"):
+        plan_of(f"transformers:{tmp_path}")
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    with pytest.raises(HeatproofError, match="says no image_mean and image_std"):
+        plan_of(f"transformers:{tmp_path}")
+
+
+@pytest.mark.parametrize(("short", "library"), [("timm:resnet18", "timm"), ("torchvision:resnet18", "torchvision")])
+def test_short_names_of_networks(short, library):
+    short, long = plan_of(short), plan_of(f"{library}_model", options={"name": "resnet18"})
+    assert short.models["mine"].facts == long.models["mine"].facts
+    assert short.pretrain_spec("digits", "mine")["key"] == long.pretrain_spec("digits", "mine")["key"]
