@@ -1,0 +1,63 @@
+"""Published CIFAR-10 ResNets on photographs, where both are at hand."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from heatproof.data.image_folder import image_folder
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import check_checkpoint, fetch
+
+REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
+# Accuracy before finetuning on JPEG files, which cost some of it.
+NETWORKS = {"resnet20-12fca82f.th": 0.81, "resnet56-4bfd9763.th": 0.83}
+EACH = 40
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REAL / "cifar10.tar.gz").is_file(), reason=f"no photographs and networks in {REAL}"),
+]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """The first test pictures of each class, and as many for training and validation, which nothing here reads."""
+    folder, taken = tmp_path_factory.mktemp("cifar10"), {}
+    with tarfile.open(REAL / "cifar10.tar.gz") as packed:
+        for member in packed:
+            part = Path(member.name).parent
+            if member.isfile() and "test" in part.parts and taken.setdefault(part, 0) < EACH:
+                taken[part] += 1
+                target = folder / part.name / Path(member.name).name
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(packed.extractfile(member).read())
+    return folder
+
+
+def spec_of(photographs, name, out, **facts):
+    depth = name[len("resnet") :].partition("-")[0]
+    options = {"root": str(photographs), "size": 32, "validation": 0.9, "evaluation": 0.05}
+    data = {"name": "cifar10", "kind": "image_folder", "module": image_folder.__module__, "seed": 0, "options": options}
+    model = {"architecture": f"cifar_resnet{depth}", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
+    model["facts"] = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "size": None, **facts}
+    checkpoint = {"checkpoint": str(REAL / name), "sha256": name.partition("-")[2].removesuffix(".th"), "key": "k"}
+    files = {key: str(out / key) for key in ("history", "manifest")}
+    return {"dataset": data, "model": model, **checkpoint, "output": str(out / "w.safetensors"), **files}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_published_network_is_as_good_as_it_is_known_to_be(photographs, tmp_path, name):
+    torch.set_num_threads(1)
+    spec = spec_of(photographs, name, tmp_path)
+    fetch({**spec, "expected_accuracy": NETWORKS[name]}, {})
+    _, values = (tmp_path / "history").read_text().splitlines()
+    assert float(values.split(",")[2]) == pytest.approx(NETWORKS[name], abs=0.06)
+
+
+def test_another_normalisation_is_named(photographs, tmp_path):
+    spec = spec_of(photographs, "resnet20-12fca82f.th", tmp_path, mean=[0.0] * 3, std=[1.0] * 3)
+    with pytest.raises(HeatproofError, match=r"with mean and std of ImageNet it is 8\d%, so set that in the config"):
+        check_checkpoint({**spec, "expected_accuracy": 0.81})
