@@ -116,14 +116,26 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     network = build_network(spec, dataset.num_classes).eval()
     if plan.checkpoint_file(model):
         check_checkpoint(plan.pretrain_spec(name, model) if not entry.transfer else plan.start_spec(model))
+    image = _image(plan, model, dataset)
     with torch.no_grad():
-        logits = network(_image(plan, model, dataset))
+        logits, again = network(image), network(image)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (1, dataset.num_classes):
         is_tensor = isinstance(logits, torch.Tensor)
         returned = f"an output of shape {tuple(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
         raise HeatproofError(
             f"The model {model!r} returns {returned} for one image of {name!r}, but it must return logits of shape "
             f"{(1, dataset.num_classes)}: one logit per class."
+        )
+    if not torch.allclose(logits, again, rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise HeatproofError(
+            f"The model {model!r} answers the same image of {name!r} in two ways, by up to "
+            f"{float((logits - again).abs().max()):.2g}: leave out what draws random numbers or keeps a state in eval "
+            "mode."
+        )
+    if dataset.num_classes > 1 and logits.min() >= 0 and abs(float(logits.sum()) - 1) < 1e-4:
+        raise HeatproofError(
+            f"The model {model!r} returns probabilities for an image of {name!r}: leave its softmax out, because "
+            "logits are explained and scored."
         )
     return network
 

@@ -1,5 +1,7 @@
 """What a job would fall over is tried on one image before any job starts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -53,13 +55,39 @@ def of_a_thousand(num_classes):
     return linear(1000)
 
 
-class Pair(torch.nn.Module):
+class Answers(torch.nn.Module):
+    """Returns what a function makes of logits and images."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.inner, self.form = linear(3), form
+
     def forward(self, images):
-        return images.sum((2, 3)), images
+        return self.form(self.inner(images), images)
 
 
 def a_pair(num_classes):
-    return Pair()
+    return Answers(lambda logits, images: (logits, 2 * logits))
+
+
+def with_features(num_classes):
+    return Answers(lambda logits, images: (images.flatten(1), logits))
+
+
+def a_dictionary(num_classes):
+    return Answers(lambda logits, images: {"features": images, "out": logits})
+
+
+def of_transformers(num_classes):
+    return Answers(lambda logits, images: SimpleNamespace(logits=logits, loss=None))
+
+
+def probabilities(num_classes):
+    return Answers(lambda logits, images: logits.softmax(1))
+
+
+def restless(num_classes):
+    return Answers(lambda logits, images: logits + torch.rand(1))
 
 
 def for_others(num_classes):
@@ -107,6 +135,11 @@ def test_what_works_is_sound(tmp_path, explainer):
     assert "is sound" in check_config(config(tmp_path, explainer=explainer))
 
 
+@pytest.mark.parametrize("model", ["with_features", "a_dictionary", "of_transformers"])
+def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
+    assert "is sound" in check_config(config(tmp_path, model=model))
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -114,6 +147,11 @@ def test_what_works_is_sound(tmp_path, explainer):
         ({"dataset": "no_splits"}, "The dataset 'photos' fails on one image (AttributeError"),
         ({"model": "of_a_thousand"}, "The model 'net' returns an output of shape (1, 1000) for one image of 'photos'"),
         ({"model": "a_pair"}, "The model 'net' returns a tuple for one image of 'photos'"),
+        (
+            {"model": "probabilities"},
+            "The model 'net' returns probabilities for an image of 'photos': leave its softmax out",
+        ),
+        ({"model": "restless"}, "The model 'net' answers the same image of 'photos' in two ways, by up to"),
         ({"model": "for_others"}, "The model 'net' fails on one image (RuntimeError"),
         (
             {"explainer": "explain_wrongly"},

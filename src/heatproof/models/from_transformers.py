@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import Design, InputFacts, architecture
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 
@@ -61,11 +58,10 @@ def transformers_model(num_classes: int, *, name: str) -> Any:
         # Code in the folder is not run.
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, trust_remote_code=False)
         config.num_labels = num_classes
-        inner = AutoModelForImageClassification.from_config(config)
+        return AutoModelForImageClassification.from_config(config)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The model transformers:{name} is no image classifier ({reason}).") from None
-    return _logits_of(inner)
 
 
 def read_weights(path: Path, name: str) -> dict[str, Any]:
@@ -92,19 +88,3 @@ def read_weights(path: Path, name: str) -> dict[str, Any]:
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The weights {path} cannot be read by transformers ({reason}).") from None
     return dict(inner.state_dict())
-
-
-def _logits_of(inner: nn.Module) -> nn.Module:
-    from torch import nn
-
-    class Logits(nn.Module):
-        """The logits of a model whose output has further fields."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, images: Any) -> Any:
-            return self.inner(images).logits
-
-    return Logits()

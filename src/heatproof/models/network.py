@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,20 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
             f"The architecture {spec['architecture']!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
+    network.register_forward_hook(partial(_the_logits, num_classes))
     if num_classes == 2:
         network.register_forward_hook(_two_classes)
     return network.to(memory_format=torch.channels_last)
+
+
+def _the_logits(num_classes: int, module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    """Return the logits of an output with further parts: its ``.logits``, or the only part with as many columns."""
+    if isinstance(output, torch.Tensor):
+        return None
+    inside = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    parts = [output.logits] if hasattr(output, "logits") else list(inside)
+    fitting = [one for one in parts if isinstance(one, torch.Tensor) and one.ndim == 2 and one.shape[1] == num_classes]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _two_classes(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
