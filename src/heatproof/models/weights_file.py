@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -99,12 +100,24 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
         ) from None
     except Exception as error:  # a damaged file fails in any way
         fault = fault_of(error) if isinstance(error, OSError) else None
-        reason = " ".join(str(error).split())[:200]
         raise HeatproofError(
-            fault
-            or f"The checkpoint {called} is neither safetensors nor weights alone ({reason}): "
-            "save its state_dict, because a whole pickled model can run code."
+            fault or f"The checkpoint {called} is neither safetensors nor weights alone ({_what_else(path, error)})."
         ) from None
+
+
+def _what_else(path: str | Path, error: Exception) -> str:
+    """Return what a file is that holds no weights, and the remedy, in place of what PyTorch says of it."""
+    with open(path, "rb") as file:
+        head = file.read(512)
+    if not head:
+        return "it is empty: get it again"
+    if head.lstrip()[:1] == b"<":
+        return "it is a web page: check the address, and get it again"
+    if isinstance(error, pickle.UnpicklingError) and (zipfile.is_zipfile(path) or head[:1] == b"\x80"):
+        return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
+    # Of what PyTorch says of damaged files nothing helps; what was found here does.
+    found = f"; {error}" if type(error) is ValueError else ""
+    return f"it was cut off, or is of another kind{found}: get it again, or save the network's state_dict"
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:

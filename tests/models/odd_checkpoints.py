@@ -1,0 +1,130 @@
+"""Odd checkpoints of many kinds, and the table in docs/models.md of what is said of each: run this to print it."""
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from heatproof.errors import HeatproofError
+from heatproof.models.fetch import check_checkpoint
+from heatproof.models.network import build_network
+
+MODEL = {
+    "architecture": "cifar_vgg11_bn",
+    "module": "heatproof.models.vgg",
+    "options": {"width": 2},
+    "facts": {"mean": (0.5,) * 3, "std": (0.5,) * 3, "size": None},
+}
+DIGITS = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
+State = dict[str, torch.Tensor]
+
+
+def _prefixed(state: State, prefix: str) -> State:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def _in_other_words(state: State) -> State:
+    """Return the weights as another code base names them: layers of a kind are counted, classifiers are called fc."""
+    return {f"layer{place}.{name.rpartition('.')[2]}": value for place, (name, value) in enumerate(state.items())}
+
+
+def _ruined(state: State) -> State:
+    name = next(name for name, value in state.items() if value.is_floating_point())
+    return {**state, name: torch.full_like(state[name], float("nan"))}
+
+
+def _without(state: State, part: str) -> State:
+    return {name: value for name, value in state.items() if part not in name}
+
+
+def _bytes(content: bytes) -> Callable[[State, Path], None]:
+    return lambda state, path: path.write_bytes(content) and None
+
+
+def _torch(change: Callable[[State], Any]) -> Callable[[State, Path], None]:
+    return lambda state, path: torch.save(change(state), path)
+
+
+def _cut_off(state: State, path: Path) -> None:
+    save_file({name: value.contiguous() for name, value in state.items()}, path)
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+KINDS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
+    "parallel.pth": ("of DataParallel", _torch(lambda state: {"state_dict": _prefixed(state, "module.")})),
+    "lightning.ckpt": (
+        "of Lightning, with a loss and settings",
+        _torch(
+            lambda state: {
+                "state_dict": {**_prefixed(state, "model."), "loss.weight": torch.ones(10)},
+                "hyper_parameters": {"lr": 0.1},
+                "epoch": 3,
+            }
+        ),
+    ),
+    "compiled.pt": ("of a compiled network", _torch(lambda state: _prefixed(state, "_orig_mod."))),
+    "averaged.pth": (
+        "a state and its average",
+        _torch(lambda state: {"state_dict": state, "state_dict_ema": _ruined(state)}),
+    ),
+    "others_names.th": ("of another code base", _torch(lambda state: {"state_dict": _in_other_words(state)})),
+    "other_classes.pth": (
+        "for seven classes",
+        _torch(lambda state: build_network(MODEL, 7).state_dict()),
+    ),
+    "other_width.pth": (
+        "of a wider network",
+        _torch(lambda state: build_network({**MODEL, "options": {"width": 4}}, 10).state_dict()),
+    ),
+    "half.pth": ("without a part of the network", _torch(lambda state: _without(state, "features.4"))),
+    "nan.pth": ("of a training that diverged", _torch(_ruined)),
+    "optimizer.pt": ("an optimizer alone", _torch(lambda state: {"optimizer": {"lr": 0.1}, "epoch": 3})),
+    "model.pth": ("a whole pickled network", lambda state, path: torch.save(build_network(MODEL, 10), path)),
+    "cut_off.safetensors": ("a download that was cut off", _cut_off),
+    "page.pth": ("a web page", _bytes(b"<html>404 not found</html>")),
+    "empty.pth": ("an empty file", _bytes(b"")),
+}
+
+
+class _Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def said(name: str, folder: Path) -> str:
+    """Write an odd checkpoint into a folder, and return what is said of it."""
+    path = folder / name
+    KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
+    heard, log = _Heard(), logging.getLogger("heatproof.models.fetch")
+    before = log.level
+    log.addHandler(heard)
+    log.setLevel(logging.INFO)
+    try:
+        check_checkpoint({"dataset": DIGITS, "model": MODEL, "checkpoint": str(path), "sha256": None})
+        done = [sentence.partition(": ")[2] for sentence in heard.said]
+        told = f"It is read: {done[0]}." if done else "It is read."
+    except HeatproofError as error:
+        told = str(error)
+    finally:
+        log.removeHandler(heard)
+        log.setLevel(before)
+    return told.replace(f"{folder}/", "").replace("|", "/")
+
+
+def table() -> str:
+    """Return the rows of the table in docs/models.md."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [f"| `{name}` | {what} | {said(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
+    return "\n".join(["| file | what it is | what is said |", "| --- | --- | --- |", *rows])
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,17 @@
+"""What is said of odd checkpoints is what docs/models.md says."""
+
+from pathlib import Path
+
+import odd_checkpoints
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+READ = {"parallel.pth", "lightning.ckpt", "compiled.pt", "averaged.pth", "others_names.th"}
+
+
+@pytest.mark.parametrize("name", odd_checkpoints.KINDS)
+def test_what_is_said(name, tmp_path):
+    told = odd_checkpoints.said(name, tmp_path)
+    assert told.startswith("It is read") == (name in READ)
+    assert f"| {odd_checkpoints.KINDS[name][0]} | {told} |" in PAGE, "python tests/models/odd_checkpoints.py"
+    assert "\n" not in told
