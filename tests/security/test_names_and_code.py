@@ -134,8 +134,8 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
 
 
 UNSAFE = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "tarfile", "subprocess"}
-# It starts this project's own stages.
-HARMLESS = {"measure.py: subprocess"}
+# One starts this project's own stages, the other names the error that `torch.load` raises.
+HARMLESS = {"measure.py: subprocess", "weights_file.py: pickle.UnpicklingError"}
 
 
 def test_no_module_of_ours_reads_pickles_unpacks_archives_or_starts_programs():
@@ -144,7 +144,8 @@ def test_no_module_of_ours_reads_pickles_unpacks_archives_or_starts_programs():
     for file in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
             wrong += [f"{file.name}: {name}" for name in names if name.partition(".")[0] in UNSAFE]
             if not isinstance(node, ast.Call):
                 continue

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import psutil
@@ -113,7 +113,7 @@ def _what_else(path: str | Path, error: Exception) -> str:
         return "it is empty: get it again"
     if head.lstrip()[:1] == b"<":
         return "it is a web page: check the address, and get it again"
-    if isinstance(error, pickle.UnpicklingError) and (zipfile.is_zipfile(path) or head[:1] == b"\x80"):
+    if isinstance(error, UnpicklingError) and (zipfile.is_zipfile(path) or head[:1] == b"\x80"):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     # Of what PyTorch says of damaged files nothing helps; what was found here does.
     found = f"; {error}" if type(error) is ValueError else ""
