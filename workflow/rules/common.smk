@@ -54,8 +54,9 @@ def set_up_snakemake():
     workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
     workflow.dag.max_checksum_file_size = -1
     # With a limit, every finished job leaves a timer that has all ready jobs looked at once a second until the end.
-    # What runs at once is limited by cores and jobs.
-    workflow.scheduling_settings.max_jobs_per_timespan = None
+    # What runs at once is limited by cores and jobs. Snakemake's own report schedules nothing.
+    if workflow.scheduling_settings:
+        workflow.scheduling_settings.max_jobs_per_timespan = None
 
 
 def reads(stage):
