@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Headers of so many local files are read in ten seconds.
 LOOKED_AT = 100_000
+# How a folder is split is the config's; other data sets bring thousands of training images.
+FOLDERS = "heatproof.data.image_folder"
 
 
 def try_out(plan: Plan, device: bool = True) -> None:
@@ -40,10 +42,12 @@ def try_out(plan: Plan, device: bool = True) -> None:
     for name in plan.datasets:
         models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
-        if not (models or explainers or _is_own(plan.datasets[name]["module"])):
+        module = plan.datasets[name]["module"]
+        if not (models or explainers or _is_own(module) or module == FOLDERS):
             continue
         with _trying(f"dataset {name!r}"):
             dataset = _open(plan, name)
+            _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
             with _trying(f"model {model!r}"):
                 network = _network(plan, model, name, dataset)
@@ -140,14 +144,31 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     return network
 
 
+def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
+    """Hold what a config wants of training images against how many there are."""
+    there = len(dataset.splits.get("train", ()))
+    if not there and any(baseline == "mean" for _, baseline in plan.combinations):
+        raise HeatproofError(
+            f"The dataset {name!r} has no training images, and the baseline `mean` is their mean colour: lower its "
+            "`evaluation`, or name another baseline."
+        )
+    for explainer in plan.explainers:
+        asked = plan.explainer_options(explainer).get("baselines")
+        if isinstance(asked, int) and 0 < there < asked:
+            raise HeatproofError(
+                f"The explainer {explainer!r} asks for {asked} training images of {name!r} as baselines, and there are "
+                f"{there}: lower its option `baselines`."
+            )
+
+
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     import torch
 
-    from heatproof.attribution.make import Background, Fill, find_function, stack_maps
+    from heatproof.attribution.make import Fill, background_of, find_function, stack_maps
     from heatproof.attribution.registry import Explained
 
     facts, split = plan.models[model].facts, dataset.splits["evaluation"]
-    background = Background(dataset, facts, plan.config["seed"]) if "train" in dataset.splits else None
+    background = background_of(dataset, facts, plan.config["seed"])
     explained = Explained(
         network=network if entry.uses_model else None,
         output=network if entry.uses_model else None,

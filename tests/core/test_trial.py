@@ -7,10 +7,12 @@ import pytest
 import torch
 import yaml
 
+from heatproof.attribution.make import background_of
 from heatproof.check import check_config
 from heatproof.config import default_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.registry import InputFacts
 from heatproof.workflow import check_before_start
 
 
@@ -44,6 +46,12 @@ def grey_levels(*, seed):
 def no_splits(*, seed):
     made = Pictures()
     del made.splits
+    return made
+
+
+def all_for_evaluation(*, seed):
+    made = Pictures()
+    made.splits |= dict.fromkeys(("train", "validation"), Split((), np.zeros(0, dtype=np.int64)))
     return made
 
 
@@ -157,6 +165,7 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
             {"explainer": "explain_wrongly"},
             "explainer 'mine' on 'net' fails on one image (ValueError: no such luck",
         ),
+        ({"dataset": "all_for_evaluation"}, "has no training images, and the baseline `mean` is their mean colour"),
         ({"explainer": "explain_small"}, "The explainer 'mine' returned a map of shape (1,)"),
     ],
 )
@@ -165,6 +174,22 @@ def test_what_does_not_is_one_sentence(tmp_path, change, expected):
         check_config(config(tmp_path, **change))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_more_baselines_than_training_images_are_found_before_the_run(tmp_path):
+    path = config(tmp_path)
+    over = tmp_path / "more.yaml"
+    over.write_text("explainers: [deep_shap: {baselines: 5}]")
+    with pytest.raises(HeatproofError, match=r"'deep_shap' asks for 5 training images of 'photos' as .* there are 4:"):
+        check_config(path, over)
+    over.write_text("explainers: [deep_shap: {baselines: 4}]")
+    assert "is sound" in check_config(path, over)
+
+
+def test_a_dataset_without_training_images_gives_explainers_none():
+    facts = InputFacts(mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert background_of(all_for_evaluation(seed=0), facts, 0) is None
+    assert len(background_of(Pictures(), facts, 0)(2)) == 2
 
 
 def saved(tmp_path, value):

@@ -86,6 +86,11 @@ class Background:
         return self.images[:count]
 
 
+def background_of(dataset: Dataset, facts: InputFacts, seed: int) -> Background | None:
+    """Return the training images for use as baselines; None where a dataset has none."""
+    return Background(dataset, facts, seed) if len(dataset.splits.get("train", ())) else None
+
+
 class Fill:
     """Images of a baseline by name, with what the dataset decides of it, such as its mean colour, found once."""
 
@@ -196,7 +201,7 @@ class _Context:
         softmax = network is not None and spec["output"] == "probability"
         self.output = Probabilities(network).eval() if network is not None and softmax else network
         self.counter = CountPasses(network)
-        self.background = Background(dataset, facts, spec["seed"]) if "train" in dataset.splits else None
+        self.background = background_of(dataset, facts, spec["seed"])
         self.target = check_target(spec.get("target", "label"), dataset)
         self.fill = Fill(dataset, facts, entry.get("grid"))
 

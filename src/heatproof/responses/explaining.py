@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from heatproof.attribution.make import Background, Fill, Probabilities, find_function, stack_maps
+from heatproof.attribution.make import Fill, Probabilities, background_of, find_function, stack_maps
 from heatproof.attribution.registry import Explained
 from heatproof.data.registry import Dataset
 from heatproof.models.registry import InputFacts
@@ -51,7 +51,7 @@ def method_maps(
     known = bool(entry["uses_model"])
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["facts"].items()}
     facts = InputFacts(**given)
-    background = Background(dataset, facts, session.seed) if "train" in dataset.splits else None
+    background = background_of(dataset, facts, session.seed)
     fill = Fill(dataset, facts, entry.get("grid"))
     output = Probabilities(network).eval() if spec["output"] == "probability" else network
 
