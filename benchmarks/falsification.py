@@ -2,12 +2,11 @@
 
 Retraining on images whose removed pixels betray the class, two datasets whose watermarks alone tell the class, and maps
 that are crafted from knowing the watermarks; Li et al. 2024 (soundness and completeness), section 3, figures 1 to 3,
-and appendix C, figure 10.
+and appendices C and D.1, figures 10 and 12.
 
     python benchmarks/falsification.py --out docs/data/falsification && python docs/pages.py
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
+from _tell import parser
 from matplotlib.figure import Figure
 
 import heatproof
@@ -37,6 +37,7 @@ SPLITS = ("train", "validation", "evaluation")
 BLOCK, EDGE = 3, 7
 INTACT, MIDDLE, BOTH, ONLY = "intact", "middle removed", "middle and square removed", "square removed"
 TITLES = {INTACT: INTACT, MIDDLE: "middle\nremoved", BOTH: "middle and\nsquare removed", ONLY: "square\nremoved"}
+BLANK = "number on a blank canvas"
 METHODS = {"grad_cam": {}, "integrated_gradients": {"steps": 20}, "deep_lift": {}}
 FRACTIONS = (0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)))
 
@@ -106,22 +107,23 @@ def explain(network, images, labels):
 
 
 def watermarks(images):
-    """Return Attr% of every method on both watermarks (figure 2), and what figure 3 needs: networks, images, maps."""
+    """Return Attr% of every method on the watermarks (figure 2); networks, images and maps of figures 3 and 12."""
     rows, kept = [], {}
-    for mark in ("number", "stripes"):
-        data = watermarked(seed=SEED, mark=mark)
+    for mark, canvas in (("number", "digits"), ("stripes", "digits"), ("number", "blank")):
+        data = watermarked(seed=SEED, mark=mark, canvas=canvas)
+        name = mark if canvas == "digits" else BLANK
         splits = read(data)
         network = trained(splits, EPOCHS * (2 if mark == "number" else 1))
         right = accuracy(network, *splits["evaluation"])
         without = accuracy(network, data.plain("evaluation", 0, None), splits["evaluation"][1])
-        rows += [(mark, "accuracy", *[right] * 3), (mark, "accuracy without the mark", *[without] * 3)]
+        rows += [(name, "accuracy", *[right] * 3), (name, "accuracy without the mark", *[without] * 3)]
         chosen, labels = (part[:images] for part in splits["evaluation"])
         maps = explain(network, chosen, labels)
         regions = data.part_masks("evaluation", 0, images).any(axis=1)
         for method, values in {**maps, "even": np.ones_like(maps["rect"])}.items():
             one = summarise(attribution_share(values, regions)[None], SEED)
-            rows.append((mark, method, *(float(one[name][0]) for name in ("mean", "ci_low", "ci_high"))))
-        kept[mark] = network, chosen, labels, maps
+            rows.append((name, method, *(float(one[key][0]) for key in ("mean", "ci_low", "ci_high"))))
+        kept[name] = network, chosen, labels, maps
     columns = ["dataset", "method", "value", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns).assign(study="watermarks"), kept
 
@@ -186,6 +188,7 @@ def draw_watermarks(shares, curves, kept):
             for (title, values), one in zip(shown.items(), axes, strict=True):
                 picture(one, values, f"{mark}: {title}", cmap="gray" if title == "image" else "viridis")
         axes = right.subplots()
+        shares = shares[shares["dataset"] != BLANK]
         part = shares[~shares["method"].str.startswith(("accuracy", "even"))]
         sns.barplot(part, x="dataset", y="value", hue="method", palette=colours, ax=axes)
         for container in axes.containers:
@@ -215,8 +218,7 @@ def run(images):
     shares, kept = watermarks(images)
     print(shares.to_string(), f"\n{time.monotonic() - began:.0f} s", flush=True)
     chosen, labels = (part[:images] for part in plain["evaluation"])
-    network, pictures, drawn, maps = kept["number"]
-    cases = {"digits with a number": (network, pictures, drawn, maps)}
+    cases = {"digits with a number": kept["number"], BLANK: kept.pop(BLANK)}
     cases["plain digits"] = original, chosen, labels, explain(original, chosen, labels)
     curves = road(cases)
     print(curves.pivot_table(index=["dataset", "method"], columns="removed", values="value").round(3).to_string())
@@ -228,13 +230,11 @@ def run(images):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("falsification"), help="folder of table and figures")
-    parser.add_argument("--small", action="store_true", help="one epoch and few images, to see that it runs")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     EPOCHS = 1 if options.small else EPOCHS
     result, *pictures = run(4 if options.small else 100)
-    options.out.mkdir(parents=True, exist_ok=True)
-    result.to_csv(options.out / "falsification.csv", index=False, float_format="%.6f")
+    out = options.out or Path("falsification")
+    out.mkdir(parents=True, exist_ok=True)
+    result.to_csv(out / "falsification.csv", index=False, float_format="%.6f")
     for figure, name in zip(pictures, ("retraining.png", "watermarks.png"), strict=True):
-        save(figure, str(options.out / name))
+        save(figure, str(out / name))

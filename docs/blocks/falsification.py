@@ -4,7 +4,6 @@ import pandas as pd
 
 from blocks import DATA, interval, number, rows
 
-FILES: dict[str, list[str]] = {}
 NAMES = {"even": "an even map", "integrated_gradients": "IG", "deep_lift": "DeepLIFT", "grad_cam": "Grad-CAM"}
 
 
@@ -24,10 +23,11 @@ def retraining() -> str:
 def watermarks() -> str:
     """Return the share of attribution inside the watermark, by map."""
     wide = _study("watermarks").pivot(index="method", columns="dataset")[["value", "ci_low", "ci_high"]]
-    cells = [["mean over images (95 % interval)", "number", "bands"]]
+    marks = {"number": "number", "stripes": "bands", "number on a blank canvas": "number on a blank canvas"}
+    cells = [["mean over images (95 % interval)", *marks.values()]]
     for method in wide.index:
         told = []
-        for dataset in ("number", "stripes"):
+        for dataset in marks:
             value, low, high = (wide.loc[method, (column, dataset)] for column in ("value", "ci_low", "ci_high"))
             told.append(number(value) if pd.isna(low) or low == high else interval(value, low, high))
         named = NAMES.get(method, method) if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"

@@ -6,8 +6,6 @@ import pandas as pd
 
 from blocks import DATA, number, rows
 
-FILES: dict[str, list[str]] = {}
-
 
 def _cells() -> pd.DataFrame:
     return pd.concat([pd.read_csv(path) for path in sorted((DATA / "matrix").glob("*.csv"))], ignore_index=True)

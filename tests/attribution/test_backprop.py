@@ -397,3 +397,26 @@ def test_copy_for_lrp_is_the_same_network(explain_digits):
     network = Excited().eval().requires_grad_(False)
     images = explain_digits().images
     torch.testing.assert_close(canonise(network)(images), network(images))
+
+
+class PlaceTold(nn.Module):
+    """A ReLU sees a constant, as in the position bias of MaxViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.place, self.head = nn.Sequential(nn.Linear(1, 16), nn.ReLU()), nn.Linear(16, 10)
+
+    def forward(self, images):
+        return self.head(self.body(images) + self.place(torch.ones(1)))
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
+def test_a_relu_on_a_constant_is_left_as_it_is(explain_digits, name):
+    explained = explain_digits()
+    network = PlaceTold().requires_grad_(False)
+    made = make(name, swap(explained, network))
+    bias = network.place(torch.ones(1))
+    network.place = nn.Flatten(0)
+    network.place.forward = lambda _: bias
+    np.testing.assert_allclose(made, make(name, swap(explained, network)), atol=1e-7)

@@ -21,6 +21,15 @@ def test_it_keeps_what_every_dataset_has_to_keep(sound, data):
     assert isinstance(data, HasParts)
 
 
+def test_on_a_blank_canvas_the_mark_is_all_there_is():
+    data, marked = watermarked(seed=0, canvas="blank"), watermarked(seed=0)
+    inside = marked.part_masks("evaluation", 0, SOME).any(1, keepdims=True)
+    assert not data.plain("evaluation", 0, SOME).any()
+    np.testing.assert_array_equal(
+        data.images("evaluation", 0, SOME), np.where(inside, marked.images("evaluation", 0, SOME), 0)
+    )
+
+
 def test_labels_are_new_ones_and_known_to_the_image_alone(data):
     host = digits(seed=0)
     labels = data.splits["train"].labels

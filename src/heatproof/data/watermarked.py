@@ -36,8 +36,8 @@ class Watermarked:
     num_classes = CLASSES
     class_names = tuple(f"mark {label}" for label in range(CLASSES))
 
-    def __init__(self, seed: int, mark: str, validation: float, evaluation: float) -> None:
-        self._seed, self._mark = seed, mark
+    def __init__(self, seed: int, mark: str, canvas: str, validation: float, evaluation: float) -> None:
+        self._seed, self._mark, self._canvas = seed, mark, canvas
         self._host = Digits(seed, validation, evaluation)
         self.part_names = ("number",) if mark == "number" else tuple(f"stripe {row + 1}" for row in range(STRIPES))
         self.splits = MappingProxyType(
@@ -55,7 +55,8 @@ class Watermarked:
 
     def plain(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return the same images without any watermark."""
-        return self._host.images(split, start, stop)
+        images = self._host.images(split, start, stop)
+        return images if self._canvas == "digits" else np.zeros_like(images)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return where each watermark is: (N, K, 32, 32) bool; the mask of a stripe that an image lacks is empty."""
@@ -112,6 +113,7 @@ def watermarked(
     *,
     seed: int,
     mark: Literal["number", "stripes"] = "number",
+    canvas: Literal["digits", "blank"] = "digits",
     validation: float = 0.2,
     evaluation: float = 0.2,
 ) -> Watermarked:
@@ -125,7 +127,9 @@ def watermarked(
     mark
         ``number``: a white number on a black square of 9 × 9 pixels, at a place drawn for each image. ``stripes``: the
         image in four bands of equal height, those white whose binary digit of the label plus one is 1.
+    canvas
+        What the watermark is put on: ``digits``, or ``blank`` for black images, the pure synthetic set of appendix D.1.
     validation, evaluation
         Shares of the images, as in `digits`.
     """
-    return Watermarked(seed, mark, validation, evaluation)
+    return Watermarked(seed, mark, canvas, validation, evaluation)
