@@ -17,6 +17,7 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
 from heatproof.files import written_aside
+from heatproof.models.preprocessing import preprocessing
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -150,32 +151,7 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     # Says in one sentence what is wrong with a name.
     look_up(ARCHITECTURES, LIBRARIES[library], "architecture").facts_for(options)
     settings = {"architecture": LIBRARIES[library], "options": options}
-    return settings, (_timm if library == "timm" else _torchvision)(name)
-
-
-def _timm(name: str) -> dict[str, Any]:
-    import timm
-
-    cfg = timm.get_pretrained_cfg(name)
-    if cfg is None:
-        return {}
-    size = cfg.input_size[-1]
-    return {"size": size, "resize": round(size / cfg.crop_pct), "interpolation": _resizing(cfg.interpolation)}
-
-
-def _torchvision(name: str) -> dict[str, Any]:
-    from torchvision.models import get_model_weights
-
-    transforms = get_model_weights(name).DEFAULT.transforms()
-    return {
-        "size": transforms.crop_size[0],
-        "resize": transforms.resize_size[0],
-        "interpolation": _resizing(transforms.interpolation.value),
-    }
-
-
-def _resizing(interpolation: str) -> str:
-    return interpolation if interpolation in ("bilinear", "bicubic") else "bilinear"
+    return settings, preprocessing(LIBRARIES[library], options)
 
 
 def look_at(folder: Path) -> Pictures:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.plan.resolve import ExplainerChoice
+from heatproof.plan.resolve import ExplainerChoice, ModelChoice
 from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def try_out(plan: Plan, device: bool = True) -> None:
 
 
 def look_at_pictures(plan: Plan) -> list[str]:
-    """Look at picture files of the datasets, and return what is done to them, one line each.
+    """Look at picture files of the datasets, and return what is done to them, and what networks expect, a line each.
 
     Raises
     ------
@@ -66,8 +66,27 @@ def look_at_pictures(plan: Plan) -> list[str]:
     """
     from heatproof.data.prepare import check_pictures, open_dataset
 
-    named = [name for name, entry in plan.datasets.items() if "root" in entry["options"]]
-    return [line for name in named for line in check_pictures(open_dataset(plan.dataset_spec(name)), name, LOOKED_AT)]
+    lines = []
+    for name in [name for name, entry in plan.datasets.items() if "root" in entry["options"]]:
+        dataset = open_dataset(plan.dataset_spec(name))
+        lines += check_pictures(dataset, name, LOOKED_AT)
+        for model in [model for model in plan.models_of(name) if plan.models[model].checkpoint]:
+            lines += _read_otherwise(plan.models[model], name, dataset)
+    return lines
+
+
+def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
+    from heatproof.data.pictures import PictureReader
+    from heatproof.models.preprocessing import differences
+
+    reader = getattr(dataset, "reader", None)
+    # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
+    if not isinstance(reader, PictureReader) or (reader.by_default and reader.shorter == reader.size):
+        return []
+    read = {"size": reader.size, "resize": reader.shorter, "interpolation": reader.interpolation}
+    others = differences(model.architecture, model.options, read)
+    told = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
+    return [f"{told}; set that in the dataset to read pictures so"] if others else []
 
 
 def _is_own(module: str) -> bool:

@@ -1,0 +1,98 @@
+"""How published networks read pictures, as timm, torchvision and the folders of transformers say of their weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
+RESAMPLING = {2: "bilinear", 3: "bicubic"}
+
+
+def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how an architecture's published weights read pictures; no weights are loaded.
+
+    Parameters
+    ----------
+    architecture
+        Name of an architecture of heatproof.
+    options
+        Its options.
+
+    Returns
+    -------
+    dict
+        ``size``, ``resize`` (pixels of the shorter side) and ``interpolation``, options of the dataset `image_folder`;
+        empty where nothing is known.
+    """
+    known = KINDS.get(architecture)
+    return known(options["name"]) if known else {}
+
+
+def differences(architecture: str, options: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
+    """Return the options of a dataset, ``name: value``, that would have pictures read as by the published weights.
+
+    Parameters
+    ----------
+    architecture, options
+        As for `preprocessing`.
+    dataset
+        Options of the dataset as it is read now, with what it does where one is left out.
+    """
+    published = preprocessing(architecture, options)
+    return [f"{key}: {value}" for key, value in published.items() if dataset.get(key, value) != value]
+
+
+def _timm(name: str) -> dict[str, Any]:
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:
+        return {}
+    size = cfg.input_size[-1]
+    return {"size": size, "resize": round(size / cfg.crop_pct), "interpolation": _usable(cfg.interpolation)}
+
+
+def _torchvision(name: str) -> dict[str, Any]:
+    from torchvision.models import get_model_weights
+
+    transforms = get_model_weights(name).DEFAULT.transforms()
+    return {
+        "size": transforms.crop_size[0],
+        "resize": transforms.resize_size[0],
+        "interpolation": _usable(transforms.interpolation.value),
+    }
+
+
+def _transformers(name: str) -> dict[str, Any]:
+    told = json.loads((Path(name).expanduser() / "preprocessor_config.json").read_text(encoding="utf-8"))
+    edge = _side(told.get("size"))
+    cut = _side(told.get("crop_size")) if told.get("do_center_crop") else None
+    size = cut or edge
+    if size is None or edge is None:
+        return {}
+    resize = round(edge / told["crop_pct"]) if told.get("crop_pct") and not cut else edge
+    return {
+        "size": size,
+        "resize": max(resize, size),
+        "interpolation": RESAMPLING.get(told.get("resample"), "bilinear"),
+    }
+
+
+def _side(told: Any) -> int | None:
+    if isinstance(told, Mapping):
+        told = told.get("shortest_edge", told.get("height"))
+    return told if isinstance(told, int) else None
+
+
+def _usable(interpolation: str) -> str:
+    return interpolation if interpolation in RESAMPLING.values() else "bilinear"
+
+
+KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "timm_model": _timm,
+    "torchvision_model": _torchvision,
+    "transformers_model": _transformers,
+}
