@@ -1,6 +1,9 @@
 """One loop for all training: it learns, it is repeatable, and it keeps the epoch that did best on validation."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,3 +158,24 @@ def test_bfloat16_trains_weights_of_float32():
     for key in ("train_loss", "validation_loss"):
         assert lower[-1][key] == pytest.approx(history[-1][key], abs=0.02)
     assert lower[-1]["validation_accuracy"] > 0.9
+
+
+ODD = """
+import torch
+from test_loop import Examples, Schedule, fit
+from heatproof.models.registry import ARCHITECTURES
+
+torch.set_num_threads(2)
+network = ARCHITECTURES["cifar_resnet20"].build(num_classes=2, width=8)
+data = Examples(torch.randn(75, 3, 32, 32), torch.arange(75) % 2)
+fit(network, data, data, Schedule(3, 15, "sgd", 0.01, 0.9, 0.0, "cosine", 0.1, 1, 0.0, 0), 0)
+print("trained")
+"""
+
+
+def test_narrow_projections_are_trained_on_several_threads():
+    """In a process of its own: without `sound_backward` oneDNN ends it by a segmentation fault on some processors."""
+    done = subprocess.run(
+        [sys.executable, "-c", ODD], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -23,6 +25,31 @@ class Part(NamedTuple):
 
     rows: slice
     weight: float
+
+
+# Channels below which oneDNN's backward pass of a 1×1 convolution with a stride writes beyond its memory.
+ONEDNN_BLOCK = 16
+
+
+@contextmanager
+def sound_backward(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Leave oneDNN out where several threads of it crash or write elsewhere.
+
+    So do weight gradients of 1×1 convolutions with a stride and fewer than 16 channels, of images that lie channels
+    last (oneDNN issue 6035, found with torch 2.15). The projections of narrow ResNets are such.
+    """
+    narrow = any(
+        isinstance(layer, nn.Conv2d)
+        and tuple(layer.kernel_size) == (1, 1)
+        and max(layer.stride) > 1
+        and layer.in_channels // layer.groups < ONEDNN_BLOCK
+        for layer in model.modules()
+    )
+    if not (narrow and device.type == "cpu" and torch.get_num_threads() > 1):
+        yield
+        return
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 class Devices:

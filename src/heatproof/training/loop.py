@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.training.checkpoint import Journal
-from heatproof.training.devices import Devices
+from heatproof.training.devices import Devices, sound_backward
 
 log = logging.getLogger(__name__)
 
@@ -304,7 +304,8 @@ def _one_epoch(
         loss = loss_of(schedule.loss, logits.float(), labels[part.rows].to(device), schedule.label_smoothing)
         loss = loss * part.weight
         optimizer.zero_grad(set_to_none=True)
-        team.backward(loss)
+        with sound_backward(model, team.device):
+            team.backward(loss)
         optimizer.step()
         total += float(loss.detach()) * len(labels) / team.devices
     return team.total(total) / count
