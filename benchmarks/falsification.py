@@ -202,7 +202,7 @@ def draw_watermarks(shares, curves, kept):
         for (dataset, one), axes in zip(curves.groupby("dataset", sort=False), panels, strict=True):
             sns.lineplot(one, x="removed", y="value", hue="method", marker="o", palette=colours, ax=axes)
             axes.set_title(f"ROAD on {dataset}", size=9.5, loc="left")
-            axes.set(xlabel="share of pixels imputed, most relevant first", ylabel="accuracy: lower is better")
+            axes.set(xlabel="share of pixels imputed (MoRF)", ylabel="accuracy: lower is better")
             axes.set_ylim(0, 1.03)
             axes.legend(frameon=False, fontsize=7.5)
     return figure

@@ -1,6 +1,6 @@
 """Processor time of a network's passes on a CPU, with glibc as it is and as jobs of the workflow set it.
 
-    python benchmarks/malloc.py [resnet18]
+    python benchmarks/malloc.py --out FOLDER
 
 Two processes, one thread each; the ratio is what counts. Time in the kernel goes into memory that is asked for anew.
 """
@@ -9,6 +9,8 @@ import os
 import resource
 import subprocess
 import sys
+
+from _tell import parser, tell
 
 from heatproof.workflow import MALLOC
 
@@ -33,21 +35,22 @@ def measure(name):
         print(1000 * spent / (IMAGES * ROUNDS))
 
 
-def main(name="tf_efficientnet_lite0"):
-    """Compare."""
+def compare(name):
+    """Return the row of a network."""
     plain = {key: value for key, value in os.environ.items() if key not in MALLOC}
     totals = []
-    for label, environment in (("as it is", plain), ("as jobs set it", {**plain, **MALLOC})):
+    for environment in (plain, {**plain, **MALLOC}):
         command = [sys.executable, __file__, "--measure", name]
         told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        network, kernel = map(float, told.split())
-        totals.append(network + kernel)
-        print(f"{name}, glibc {label}: {network:.1f} ms an image in the network, {kernel:.1f} in the kernel")
-    print(f"ratio {totals[0] / totals[1]:.2f}")
+        totals.append(sum(map(float, told.split())))
+    before, after = totals
+    return {"network": name, "ms as it is": before, "ms as jobs set it": after, "times as fast": before / after}
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2])
     else:
-        main(*sys.argv[1:])
+        options = parser(__doc__).parse_args()
+        names = ("resnet18",) if options.small else ("tf_efficientnet_lite0", "resnet18")
+        tell([compare(name) for name in names], "malloc", options.out)

@@ -4,13 +4,16 @@ Every size is run in a process of its own on one thread, several times; the leas
 work on the machine only adds to it. Beside it stands the time of the one thing that cannot be saved: a matrix product
 over as many pairs and resamples, measured in the same process.
 
-    python benchmarks/meta_rank.py [FIGURE] [SIZES]
+    python benchmarks/meta_rank.py --out FOLDER
 """
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from _tell import parser, tell
 
 CASES = 26
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -72,17 +75,22 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(int(sys.argv[2]))
         sys.exit()
-    target = sys.argv[1] if len(sys.argv) > 1 else "meta_rank_scaling.png"
-    sizes = [int(size) for size in sys.argv[2].split(",")] if len(sys.argv) > 2 else SIZES
+    options = parser(__doc__).parse_args()
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     results = {}
-    for size in sizes:
+    for size in (10,) if options.small else SIZES:
         command = [sys.executable, __file__, "--measure", str(size)]
         done = subprocess.run(command, env={**os.environ, **threads}, capture_output=True, text=True, check=True)
-        results[size] = one = json.loads(done.stdout)
-        print(
-            f"{size:6} methods {one['seconds']:8.3f} s   {one['seconds'] / one['floor']:5.1f} × the products   "
-            f"{one['peak']:.2f} GiB   {one['resamples']} resamples",
-            flush=True,
-        )
-    draw(results, target)
+        results[size] = json.loads(done.stdout)
+    rows = [
+        {
+            "methods": size,
+            "processor s": one["seconds"],
+            "over the products": one["seconds"] / one["floor"],
+            "peak GiB": one["peak"],
+            "resamples": one["resamples"],
+        }
+        for size, one in results.items()
+    ]
+    tell(rows, "meta_rank", options.out)
+    draw(results, (options.out or Path()) / "meta_rank_scaling.png")

@@ -1,16 +1,16 @@
 """Every metric's network passes, and its wall time over the floor: passes ÷ best throughput in the same run.
 
-    python benchmarks/metrics.py [IMAGES]
+    python benchmarks/metrics.py [--images N] --out FOLDER
 
 On torchvision's ResNet-18 at 224×224 and on the embedded ResNet-20 at 32×32, random weights, channels_last. Images and
 maps are smooth noise; what a metric needs beside the network (ranking, imputation, encoding) is in its wall time. The
 last column sets the wall time against the time inside the network in that very call, which other programs slow alike.
 """
 
-import sys
 import time
 
 import torch
+from _tell import parser, tell
 from torchvision.models import resnet18
 
 import heatproof
@@ -64,7 +64,9 @@ def smooth(count, channels, size):
     return (fine.clamp(0, 1) * 255).round() / 255
 
 
-def main(count):
+def measure(count):
+    """Return a row for each network and metric."""
+    rows = []
     for title, network, size in networks():
         network = network.to(memory_format=torch.channels_last)
         number = count if size > 100 else 16 * count
@@ -74,7 +76,6 @@ def main(count):
         meter = Meter(network)
         seconds_per_image(network, size)
         print(f"{title}: {number} images, batches of {BATCH}, {torch.get_num_threads()} threads")
-        print(f"{'metric':18} passes/image  s/image  over floor  over network")
         for name, entry in METRICS.items():
             if entry.reads is Explanations or name in ("sds", "part_deletion"):
                 continue
@@ -83,10 +84,14 @@ def main(count):
             heatproof.evaluate(name, network, images, labels, maps, batch_size=BATCH)
             wall, made, there = time.perf_counter() - began, meter.passes, meter.inside
             floor = min(floor, seconds_per_image(network, size))
-            ratios = f"{wall / (made * floor):11.2f} {wall / there:13.2f}"
-            print(f"{name:18} {made / number:12.1f} {wall / number:8.3f} {ratios}", flush=True)
-        print()
+            row = {"network": title, "metric": name, "passes an image": made / number}
+            rows.append(row | {"over the floor": wall / (made * floor), "over the network": wall / there})
+            print(rows[-1], flush=True)
+    return rows
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 16)
+    options = parser(__doc__)
+    options.add_argument("--images", type=int, default=16, help="of 224 pixels; 16 times as many of 32")
+    given = options.parse_args()
+    tell(measure(1 if given.small else given.images), "metrics", given.out)

@@ -1,18 +1,18 @@
 """What bfloat16 and torch.compile do to the speed of network passes, and to scores and ranks.
 
-    python benchmarks/precision.py
+    python benchmarks/precision.py --out FOLDER
 
 Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not
 finetuned) on digits, with a small trained network, maps and drops both made in the format.
 """
 
 import copy
-import sys
 import time
 
 import numpy as np
 import torch
 import torchvision
+from _tell import parser, tell
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
@@ -50,7 +50,7 @@ def rate(network, images, repetitions=5):
 
 
 def speeds(name, network, images):
-    """Print how fast the formats are, best of passes that take turns."""
+    """Return how fast the formats are, best of passes that take turns."""
     network = network.eval().requires_grad_(False).to(CPU, memory_format=torch.channels_last)
     images = images.to(CPU).contiguous(memory_format=torch.channels_last)
     kinds = {"float32": copy.deepcopy(network), "bfloat16": set_precision(copy.deepcopy(network), "bfloat16", CPU)}
@@ -65,32 +65,33 @@ def speeds(name, network, images):
     took = time.perf_counter() - began
     kinds["compiled"] = compiled
     found = {kind: rate(made, images) for kind, made in kinds.items()}
-    for kind, seconds in found.items():
-        print(f"{name}: {kind:9} {seconds * 1000:8.1f} ms a batch, {found['float32'] / seconds:.2f} times float32")
     print(f"{name}: compiling took {took:.0f} s; largest difference {difference:.1e} of the largest logit")
+    return {"network": name} | {kind: found["float32"] / spent for kind, spent in found.items() if kind != "float32"}
 
 
 def main():
+    options = parser(__doc__).parse_args()
     torch.set_num_threads(1)
     network, images, labels = trained()
-    small = "--small" in sys.argv
-    images, labels = images[: 8 if small else 128], labels[: 8 if small else 128]
+    count = 8 if options.small else 128
+    images, labels = images[:count], labels[:count]
     exact, drops = scores(network, images, labels)
     lower, other = scores(set_precision(copy.deepcopy(network), "bfloat16", CPU), images, labels)
-    print(
-        f"{len(images)} digits; drops differ by {np.abs(other - drops).mean() / drops.std():.4f} of their spread (mean)"
-    )
-    for name in exact:
-        print(f"{name:22} float32 {exact[name]:+.4f}  bfloat16 {lower[name]:+.4f}")
-    ranks = spearmanr(list(exact.values()), list(lower.values())).statistic
-    print(
-        f"largest change of a score {max(abs(exact[n] - lower[n]) for n in exact):.4f}; ρ of the rankings {ranks:.3f}"
-    )
-    if small:
+    rows = [{"method": name, "float32": exact[name], "bfloat16": lower[name]} for name in exact]
+    tell(sorted(rows, key=lambda row: -row["float32"]), "precision_scores", options.out)
+    change = {
+        "images": count,
+        "change of drops, of their spread": np.abs(other - drops).mean() / drops.std(),
+        "largest change of a score": max(abs(exact[name] - lower[name]) for name in exact),
+        "Spearman of the orders": spearmanr(list(exact.values()), list(lower.values())).statistic,
+    }
+    tell([change], "precision_change", options.out)
+    if options.small:
         return
-    speeds("ResNet-20, 32 pixels, 64 images", network, images[:64])
     torch.manual_seed(0)
-    speeds("ResNet-18, 224 pixels, 16 images", torchvision.models.resnet18(), torch.randn(16, 3, 224, 224))
+    large = speeds("ResNet-18, 16 images of 224 pixels", torchvision.models.resnet18(), torch.randn(16, 3, 224, 224))
+    small = speeds("ResNet-20, 64 images of 32 pixels", network, images[:64])
+    tell([small, large], "precision_speed", options.out)
 
 
 if __name__ == "__main__":

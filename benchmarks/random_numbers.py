@@ -1,6 +1,6 @@
 """Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and as was done before.
 
-    python benchmarks/random_numbers.py
+    python benchmarks/random_numbers.py --out FOLDER
 
 One process, one thread, in turns; the ratios are what counts. Before, every image had a generator that was seeded anew.
 """
@@ -8,6 +8,7 @@ One process, one thread, in turns; the ratios are what counts. Before, every ima
 import time
 
 import torch
+from _tell import parser, tell
 
 from heatproof.randomness import counter_normal, counter_uniform, torch_generator
 
@@ -17,10 +18,10 @@ ROUNDS = 15
 
 
 def main():
-    """Print milliseconds and ratios: the least of all rounds, as others use the machine too."""
+    """Tell milliseconds and ratios: the least of all rounds, as others use the machine too."""
     torch.set_num_threads(1)
-    print("| numbers | by counter, ms | PyTorch at once, ms | before, ms | ratio to PyTorch | ratio to before |")
-    print("|---|---|---|---|---|---|")
+    options = parser(__doc__).parse_args()
+    rows = []
     for place, (images, shape) in SHAPES.items():
         ids = [f"image {number}" for number in range(images)]
         for kind, (by_counter, library) in KINDS.items():
@@ -33,13 +34,15 @@ def main():
                 ),
             )
             spent = [float("inf")] * len(ways)
-            for _ in range(ROUNDS):
+            for _ in range(1 if options.small else ROUNDS):
                 for number, way in enumerate(ways):
                     start = time.perf_counter()
                     way()
                     spent[number] = min(spent[number], 1000 * (time.perf_counter() - start))
-            times = " | ".join(f"{value:.1f}" for value in spent)
-            print(f"| {kind}, {place} | {times} | {spent[0] / spent[1]:.1f} | {spent[0] / spent[2]:.1f} |")
+            row = dict(zip(("ms by counter", "ms by PyTorch at once", "ms as before"), spent, strict=True))
+            ratios = {"over PyTorch": spent[0] / spent[1], "over before": spent[0] / spent[2]}
+            rows.append({"numbers": f"{kind}, {place}"} | row | ratios)
+    tell(rows, "random_numbers", options.out)
 
 
 if __name__ == "__main__":

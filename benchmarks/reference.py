@@ -1,14 +1,14 @@
-"""All reference maps of 1,000 images: seconds for each explainer, on one thread.
+"""Milliseconds an image of every explainer that knows no model, on one thread.
 
-Usage: python benchmarks/reference.py [--images N] [--size PIXELS] [--batch-size N]
+python benchmarks/reference.py --out FOLDER
 """
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter
 
 import torch
+from _tell import parser, tell
 
 from heatproof.attribution.make import stack_maps
 from heatproof.attribution.registry import EXPLAINERS, Explained
@@ -36,29 +36,25 @@ def batches(count: int, size: int, batch_size: int) -> list[Explained]:
     ]
 
 
-def run(count: int, size: int, batch_size: int) -> None:
+def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, object]]:
+    """Return a row for each explainer, and one of all."""
     given = batches(count, size, batch_size)
-    entries = [entry for entry in EXPLAINERS.values() if not entry.uses_model]
-    total = 0.0
-    print(f"{count} images of {size} pixels, batches of {batch_size}, {torch.get_num_threads()} thread")
-    for entry in entries:
+    rows = []
+    for entry in [entry for entry in EXPLAINERS.values() if not entry.uses_model]:
         told = {"name": entry.name, "maps": entry.maps}
         # Importing the libraries is paid once a process, whatever the number of images.
         entry.function(given[0])
         start = perf_counter()
         for explained in given:
             stack_maps(entry.function(explained), told, explained)
-        seconds = perf_counter() - start
-        total += seconds
-        print(f"{entry.name:16s} {len(entry.maps):3d} maps {seconds:7.2f} s")
-    print(f"{'all':16s} {sum(len(entry.maps) for entry in entries):3d} maps {total:7.2f} s")
+        spent = 1000 * (perf_counter() - start) / count
+        rows.append({"pixels": size, "images": count, "explainer": entry.name, "maps": len(entry.maps), "ms": spent})
+    every = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}
+    return [*rows, rows[0] | every]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--images", default=1000, type=int)
-    parser.add_argument("--size", default=32, type=int)
-    parser.add_argument("--batch-size", default=64, type=int)
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    run(options.images, options.size, options.batch_size)
+    sizes = ((8, 32),) if options.small else ((1000, 32), (32, 224))
+    tell([row for size in sizes for row in measure(*size)], "reference", options.out)

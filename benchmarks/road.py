@@ -1,6 +1,6 @@
 """Time and accuracy of ROAD's imputation on colour images of two sizes, beside a plain direct solution.
 
-    python benchmarks/road.py
+    python benchmarks/road.py --out FOLDER
 
 The yardstick assembles the sparse system and solves it channel by channel, for one image and on some steps only, as it
 takes minutes for all of them; a network's forward pass tells how much of a run the imputation is.
@@ -8,13 +8,13 @@ takes minutes for all of them; a network's forward pass tells how much of a run 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
+from _tell import parser, tell
 from scipy import sparse
 from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
@@ -22,7 +22,7 @@ from torchvision.models import resnet18
 
 from heatproof.perturbation.road import impute_sequence
 
-SEQUENCES = {"96 steps": np.arange(3, 99) / 100, "9 steps": np.arange(1, 10) / 10}
+SEQUENCES = (np.arange(3, 99) / 100, np.arange(1, 10) / 10)
 
 
 def pictures(count: int, size: int) -> torch.Tensor:
@@ -84,10 +84,20 @@ def fill(images: torch.Tensor, first: torch.Tensor, steps: int, kept: dict[int, 
         kept[step] = imputed[0].numpy()
 
 
-def measure(size: int, count: int, repeats: int) -> None:
+def forward(size: int) -> float:
+    """Milliseconds of a network's forward pass of an image, in a batch of 64."""
+    network = resnet18().eval().to(memory_format=torch.channels_last)
+    batch = pictures(64, size).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        network(batch)
+        return 1e3 * best(lambda: network(batch)) / len(batch)
+
+
+def measure(size: int, count: int, repeats: int) -> list[dict[str, object]]:
     images = pictures(count, size)
+    rows, a_pass = [], forward(size)
     for kind in ("blob", "scattered"):
-        for name, fractions in SEQUENCES.items():
+        for fractions in SEQUENCES:
             first = first_removed(kind, count, size, fractions)
             chosen = np.linspace(0, len(fractions) - 1, 5).round().astype(int)
             theirs, difference, kept = [], 0.0, {}
@@ -98,24 +108,26 @@ def measure(size: int, count: int, repeats: int) -> None:
                 theirs.append(time.perf_counter() - start)
                 difference = max(difference, np.abs(kept[step] - exact).max() / images[0].abs().max().item())
             yardstick = float(np.mean(theirs)) * len(fractions)
-            print(
-                f"{size} × {size} {kind:9} {name:8}: {ours:6.3f} s an image, {1e3 * ours / len(fractions):5.2f} ms a "
-                f"step; yardstick {yardstick:6.2f} s, {yardstick / ours:5.1f} times as long; largest difference "
-                f"{difference:.1e} of the largest value",
-                flush=True,
+            rows.append(
+                {
+                    "pixels": size,
+                    "removed": kind,
+                    "steps": len(fractions),
+                    "ms a step": 1e3 * ours / len(fractions),
+                    "of a ResNet-18 pass": 1e3 * ours / len(fractions) / a_pass,
+                    "direct solution takes times": yardstick / ours,
+                    "largest difference": f"{difference:.0e}",
+                }
             )
-    network = resnet18().eval().to(memory_format=torch.channels_last)
-    batch = pictures(64, size).contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode():
-        network(batch)
-        seconds = best(lambda: network(batch))
-    print(f"{size} × {size} resnet18: {1e3 * seconds / len(batch):.2f} ms a forward pass, in batches of {len(batch)}")
+            print(rows[-1], flush=True)
+    return rows
 
 
 def main() -> None:
-    print(f"{torch.get_num_threads()} threads for torch, 1 for the yardstick")
-    for size, count, repeats in ((32, 4, 1),) if "--small" in sys.argv else ((224, 4, 2), (32, 64, 3)):
-        measure(size, count, repeats)
+    options = parser(__doc__).parse_args()
+    print(f"{torch.get_num_threads()} threads for torch, 1 for the direct solution")
+    sizes = ((32, 4, 1),) if options.small else ((224, 4, 2), (32, 64, 3))
+    tell([row for size in sizes for row in measure(*size)], "road", options.out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stor
 IDSDS on made-up maps and drops, 32 pixels, with the stages' own code. Processor seconds count, because other work on
 the machine only adds to wall time.
 
-    python benchmarks/scale.py [FIGURE]
+    python benchmarks/scale.py --out FOLDER
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import paper_scale
+from _tell import parser, tell
 
 IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
 # Shards of 50,000 images, and what is asked for.
@@ -121,7 +122,7 @@ def score_here(images: int) -> None:
     print(json.dumps({"score": time.process_time() - began, "memory": memory}))
 
 
-def draw(plans: dict[str, list[tuple[int, float, float]]], scored: dict[int, dict[str, float]], path: str) -> None:
+def draw(plans: dict[str, list[tuple[int, float, float]]], scored: dict[int, dict[str, float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
@@ -147,16 +148,20 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in within:
         within[sys.argv[1]](sys.argv[2])
         sys.exit()
-    if "--small" in sys.argv:
-        sys.argv.remove("--small")
+    options = parser(__doc__).parse_args()
+    if options.small:
         IMAGES, PLANS = (64,), ((1, IDSDS),)
-    scored = {}
-    for images in IMAGES:
-        scored[images] = scoring(images)
-        print(images, "images", scored[images], flush=True)
+    scored = {images: scoring(images) for images in IMAGES}
+    names = {"store": "s to write", "score": "s to score", "memory": "GiB", "files": "files"}
+    rows = [{"images": images} | {names[key]: one[key] for key in names} for images, one in scored.items()]
+    tell(rows, "scale_scoring", options.out)
     plans: dict[str, list[tuple[int, float, float]]] = {}
+    rows = []
     for shards, targets in PLANS:
         label = "to idsds_table.csv" if targets == IDSDS else "with scores.csv"
         plans.setdefault(label, []).append(planning(shards, targets))
-        print(label, shards, "shards", plans[label][-1], flush=True)
-    draw(plans, scored, sys.argv[1] if len(sys.argv) > 1 else "scaling.png")
+        told = dict(zip(("jobs", "processor s", "peak GiB"), plans[label][-1], strict=True))
+        rows.append({"target": label, "shards of a network": shards} | told)
+        print(rows[-1], flush=True)
+    tell(rows, "scale_planning", options.out)
+    draw(plans, scored, (options.out or Path()) / "scaling.png")

@@ -5,7 +5,7 @@ IG again and again under other names, so that all methods cost the same. Trainin
 from a run before. Printed beside each run is its floor: the time that its network passes take at the best throughput,
 measured in this process with batches of the run's size, two jobs at once.
 
-    python benchmarks/scale_runs.py [FIGURE]
+    python benchmarks/scale_runs.py --out FOLDER
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from _tell import parser, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES, STEPS, BATCH = 2, 30, 64
@@ -118,7 +119,7 @@ def throughput(gradient: bool) -> float:
     return BATCH / best
 
 
-def draw(curves: dict[str, dict[int, Run]], path: str) -> None:
+def draw(curves: dict[str, dict[int, Run]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, len(curves), figsize=(11, 5.6), layout="constrained", sharey="row")
@@ -146,7 +147,8 @@ def draw(curves: dict[str, dict[int, Run]], path: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(picture: str) -> None:
+def main(out: Path | None) -> None:
+    rows: dict[tuple[int, ...], dict[str, object]] = {}
     speeds = {"forward": throughput(False), "gradient": throughput(True)}
     print(f"a thread's best: {speeds['forward']:.0f} forward and {speeds['gradient']:.0f} gradient passes a second")
     curves: dict[str, dict[int, Run]] = {"images": {}, "methods": {}, "shards": {}}
@@ -165,13 +167,12 @@ def main(picture: str) -> None:
                     done[chosen] = Run(**json.loads(answer))
                 run = curves[what][size] = done[chosen]
                 floor = (run.forward / speeds["forward"] + run.gradient / speeds["gradient"]) / CORES
-                print(
-                    f"{chosen[0]:>5} images {chosen[1]:>3} methods {chosen[2]:>3} shards: wall {run.wall:6.1f} s, "
-                    f"{run.wall / floor:5.2f} of the floor of {floor:5.1f} s; processor {run.processor:6.1f} s; "
-                    f"{run.memory:.2f} GiB; {run.jobs} pieces",
-                    flush=True,
-                )
-    draw(curves, picture)
+                told = dict(zip(("images", "methods", "shards"), chosen, strict=True))
+                told |= {"wall s": run.wall, "over the floor": run.wall / floor, "processor s": run.processor}
+                rows[chosen] = told | {"largest process, GiB": run.memory}
+                print(rows[chosen], flush=True)
+    tell(list(rows.values()), "scale_runs", out)
+    draw(curves, (out or Path()) / "scaling_runs.png")
 
 
 if __name__ == "__main__":
@@ -179,8 +180,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(whole(Path(sys.argv[2]), *map(int, sys.argv[3:]))))
     else:
-        if "--small" in sys.argv:
-            sys.argv.remove("--small")
+        options = parser(__doc__).parse_args()
+        if options.small:
             MIDDLE = (64, 1, 1)
             IMAGES, METHODS, SHARDS = (64,), (1,), (1,)
-        main(sys.argv[1] if len(sys.argv) > 1 else "scaling_runs.png")
+        main(options.out)

@@ -6,7 +6,7 @@ the CPUs that the nodes have; their ratio; seconds over the floor for each job; 
 the jobs themselves and of the Snakemake that sends them. Processor seconds can be told on a machine with other work,
 wall time is longer then.
 
-    python benchmarks/slurm_overhead.py [--kinds single groups arrays local] [N ...]
+    python benchmarks/slurm_overhead.py [--kinds single groups arrays local] [N ...] --out FOLDER
 
 Needs what .ci/slurm-up needs, and takes the cluster down at the end. HEATPROOF_SLURM_NODES and HEATPROOF_SLURM_CPUS
 say how large it is: 2 nodes with 4 CPUs each unless given. An array needs `--jobs` of N and more: with fewer, version
@@ -15,7 +15,6 @@ say how large it is: 2 nodes with 4 CPUs each unless given. An array needs `--jo
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import os
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from _tell import parser, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "profiles/slurm"
@@ -92,7 +92,7 @@ def options(kind: str, count: int, slots: int, jobs: int | None) -> list[str]:
     return given + (["--jobs", str(jobs)] if jobs else [])
 
 
-def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -> str:
+def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -> dict[str, object]:
     """Run so many jobs and return a row of the table."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-overhead-", dir=os.environ.get("HEATPROOF_SLURM_DIR")))
     (folder / "Snakefile").write_text(SNAKEFILE)
@@ -122,39 +122,48 @@ def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -
     said = (folder / "log").read_text()
     sent = said.count("submitted with SLURM jobid") + said.count("Submitted array job")
     if status or made != count:
-        return f"| {count} | {kind} | ended with {status} after {wall:.0f} s, {made} made: {folder}/log | | | | | | |"
+        sys.exit(f"{count} jobs as {kind}: ended with {status} after {wall:.0f} s, {made} made: {folder}/log")
     shutil.rmtree(folder)
     floor = count / slots
-    over = (wall - floor) / count
-    return (
-        f"| {count} | {kind} | {sent or '-'} | {wall:.0f} | {floor:.0f} | {wall / floor:.1f} | {over:.2f} "
-        f"| {theirs / count:.2f} | {own / count:.2f} |"
-    )
+    return {
+        "jobs": count,
+        "sent as": kind,
+        "submissions": sent,
+        "wall s": wall,
+        "over the floor": wall / floor,
+        "s over the floor a job": (wall - floor) / count,
+        "processor s a job": (theirs + own) / count,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("counts", nargs="*", type=int, default=[25, 50, 100, 200], metavar="N")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--jobs", type=int, help="jobs in the queue at once, instead of the profile's")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds after which a run is ended")
-    given = parser.parse_args()
-    if subprocess.run([ROOT / ".ci/slurm-down", "--check"]).returncode == 0:
+    options = parser(__doc__)
+    options.add_argument("counts", nargs="*", type=int, default=[25, 50, 100, 200], metavar="N")
+    options.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    options.add_argument("--jobs", type=int, help="jobs in the queue at once, instead of the profile's")
+    options.add_argument("--limit", type=float, default=1800, help="seconds after which a run is ended")
+    given = options.parse_args()
+    if given.small:
+        given.kinds, given.counts = ["local"], [2]
+    clustered = set(given.kinds) != {"local"}
+    if clustered and subprocess.run([ROOT / ".ci/slurm-down", "--check"]).returncode == 0:
         sys.exit("a cluster runs already: .ci/slurm-down, and then again")
     profile = yaml.safe_load((PROFILE / "config.yaml").read_text())
     checks = profile["slurm-init-seconds-before-status-checks"]
     status = profile["slurm-status-command"]
     print(f"profiles/slurm: {profile['jobs']} jobs at once, first status check after {checks} s, by {status}")
+    rows = []
     try:
-        slots = start()
-        print("| jobs | kind | submissions | wall s | floor s | ratio | s over the floor a job "
-              "| processor s a job | Snakemake's own |\n|" + " --- |" * 9, flush=True)  # fmt: skip
+        slots = start() if clustered else os.cpu_count() or 1
         for count in given.counts:
             for kind in given.kinds:
-                print(measure(kind, count, slots, given.jobs, given.limit), flush=True)
+                rows.append(measure(kind, count, slots, given.jobs, given.limit))
+                print(rows[-1], flush=True)
     finally:
         collect()
-        subprocess.run([ROOT / ".ci/slurm-down"])
+        if clustered:
+            subprocess.run([ROOT / ".ci/slurm-down"])
+    tell(rows, "slurm_overhead", given.out)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,33 @@
 """Wall time of every stage over its floor, the network passes it makes, and the share of start-up in the run.
 
+    python benchmarks/stages.py --out FOLDER [CONFIG ...]
+
 The floor is (network passes) / (best throughput of that network, measured beside the stage). Gradient passes have a
 throughput of their own, a bare forward and backward.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 
 import torch
+from _tell import parser, tell
 
 from heatproof.attribution.make import Probabilities, find_function
 from heatproof.attribution.registry import Explained
-from heatproof.config import read_config
+from heatproof.config import default_config, merge, read_config
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.batching import Query
+from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.perturbation.patches import patch_responses
 from heatproof.plan.validate import make_plan
 from heatproof.training.stages import finetune, pretrain
@@ -95,24 +99,21 @@ def training_throughput(network: torch.nn.Module, images: torch.Tensor, size: in
     return best(step, 4 * size)
 
 
-def row(*cells: object) -> None:
-    widths = (10, 11, 32, 10, 10, 9, 9, 7)
-    print("  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)))
+ROWS: list[dict[str, object]] = []
 
 
 def report(model: str, weights: str, stage: str, passes: Passes, seconds: float, plain: float, gradient: float) -> None:
     floor = passes.plain / plain + passes.gradient / gradient
-    row(
-        model, weights, stage, passes.plain, passes.gradient, f"{seconds:.2f}", f"{floor:.2f}", f"{seconds / floor:.2f}"
-    )
+    row = {"model": model, "weights": weights, "stage": stage, "forward": passes.plain, "gradient": passes.gradient}
+    ROWS.append(row | {"seconds": seconds, "over the floor": seconds / floor})
+    print(ROWS[-1], flush=True)
 
 
-def run(config: str, results: Path) -> None:
-    plan = make_plan(read_config(config))
+def run(configs: list[str], results: Path, out: Path | None) -> None:
+    plan = make_plan(reduce(merge, map(read_config, configs), default_config()))
     runtime = {**plan.runtime(), "device": "cpu"}
     device = use_machine(runtime)
     size = runtime["batch_size"]
-    row("model", "weights", "stage", "forward", "gradient", "seconds", "floor", "ratio")
     for dataset_name, model in plan.pairs():
         dataset = open_dataset(plan.dataset_spec(dataset_name))
         split = dataset.splits["evaluation"]
@@ -125,10 +126,12 @@ def run(config: str, results: Path) -> None:
             path = results.parent / plan.weights_spec(dataset_name, model, weights)["output"]
             network = load_network(spec, dataset.num_classes, path, device)
             for grid, baseline in plan.combinations:
+                fill = dataset_options(baseline, {}, dataset, spec["facts"], grid)
                 plain, gradient = throughput(network, images)
                 passes, seconds = Passes(network), []
                 with timed(seconds):
-                    patch_responses(Query(network, images, targets, ids, batch_size=size), grid, baseline)
+                    query = Query(network, images, targets, ids, batch_size=size)
+                    patch_responses(query, grid, baseline, baseline_options=fill)
                 report(model, weights, f"drops g{grid} {baseline}", passes, seconds[0], plain, gradient)
             for name in plan.model_explainers:
                 entry = plan.attribute_spec(dataset_name, model, weights, [name], 0)["explainers"][0]
@@ -145,6 +148,7 @@ def run(config: str, results: Path) -> None:
                     function(explained, **entry["options"])
                 report(model, weights, name, passes, seconds[0], plain, gradient)
         train(plan, dataset_name, model, images, runtime)
+    tell(ROWS, "stages", out)
     startup(results)
 
 
@@ -184,9 +188,9 @@ def startup(results: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--config", default="config/config.yaml")
-    parser.add_argument("--results", default="results", type=Path)
-    options = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")
+    options.add_argument("--results", default="results", type=Path)
+    given = options.parse_args()
     logging.disable(logging.INFO)
-    run(options.config, options.results)
+    run(given.configs, given.results, given.out)

@@ -1,6 +1,6 @@
 """What storing maps as float16 changes: IDSDS and SDS of a finished run, scored again from the same maps.
 
-    python benchmarks/stored_maps.py RESULTS TABLE.csv
+    python benchmarks/stored_maps.py RESULTS --out FOLDER
 
 Reads the maps and patch drops of a run with float32 maps, stores the maps as `attribution.stored_as: float16` does,
 and scores both; no network is needed. The table has a row for each network and metric.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _tell import parser, tell
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
@@ -65,11 +66,12 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+    options = parser(__doc__)
+    options.add_argument("results", type=Path)
+    given = options.parse_args()
     every = [
-        compare(folder, table, pd.read_parquet(table)["image"].nunique())
+        compare(given.results, table, pd.read_parquet(table)["image"].nunique())
         for metric in ("idsds", "sds")
-        for table in sorted(folder.glob(f"scores/*/*/*/{metric}.parquet"))
+        for table in sorted(given.results.glob(f"scores/*/*/*/{metric}.parquet"))
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    pd.concat(every, ignore_index=True).to_csv(out, index=False, float_format="%.6g")
+    tell(pd.concat(every, ignore_index=True), "stored_maps", given.out)

@@ -1,0 +1,23 @@
+"""What benchmarks share: their options, and the table that they print and store."""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--out", type=Path, metavar="FOLDER", help="store tables and figures there")
+    made.add_argument("--small", action="store_true", help="the smallest size, to see that it runs")
+    return made
+
+
+def tell(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Path | None) -> None:
+    """Print a table, and store it as OUT/NAME.csv where there is a folder."""
+    table = pd.DataFrame(rows)
+    print(table.to_string(index=False, float_format="{:.4g}".format), flush=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        table.to_csv(out / f"{name}.csv", index=False, float_format="%.4g")

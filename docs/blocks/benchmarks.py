@@ -1,0 +1,43 @@
+"""Tables of benchmarks/README.md, docs/scaling.md, docs/devices.md and docs/metric_quality.md."""
+
+import pandas as pd
+
+from blocks import DATA, number, rows
+
+FILES = {
+    "road": ["road.csv"],
+    "metrics": ["metrics.csv"],
+    "malloc": ["malloc.csv"],
+    "random_numbers": ["random_numbers.csv"],
+    "reference": ["reference.csv"],
+    "precision": ["precision_speed.csv", "precision_change.csv", "precision_scores.csv"],
+    "meta_rank": ["meta_rank_scaling.png", "meta_rank.csv"],
+    "scale": ["scaling.png", "scale_scoring.csv", "scale_planning.csv"],
+    "scale_runs": ["scaling_runs.png", "scale_runs.csv"],
+    "slurm_overhead": ["slurm_overhead.csv"],
+    "metric_quality": ["metric_quality.png", "critical_difference.png", "metric_quality.csv"],
+}
+STUDIES = {
+    ("offset", "share_of_spread"): "offset: change ÷ range of scores",
+    ("noise", "share_of_spread"): "noise: change ÷ range of scores",
+    ("reliability", "alpha"): "α over images",
+    ("baseline", "consistency"): "ρ between baselines",
+    ("distance", "minimal"): "distance of Introduce and Remove",
+    ("reliability", "n_undefined"): "undefined images",
+}
+
+
+def metric_quality() -> str:
+    """Return a row for each metric, means over the settings of a study."""
+    table = pd.read_csv(DATA / "metric_quality/metric_quality.csv")
+    means = table.groupby(["metric", "study", "quantity"], sort=False)["value"].mean()
+    cells = [["metric", *STUDIES.values()]]
+    for metric in table["metric"].unique():
+        found = [means.get((metric, *study)) for study in STUDIES]
+        told = ["–" if one is None else number(one, 0 if "n_undefined" in study else 2)
+                for study, one in zip(STUDIES, found, strict=True)]  # fmt: skip
+        cells.append([f"`{metric}`", *told])
+    return rows(cells)
+
+
+BLOCKS = {"metric_quality": metric_quality}
