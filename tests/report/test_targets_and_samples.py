@@ -36,6 +36,13 @@ def test_maps_drops_and_responses_are_of_the_class_that_is_named(explained):
         assert (first[ids[~same]] != second[ids[~same]]).any()
 
 
+def test_scores_of_images_name_their_class(explained):
+    made = explained()
+    names = read_json(made.folder / "results/datasets/toy.json")["class_names"]
+    table = made.scores("idsds").query("method == 'mine'")
+    assert list(table["class"]) == [names[row % 3] for row in range(10)]
+
+
 def test_the_predicted_class_is_that_of_the_network_itself(explained):
     label, predicted = explained(), explained(target="predicted")
     right = label.drops_of("predicted")[:, 0] == np.arange(10) % 3

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.files import write_table
-from heatproof.manifest import read_shard, write_manifest
+from heatproof.manifest import read_sealed, read_shard, write_manifest
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.responses.base import Method, Reading, ScoredImages, response_of
 from heatproof.store import describe, read
@@ -116,6 +116,8 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     targets = {"label": labels, "predicted": predicted}.get(spec["target"], one_class)
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
     scores = _score(spec, metric, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
+    names = (read_sealed(spec["classes"]) or {}).get("class_names")
+    classes = np.array([names[label] if names else str(label) for label in labels[scored]], dtype=object)
     named = [method["method"] for method in spec["methods"] if method["method"] in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
@@ -124,6 +126,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
             "method": np.repeat(np.array(named, dtype=object), len(ids)),
             "metric": spec["metric"],
             "image": np.tile(ids, len(named)),
+            "class": np.tile(classes, len(named)),
             "score": values,
             "valid": ~np.isnan(values),
         }

@@ -329,6 +329,7 @@ class Plan(Selection):
             "images": self.images_of(case.metric),
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
+            "classes": DATASET.format(dataset=network.dataset),
             "drops": self.store_of(network, self.intact(network)),
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
