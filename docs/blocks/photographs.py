@@ -28,7 +28,8 @@ def accuracies(name: str) -> str:
     cells = [["network", "weights", "deleted patch filled with", "top-1 intact", "top-1, worst patch deleted"]]
     for row in table.to_dict("records"):
         shares = [number(100 * row[key], 1) + " %" for key in ("top1_clean", "top1_worst_patch")]
-        cells.append([row["model"], row["weights"], row["baseline"], *shares])
+        grid = f", {row['grid']}×{row['grid']} patches" if table["grid"].nunique() > 1 else ""
+        cells.append([row["model"], row["weights"], row["baseline"] + grid, *shares])
     return rows(cells)
 
 
