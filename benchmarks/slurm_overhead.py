@@ -94,7 +94,9 @@ def options(kind: str, count: int, slots: int, jobs: int | None) -> list[str]:
 
 def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -> dict[str, object]:
     """Run so many jobs and return a row of the table."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-overhead-", dir=os.environ.get("HEATPROOF_SLURM_DIR")))
+    # Where SLURM keeps its files, which only a cluster that was started has.
+    shared = None if kind == "local" else os.environ.get("HEATPROOF_SLURM_DIR")
+    folder = Path(tempfile.mkdtemp(prefix="slurm-overhead-", dir=shared))
     (folder / "Snakefile").write_text(SNAKEFILE)
     command = [sys.executable, "-m", "snakemake", *options(kind, count, slots, jobs), "--workflow-profile", "none"]
     collect()
