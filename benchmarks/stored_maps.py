@@ -37,7 +37,7 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
         if not (Path(f"{str(store)[:-5]}.0.json")).is_file():
             continue
         try:
-            maps = stored_maps(store, 0, images)
+            maps = stored_maps(store, 0, images).values
         except Exception as error:  # a gap has no values
             print(f"{store.name}: {error}", file=sys.stderr)
             continue

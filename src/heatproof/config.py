@@ -265,9 +265,10 @@ class Attribution(Section):
 
     output: Literal["logit", "probability"] = "logit"
     """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
-    stored_as: Literal["float32", "float16"] = "float32"
-    """Numbers in stores of maps: `float16` takes half of the disk, 11 significant bits of each value down to a
-    sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. Recomputes the maps."""
+    stored_as: Literal["float32", "float16", "patch_sums"] = "float32"
+    """What stores of maps hold: `float16` takes half of the disk, 11 significant bits of each value down to a
+    sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. `patch_sums` holds sums
+    over the patches of `drops.grids`, for IDSDS and SDS, whose scores stay exactly the same. Recomputes the maps."""
     tolerance: Annotated[float, Field(gt=0)] | Literal["own"] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
     SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit

@@ -1,4 +1,4 @@
-"""Geometry of grid patches, shared by training, patch drops and scores."""
+"""Geometry of grid patches, shared by training, patch drops, maps and scores."""
 
 from __future__ import annotations
 
@@ -66,3 +66,34 @@ def patch_masks(grid: int, height: int, width: int, *, truncate: bool = False) -
     for mask, box in zip(masks, boxes, strict=True):
         mask[box.top : box.bottom, box.left : box.right] = True
     return masks
+
+
+def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.ndarray:
+    """Sum signed maps over each patch (Hesse et al. 2024, section 3).
+
+    Parameters
+    ----------
+    maps
+        (N, H, W), any sign.
+    grid
+        Patches along one side; has to divide H and W.
+    truncate
+        Leave the last rows and columns out where the grid does not divide the map, as in the published code.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, grid × grid) float64, patches row by row. Patches with the same pixels have exactly the same sum; a patch
+        with a NaN is NaN.
+
+    Raises
+    ------
+    HeatproofError
+        If the maps are not (N, H, W), or the grid does not divide them.
+    """
+    if maps.ndim != 3:
+        raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
+    count, height, width = maps.shape
+    tall, wide = patch_size(grid, height, width, truncate=truncate)
+    cut = maps[:, : grid * tall, : grid * wide].reshape(count, grid, tall, grid, wide)
+    return cut.sum(axis=(2, 4), dtype=np.float64).reshape(count, grid * grid)

@@ -1,21 +1,46 @@
-"""Attribution maps in their stores: as float32, or as float16 with a scale for each map.
+"""Attribution maps in their stores: as float32, as float16 with a scale for each map, or as sums over patches.
 
-A store of float16 has half the bytes. Whoever reads maps gets float32 either way.
+A store of float16 has half the bytes, and whoever reads it gets float32. A store of patch sums has a few numbers a map,
+which are read as a map of one pixel a patch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from heatproof.store import ArraySpec, read
+from heatproof.grids import patch_sums
+from heatproof.store import ArraySpec, describe, read
 
 WHOLE = "float32"
+SUMS = "patch_sums"
 
 
-def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE) -> dict[str, ArraySpec]:
+class Maps(NamedTuple):
+    """Maps of some images.
+
+    Attributes
+    ----------
+    values
+        (N, M, H, W): float32, or float64 where H and W are those of a grid of patches, whose sums they are.
+    absolute
+        Of such a store: sums of absolute values, (N, M, H, W).
+    """
+
+    values: np.ndarray
+    absolute: np.ndarray | None = None
+
+    def of(self, index: int, transform: str) -> np.ndarray:
+        """Return the maps (N, H, W) of one index, ``raw`` or with absolute values (``abs``)."""
+        if transform != "abs":
+            return self.values[:, index]
+        return np.abs(self.values[:, index]) if self.absolute is None else self.absolute[:, index]
+
+
+def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: int = 0) -> dict[str, ArraySpec]:
     """Return the arrays of a store of maps.
 
     Parameters
@@ -25,13 +50,18 @@ def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE) -> dict[str, 
     size
         Height and width.
     dtype
-        ``float32`` or ``float16``.
+        ``float32``, ``float16`` or ``patch_sums``.
+    grid
+        Patches along one side, of patch sums.
     """
+    if dtype == SUMS:
+        sums = ArraySpec(("map", "y", "x"), (maps, grid, grid), "float64")
+        return {"attribution": sums, "absolute": sums}
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (maps, *size), dtype)}
     return arrays if dtype == WHOLE else {**arrays, "scale": ArraySpec(("map",), (maps,), chunk_by_image=False)}
 
 
-def encode_maps(maps: np.ndarray, dtype: str = WHOLE) -> dict[str, np.ndarray]:
+def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: int = 0) -> dict[str, np.ndarray]:
     """Return what `map_arrays` hold of maps.
 
     Parameters
@@ -40,8 +70,14 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE) -> dict[str, np.ndarray]:
         (N, M, H, W) float32.
     dtype
         ``float16``: each map is divided by the power of two below its largest magnitude, because values of a map can
-        all be below what float16 holds.
+        all be below what float16 holds. ``patch_sums``: sums over the patches of `grid`, of the values and of their
+        absolute values.
     """
+    if dtype == SUMS:
+        count, every = maps.shape[:2]
+        flat = maps.reshape(-1, *maps.shape[2:])
+        sums = {"attribution": patch_sums(flat, grid), "absolute": patch_sums(np.abs(flat), grid)}
+        return {name: values.reshape(count, every, grid, grid) for name, values in sums.items()}
     if dtype == WHOLE:
         return {"attribution": maps}
     # In [1, 2) after the division; a power of two loses no bit.
@@ -49,15 +85,17 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE) -> dict[str, np.ndarray]:
     return {"attribution": maps / scale[:, :, None, None], "scale": scale}
 
 
-def stored_maps(store: str | Path, start: int, stop: int, ids: Sequence[str] | None = None) -> np.ndarray:
-    """Return maps (N, M, H, W) float32 of images [start, stop), as `heatproof.store.read` does.
+def stored_maps(store: str | Path, start: int, stop: int, ids: Sequence[str] | None = None) -> Maps:
+    """Return the maps of images [start, stop), as `heatproof.store.read` does.
 
     Raises
     ------
     HeatproofError
         As there.
     """
-    maps = read(store, "attribution", start, stop, ids)
-    if maps.dtype == np.float32:
-        return maps
-    return maps.astype(np.float32) * read(store, "scale", start, stop, ids)[:, :, None, None]
+    maps, arrays = read(store, "attribution", start, stop, ids), describe(store)["arrays"]
+    if "absolute" in arrays:
+        return Maps(maps, read(store, "absolute", start, stop, ids))
+    if "scale" in arrays:
+        maps = maps.astype(np.float32) * read(store, "scale", start, stop, ids)[:, :, None, None]
+    return Maps(maps)

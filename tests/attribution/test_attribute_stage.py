@@ -255,7 +255,7 @@ def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(proj
     )
     stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
     for name in ("saliency", "tiny"):
-        maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10) for dtype, made in stored.items()}
+        maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10).values for dtype, made in stored.items()}
         largest = np.abs(maps["float32"]).max((2, 3), keepdims=True)
         assert (np.abs(maps["float16"] - maps["float32"]) <= largest * 2.0**-11).all()
         assert maps["float16"].dtype == np.float32

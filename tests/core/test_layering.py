@@ -44,7 +44,7 @@ ALLOWED = {
     "files": {"errors", "publishing"},
     "manifest": {"errors", "files", "provenance"},
     "store": {"errors", "files", "manifest", "provenance"},
-    "stored_maps": {"store"},
+    "stored_maps": {"store", "grids"},
     "lock": {"errors", "files"},
     "outside": {"errors"},
     "config_types": {"errors"},

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.arrays import patch_sums, spearman_rows
+from heatproof.grids import patch_sums
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
 from heatproof.perturbation.batching import Query
 from heatproof.perturbation.patches import patch_responses

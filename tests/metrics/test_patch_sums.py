@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.arrays import patch_sums
+from heatproof.grids import patch_sums
 
 
 def test_patches_are_summed_row_by_row():

@@ -61,6 +61,14 @@ BAD = {
         {"models": [{"m": {"architecture": "cifar_resnet_20"}}]},
         "no architecture named 'cifar_resnet_20': did you mean 'cifar_resnet20'?",
     ),
+    "pixels of maps that are not stored": (
+        {"attribution": {"stored_as": "patch_sums"}, "metrics": ["completeness"]},
+        "patch_sums, and the metric 'completeness' reads maps of pixels: leave it out, or store the maps as float32",
+    ),
+    "patch sums of two grids": (
+        {"attribution": {"stored_as": "patch_sums"}, "metrics": [], "drops": {"grids": [2, 4]}},
+        "drops has the grids [2, 4]: name one grid",
+    ),
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
     "settings without a kind": (
         {"datasets": [{"photos": {"root": "photos/"}}]},

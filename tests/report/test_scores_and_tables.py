@@ -129,3 +129,15 @@ def test_a_lost_manifest_of_scores_is_said(scored):
     (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
     with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
         made.inside(tables, made.job("tables").spec)
+
+
+def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored):
+    explainers = [MINE, GAP, "saliency", "random"]
+    whole = scored(explainers=explainers)
+    sums = scored(explainers=explainers, attribution={"stored_as": "patch_sums"})
+    assert sums.maps().shape == (10, 1, 4, 4)
+    assert whole.maps().shape == (10, 1, 12, 12)
+    columns = ["method", "image", "score"]
+    expected, found = (pd.read_parquet(made.folder / IDSDS)[columns] for made in (whole, sums))
+    assert {"mine", "mine_abs"} < set(found.method)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)

@@ -156,6 +156,10 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         piece.forget_journal()
 
 
+def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
+
+
 def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
 
@@ -169,7 +173,7 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
         entry["store"],
         Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else []),
         dataset.splits["evaluation"],
-        map_arrays(len(entry["maps"]), size, spec.get("stored_as", "float32")),
+        map_arrays(len(entry["maps"]), size, **_stored(spec)),
         {"map": list(entry["maps"])},
     )
 
@@ -279,7 +283,7 @@ def _explain(piece: Shard, context: _Context) -> None:
         context.device,
     ):
         passes = context.counter.images
-        values = encode_maps(context.maps(low, images), context.spec.get("stored_as", "float32"))
+        values = encode_maps(context.maps(low, images), **_stored(context.spec))
         piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
         began = time.monotonic()
 

@@ -205,7 +205,7 @@ def size_told(count: float) -> str:
     return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def map_bytes(plan: Plan, number: int = 4) -> float:
+def map_bytes(plan: Plan, number: int = 4, grid: int = 0) -> float:
     """Return the bytes of all maps of a plan, without compression.
 
     Parameters
@@ -213,11 +213,13 @@ def map_bytes(plan: Plan, number: int = 4) -> float:
     plan
         Its images are those of the maps.
     number
-        Bytes of one number: 4 of float32, 2 of float16.
+        Bytes of one number: 4 of float32, 2 of float16, 16 of patch sums, of values and of absolute values.
+    grid
+        Patches along one side, of patch sums.
     """
     total = 0
     for dataset, model, _ in plan.networks():
-        height, width = plan.size_of(dataset, model) or (224, 224)
+        height, width = (grid, grid) if grid else plan.size_of(dataset, model) or (224, 224)
         maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
         total += plan.images * maps * height * width * number
     return total

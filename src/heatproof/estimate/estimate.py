@@ -91,9 +91,10 @@ def estimate(
 
 
 def _maps_told(plan: Plan) -> str:
-    whole, half = (size_told(account.map_bytes(plan, number)) for number in (4, 2))
+    kinds = {"float32": (4, 0), "float16": (2, 0), "patch_sums": (16, plan.config["drops"]["grids"][0])}
+    sizes = [f"{size_told(account.map_bytes(plan, *kind))} as {name}" for name, kind in kinds.items()]
     return (
-        f"Maps take {whole} as float32 and {half} with attribution.stored_as: float16, before compression; "
+        f"Maps take {', '.join(sizes)} (attribution.stored_as), before compression; "
         "heatproof prune removes them once they are scored."
     )
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_masks
-from heatproof.metrics.arrays import patch_sums, spearman_rows
+from heatproof.grids import patch_masks, patch_sums
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.options import Count
 from heatproof.responses.base import (

@@ -14,7 +14,7 @@ import pandas as pd
 from heatproof.files import write_table
 from heatproof.manifest import read_sealed, read_shard, write_manifest
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.responses.base import Method, Reading, ScoredImages, response_of
+from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
 
@@ -190,12 +190,12 @@ def _score(
                 given |= one.inputs(one.read("", start, stop, every, rows), images)
         for explainer, methods in explainers.items():
             takes_maps = "maps" in metric.inputs
-            maps = stored_maps(maps_of[explainer], start, stop, every)[rows] if takes_maps else None
+            maps = stored_maps(maps_of[explainer], start, stop, every) if takes_maps else None
             stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in ofs}
             for entry in methods:
                 inputs = dict(given)
                 if maps is not None:
-                    inputs["maps"] = Method(entry["method"], entry["index"], entry["transform"]).of(maps)
+                    inputs["maps"] = maps.of(entry["index"], entry["transform"])[rows]
                 for one in ofs:
                     inputs |= one.inputs(stored[one.argument], images, entry["place"])
                 score, valid, _ = metric.score(inputs, spec["options"])

@@ -7,7 +7,8 @@ import re
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.arrays import patch_sums, spearman_rows
+from heatproof.grids import patch_sums
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
 Combination = tuple[int, str]
@@ -44,7 +45,7 @@ def single_deletion_scores(
     grid
         Patches along one side.
     truncate
-        As in `heatproof.metrics.arrays.patch_sums`.
+        As in `heatproof.grids.patch_sums`.
 
     Returns
     -------

@@ -171,6 +171,8 @@ class Plan(Selection):
     def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
         dtype = self.config["attribution"]["stored_as"]
         stored = {} if dtype == "float32" else {"stored_as": dtype}
+        if dtype == "patch_sums":
+            stored["sums_of"] = self.config["drops"]["grids"][0]
         if model is None or weights is None:
             seed = {"seed": self.config["seed"], "model": None, "weights": None}
             return {"dataset": self.dataset_spec(dataset), **seed, **stored}

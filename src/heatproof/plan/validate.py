@@ -48,6 +48,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         look_up(BASELINES, name, "baseline")
     _check_kept(plan)
     _check_devices(plan)
+    _check_patch_sums(plan)
     for dataset, model in plan.pairs():
         _check_grids(plan, dataset, model)
     for dataset in plan.datasets:
@@ -115,6 +116,23 @@ def _check_devices(plan: Plan) -> None:
             raise HeatproofError(
                 f"The {weights} weights of {model!r} are trained on devices: {settings['devices']} with batch_size: "
                 f"{settings['batch_size']}, and each device needs two images: raise the batch_size, or lower devices."
+            )
+
+
+def _check_patch_sums(plan: Plan) -> None:
+    """Refuse what reads maps of pixels where stores have sums over patches alone."""
+    if plan.config["attribution"]["stored_as"] != "patch_sums":
+        return
+    if len(plan.config["drops"]["grids"]) > 1:
+        raise HeatproofError(
+            f"attribution.stored_as is patch_sums, and drops has the grids {plan.config['drops']['grids']}: name one "
+            "grid, or store the maps as float32 or float16."
+        )
+    for name, entry in plan.metrics.items():
+        if "maps" in entry.metric.inputs or any(response.along_maps for response in entry.responses.values()):
+            raise HeatproofError(
+                f"attribution.stored_as is patch_sums, and the metric {name!r} reads maps of pixels: leave it out, or "
+                "store the maps as float32 or float16."
             )
 
 

@@ -20,11 +20,12 @@ from matplotlib.patheffects import Normal, withStroke
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files import written_aside
-from heatproof.metrics.arrays import patch_sums, spearman_rows
+from heatproof.grids import patch_sums
+from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_map, lay_out, new_figure, plain
-from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of, transformed
+from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.store import read
@@ -150,8 +151,8 @@ def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    values = stored_maps(stored.path, *_place(stored, image_id))[0, stored.maps.index(name)]
-    return Panel(method, transformed(values, transform))
+    maps = stored_maps(stored.path, *_place(stored, image_id))
+    return Panel(method, maps.of(stored.maps.index(name), transform)[0])
 
 
 def _place(stored: Stored, image_id: str) -> tuple[int, int]:

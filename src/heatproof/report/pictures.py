@@ -35,11 +35,6 @@ def limit_of(values: np.ndarray) -> float:
     return float(np.percentile(sizes, PERCENTILE)) or float(sizes.max())
 
 
-def transformed(values: np.ndarray, transform: str) -> np.ndarray:
-    """Return a map under the transform of a method, ``raw`` or ``abs``."""
-    return np.abs(values) if transform == "abs" else values
-
-
 def map_png(values: np.ndarray, side: int) -> tuple[bytes, float]:
     """Draw a map as a small PNG with a palette.
 
@@ -146,7 +141,7 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], ids: Sequence
     gap = read_shard(base, 0)["gap"]
     if gap:
         return str(gap)
-    return transformed(stored_maps(base + ".zarr", 0, len(ids), ids)[:, method["index"]], method["transform"])
+    return stored_maps(base + ".zarr", 0, len(ids), ids).of(method["index"], method["transform"])
 
 
 def label_of(dataset: Dataset, number: int) -> str:

@@ -120,7 +120,7 @@ def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[d
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
-        maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids) for base in bases]
+        maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
         for place, name in enumerate(explainer["maps"]):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer["name"], "map": name}

@@ -57,7 +57,7 @@ class Work:
         if self.maps is None:
             return None
         ids = self.piece.layout.image_ids
-        return Along(stored_maps(self.maps + ".zarr", low, high, ids), self.methods, self.explainer)
+        return Along(stored_maps(self.maps + ".zarr", low, high, ids).values, self.methods, self.explainer)
 
 
 def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
