@@ -43,6 +43,7 @@ from heatproof.config_types import (
     NameOf,
     OneOrSeveral,
     Positive,
+    Precision,
     Seed,
     Share,
     known_target,
@@ -245,6 +246,31 @@ class Evaluation(Section):
     cheap, because they need no maps."""
 
 
+class PrecisionOfStages(Section):
+    """Precision of the networks in each stage, where it differs."""
+
+    maps: Precision = "float32"
+    """Attribution maps."""
+    drops: Precision = "float32"
+    """Patch drops, features and channels."""
+    curves: Precision = "float32"
+    """Responses along every method's map."""
+    subsets: Precision = "float32"
+    """Responses to random subsets."""
+    parts: Precision = "float32"
+    """Responses to images without a part."""
+
+
+class PrecisionGuard(Section):
+    """Check of a lower precision on the run's own images, before anything is made in it."""
+
+    images: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 32
+    """Number of images that every network is explained and scored on in float32 and in `precision`; 0 for no check.
+    `results/precision.csv` has the scores in both."""
+    refuse: bool = True
+    """Whether to end the run where a pair of methods that float32 tells apart on these images turns round."""
+
+
 class Drops(Section):
     """Patch drops that are cached and scored, for every combination of grid and baseline."""
 
@@ -354,9 +380,14 @@ class Settings(Section):
     """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    precision: Annotated[Annotated[Precision, Tag(ONE)] | Annotated[PrecisionOfStages, Tag(SEVERAL)], OneOrSeveral] = (
+        "float32"
+    )
     """Precision of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16`
-    (autocast). Lower precision is faster and changes scores slightly (`docs/devices.md`). Recomputes these stages."""
+    (autocast); or one for each stage, as `{maps: bfloat16, curves: bfloat16}`, with `drops`, `subsets` and `parts` as
+    further ones, which are `float32` where left out. Lower precision is faster and changes scores slightly
+    (`docs/devices.md`). Recomputes these stages."""
+    precision_guard: PrecisionGuard = PrecisionGuard()
     compile: bool = False
     """Whether to use `torch.compile` in stages without hooks: drops and responses. Worthwhile for jobs of many minutes.
     Reruns nothing."""

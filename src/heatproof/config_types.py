@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError, core_schema
@@ -95,9 +95,10 @@ Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
 MOST_IN_BATCH = 1_000_000
 Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
-# Tags of a value that is one number, or several by name; they stand in no message.
-ONE, SEVERAL = "one number", "several numbers"
+# Tags of a value that is one for all, or several by name; they stand in no message.
+ONE, SEVERAL = "one value", "several values"
 OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)
+Precision = Literal["float32", "tf32", "bfloat16"]
 Devices = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -198,6 +198,7 @@ SHOWN = {
     "belief": ("Ranking", "how far the ranking can be believed"),
     "costs": ("Scores", "what each method costs, beside its score"),
     "accuracy": ("Models", "accuracy before and after finetuning"),
+    "precision": ("Scores", "scores in lower precision beside those in float32"),
     "in_domain": ("Models", "are deleted patches in domain"),
     "applicability": ("Models", "which explainer applies to which model"),
     "claims": ("Claims", "published claims, on published numbers and on this run"),

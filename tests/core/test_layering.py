@@ -79,6 +79,7 @@ ALLOWED = {
     "workflow": {"errors", "files", "lock", "provenance", "publishing", "plan", "adopt", "check"},
     "terminal": {"plan", "publishing", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
+    "guard": {"errors", "files", "manifest"},
     "job": {"errors", "files", "manifest", "publishing", "registry"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE | {"config", "data", "models", "training", "responses", "plan"},

@@ -15,3 +15,32 @@ use rule prepare as drops with:
         runtime=grows(120),
     message:
         "patch drops"
+
+
+# What a lower precision does to scores, on a few images, before anything is made in it.
+if plan.guarded:
+
+    use rule drops as guard with:
+        input:
+            reads("guard"),
+        output:
+            *paths.GUARD_FILES.values(),
+        log:
+            "results/logs/precision/{dataset}/{model}/{weights}.log",
+        benchmark:
+            measured("guard", *NETWORK)
+        message:
+            "scores in lower precision beside those in float32"
+
+    use rule prepare as precision with:
+        input:
+            reads("precision"),
+        output:
+            shown("precision", paths.GUARDS["output"]),
+            paths.GUARDS["manifest"],
+        log:
+            "results/logs/precision.log",
+        benchmark:
+            measured("precision")
+        message:
+            "table of scores in lower precision"

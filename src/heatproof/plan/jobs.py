@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from heatproof.plan import paths
-from heatproof.plan.graph import Made, Product, Wildcards, stage
-from heatproof.plan.paths import Network
+from heatproof.plan.graph import Graph, Job, Made, Product, Wildcards, stage
+from heatproof.plan.paths import Case, Network
+from heatproof.plan.plan import keyed
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
@@ -121,6 +123,75 @@ def _networks(plan: Plan) -> list[Wildcards]:
     return [network._asdict() for network in plan.networks()]
 
 
+def _guarded(plan: Plan) -> list[Wildcards]:
+    return _networks(plan) if plan.guarded else []
+
+
+@cache
+def _sample(plan: Plan, precision: str | None) -> tuple[Plan, list[Job]]:
+    """Return a plan of a few images, in float32 or in the precisions of the config, and its jobs that run networks."""
+    few = min(plan.config["precision_guard"]["images"], plan.images)
+    given = plan.config["evaluation"]
+    config = {
+        **plan.config,
+        "precision": precision or plan.config["precision"],
+        "precision_guard": {"images": 0},
+        "evaluation": {**given, "images": few, "accuracy_images": 0, "only_correct": False, "balanced": False},
+        "shard_size": few,
+        "metrics": {
+            name: {key: value for key, value in given.items() if key != "images"}
+            for name, given in plan.config["metrics"].items()
+        },
+    }
+    sample = type(plan)(config)
+    upstream = ("prepare", "fetch_start", "fetch", "pretrain", "finetune", "keep_epoch")
+    return sample, [job for job in Graph(sample).jobs() if job.stage not in upstream]
+
+
+def _jobs_to(cases: list[Case], jobs: list[Job]) -> list[tuple[str, Mapping[str, Any]]]:
+    wanted, found = {paths.SCORES.format(**case.where) for case in cases}, []
+    for job in reversed(jobs):
+        if not wanted.isdisjoint(job.outputs):
+            found.append((job.run, job.spec))
+            wanted.update(job.inputs)
+    return found[::-1]
+
+
+@stage("heatproof.guard:guard", _guarded)
+def guard(plan: Plan, **where: str) -> Made:
+    """Return the job that compares a lower precision with float32 on a few images of a network."""
+    network, weights = Network(**where), plan.weights_spec(**where)
+    spec: dict[str, Any] = {"refuse": plan.config["precision_guard"]["refuse"], "weights": weights["output"]}
+    for name, precision in (("exact", "float32"), ("lower", None)):
+        sample, jobs = _sample(plan, precision)
+        cases = [case for case in sample.all_cases() if case.network == network]
+        spec[name] = _jobs_to(cases, jobs)
+    spec["images"] = sample.images
+    spec["scores"] = {
+        case.metric: [paths.SCORES.format(**case.where), sample.score_spec(case)["higher_is_better"]] for case in cases
+    }
+    given = plan.config["precision"]
+    said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
+    spec["told"] = f"On {network.model} {network.weights} ({network.dataset}), precision {said}"
+    spec = keyed(spec, ["heatproof.guard"]) | paths.filled(paths.GUARD_FILES, **where)
+    return spec, [plan.dataset_spec(network.dataset)["manifest"], weights["output"]], _files_of(spec)
+
+
+@stage("heatproof.guard:all_guards", lambda plan: [{}] if plan.guarded else [])
+def precision(plan: Plan) -> Made:
+    """Return the job of the table of what a lower precision does to the scores of all networks."""
+    tables = [(paths.GUARD_FILES["output"].format(**where), where) for where in _guarded(plan)]
+    upstream = [guard(plan, **where)[0]["key"] for where in _guarded(plan)]
+    spec = keyed({"tables": tables, "upstream": upstream}, ["heatproof.guard"]) | paths.GUARDS
+    return spec, [path for path, _ in tables], _files_of(spec)
+
+
+def _after_guard(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[str]:
+    """Return what a job in a lower precision waits for."""
+    lower = plan.guarded and "precision" in spec
+    return [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
+
+
 _shards = _named("shard", lambda plan: plan.shards(plan.images))
 
 
@@ -154,7 +225,8 @@ def attribute(plan: Plan, dataset: str, model: str, weights: str, shard: int, ex
     """Return the job of one shard of maps, of all explainers or of one."""
     chosen = [explainer] if explainer else plan.model_explainers
     spec = plan.attribute_spec(dataset, model, weights, chosen, shard)
-    return _maps(spec, [spec["weights"]])
+    network = Network(dataset, model, weights)._asdict()
+    return _maps(spec, [spec["weights"], *_after_guard(plan, spec, network)])
 
 
 @stage(
@@ -179,14 +251,15 @@ def curves(plan: Plan, response: str, shard: int, explainer: str | None = None, 
         for entry in spec["explainers"]
     ]
     maps = [paths.map_file(entry["maps_store"], shard) for entry in spec["explainers"]]
-    return spec, [spec["dataset"]["manifest"], spec["weights"], *maps], products
+    return spec, [spec["dataset"]["manifest"], spec["weights"], *_after_guard(plan, spec, where), *maps], products
 
 
 def _of_network(plan: Plan, where: Wildcards, response: Response) -> Made:
     """Return the job of one shard of a response that needs no map."""
     spec = plan.response_spec(Network(where["dataset"], where["model"], where["weights"]), response, where["shard"])
     files = paths.response_files(response, spec["store"], where["shard"])
-    return spec, [spec["dataset"]["manifest"], spec["weights"]], [_shard(spec, spec["key"], files)]
+    inputs = [spec["dataset"]["manifest"], spec["weights"], *_after_guard(plan, spec, where)]
+    return spec, inputs, [_shard(spec, spec["key"], files)]
 
 
 def _grids(plan: Plan) -> list[Wildcards]:

@@ -29,6 +29,12 @@ START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending 
 # States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
 RESUME_HINT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
 TUNED_FILES = {**WEIGHTS_FILES, "kept": RESUME_HINT}
+# What a lower precision does to scores, of each network and of all.
+GUARD_FILES = {
+    name: RESULTS + "/precision/{dataset}/{model}/{weights}" + ending
+    for name, ending in {"output": ".csv", "manifest": ".json"}.items()
+}
+GUARDS = {"output": RESULTS + "/precision.csv", "manifest": RESULTS + "/precision.json"}
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
 REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"

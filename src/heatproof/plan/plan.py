@@ -141,8 +141,8 @@ class Plan(Selection):
     # ---- what runs networks ------------------------------------------------------------------------------------------
 
     @cache
-    def _passes(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
-        """Return what any run of a network depends on."""
+    def _passes(self, dataset: str, model: str, weights: str, stage: str) -> dict[str, Any]:
+        """Return what any run of a network depends on; the stage has a precision."""
         upstream = self.weights_spec(dataset, model, weights)
         passes = {
             "dataset": self.dataset_spec(dataset),
@@ -153,7 +153,8 @@ class Plan(Selection):
         }
         # The label and float32 go without saying.
         usual = {"target": "label", "precision": "float32"}
-        return passes | {key: self.config[key] for key in usual if self.config[key] != usual[key]}
+        given = {"target": self.config["target"], "precision": self.precision_of(stage)}
+        return passes | {key: given[key] for key in usual if given[key] != usual[key]}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
@@ -177,7 +178,12 @@ class Plan(Selection):
             seed = {"seed": self.config["seed"], "model": None, "weights": None}
             return {"dataset": self.dataset_spec(dataset), **seed, **stored}
         output = self.config["attribution"]["output"]
-        return {**self._passes(dataset, model, weights), "model": self.model_spec(model), "output": output, **stored}
+        return {
+            **self._passes(dataset, model, weights, "maps"),
+            "model": self.model_spec(model),
+            "output": output,
+            **stored,
+        }
 
     @cache
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
@@ -224,7 +230,7 @@ class Plan(Selection):
         return ["heatproof.responses.run", self.models[model].module, *response.modules, *filled]
 
     def _asking(self, where: Network, response: Response) -> dict[str, Any]:
-        made = {**self._passes(*where), "response": response.told()}
+        made = {**self._passes(*where, response.rule), "response": response.told()}
         # Which layer a CAM reads is a matter of those that look into the network alone.
         inside = response.looks_inside and not response.along_maps
         return {**made, "model": self.model_spec(where.model)} if inside else made

@@ -155,7 +155,9 @@ def tables(plan: Plan) -> Told:
     }
     shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
     ranks = [paths.drop_file(item["drops"], name, shard) for item in drops for shard in shards for name in arrays]
-    return spec, [*plan.score_files(), *ranks], [*paths.TABLES.values()]
+    # What a lower precision did to scores stands beside them.
+    beside = [paths.GUARDS["output"]] if plan.guarded else []
+    return spec, [*plan.score_files(), *ranks, *beside], [*paths.TABLES.values()]
 
 
 @_report("heatproof.report.tables:all_scores", paths.SCORES_TABLE_MANIFEST)
@@ -540,6 +542,7 @@ def targets(plan: Plan) -> list[str]:
     """Return what the rule `all` asks for: tables, figures and pages."""
     files = [*paths.TABLES.values(), paths.IN_DOMAIN, paths.COSTS, *figure_files(plan), *page_files(plan)]
     files += paths.BASELINES.values() if several_baselines(plan) else []
+    files += [paths.GUARDS["output"]] if plan.guarded else []
     if all_metrics(plan):
         files += [*paths.RELIABILITY.values(), *paths.RELIABILITY_PNG.values(), *paths.OVERVIEW.values()]
         files += [*paths.SIMILARITY.values(), *paths.CHECKS.values(), *chart_files(plan)]

@@ -233,6 +233,20 @@ class Selection:
         more = {"drops": self.drop_images, "features": self.drop_images, "channels": self.similarity_images}
         return more[response.rule] if response.rule in more else self._response_images.get(response.name, self.images)
 
+    def precision_of(self, stage: str) -> str:
+        """Return the precision of the networks in a stage: ``maps``, or the rule of a response."""
+        given = self.config["precision"]
+        if isinstance(given, str):
+            return given
+        precision: str = given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32")
+        return precision
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a lower precision is compared with float32 before anything is made in it."""
+        lower = {self.precision_of(stage) for stage in ("maps", "drops", "curves", "subsets", "parts")} != {"float32"}
+        return lower and bool(self.config["precision_guard"]["images"])
+
     @property
     def drop_images(self) -> int:
         """Number of images with patch drops."""

@@ -1,0 +1,154 @@
+"""The guard of lower precision: what it does to scores and orders, on a sample of a run's own images.
+
+Before a network's maps and responses are made in TF32 or bfloat16, the jobs that make and score them run on a few
+images in both precisions, in a folder that is removed. A pair of methods that float32 separates on these images and
+that lower precision puts the other way round ends the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from heatproof.errors import HeatproofError
+from heatproof.files import write_table
+from heatproof.manifest import publish_tables
+
+log = logging.getLogger(__name__)
+
+Spec = Mapping[str, Any]
+# Of the results folder, what jobs of the sample read where it is.
+SHARED = ("datasets", "weights")
+# Two-sided, of a difference of means in its standard errors.
+SEPARATED = 1.96
+NETWORK = ["dataset", "model", "weights"]
+COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
+
+
+def guard(spec: Spec, runtime: Mapping[str, Any]) -> None:
+    """Compare the scores of a network in two precisions on a sample of its images.
+
+    Parameters
+    ----------
+    spec
+        ``exact`` and ``lower``, the jobs in each precision, as pairs of what runs and its spec; ``scores``, by metric,
+        the file of its scores and whether higher is better; ``refuse``, whether a swapped pair ends the run.
+    runtime
+        As of any job.
+
+    Raises
+    ------
+    HeatproofError
+        If a pair of methods swaps, and `refuse` is set.
+    """
+    # Away from the results: a killed job leaves nothing there.
+    with tempfile.TemporaryDirectory(prefix="heatproof-guard-") as folder:
+        both = [dict(_scores(spec[name], spec["scores"], Path(folder) / name, runtime)) for name in ("exact", "lower")]
+    rows, swapped = [], []
+    for metric, exact in both[0].items():
+        found, swaps = compare(exact, both[1][metric], higher_is_better=spec["scores"][metric][1])
+        rows.append(found.assign(metric=metric))
+        swapped += [(metric, *pair) for pair in swaps]
+    table = pd.concat(rows, ignore_index=True)
+    largest = table["difference"].abs().max()
+    log.info("%s changes scores by %.2g at most, and swaps %d pairs", spec["told"], largest, len(swapped))
+    if swapped and spec["refuse"]:
+        # Snakemake removes what a failed job leaves under the names that it knows.
+        kept = spec["output"].replace(".csv", ".refused.csv")
+        write_table(table[COLUMNS], kept)
+        raise HeatproofError(_refusal(spec, swapped, kept))
+    write_table(table[COLUMNS], spec["output"])
+    publish_tables(spec, [spec["output"]], [spec["weights"]])
+
+
+def _refusal(spec: Spec, swapped: list[tuple[str, str, str]], table: str) -> str:
+    metric, one, two = swapped[0]
+    more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
+    return (
+        f"{spec['told']} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
+        f"{spec['images']} images: see {table}; set precision: float32 for the stages where that happens, or "
+        "precision_guard: {refuse: false}."
+    )
+
+
+def compare(
+    exact: pd.DataFrame, lower: pd.DataFrame, *, higher_is_better: bool = True
+) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
+    """Compare the scores of a metric in two precisions.
+
+    Parameters
+    ----------
+    exact, lower
+        Scores (images, methods), NaN where undefined.
+    higher_is_better
+        Of the metric, for ranks.
+
+    Returns
+    -------
+    table : pandas.DataFrame
+        A row for each method: its mean scores and ranks in both, and with which methods it swaps.
+    swapped : list of tuple
+        Pairs of methods whose means differ in `exact` by more than chance does on as many images, and whose means in
+        `lower` are the other way round or equal. Differences are paired by image; images where either is undefined do
+        not count.
+    """
+    lower = lower.reindex(index=exact.index, columns=exact.columns)
+    pairs = list(itertools.combinations(exact.columns, 2))
+    swapped = [pair for pair in pairs if _swaps(*(table[list(pair)].to_numpy() for table in (exact, lower)))]
+    beside: dict[str, list[str]] = {method: [] for method in exact.columns}
+    for one, two in swapped:
+        beside[one].append(two)
+        beside[two].append(one)
+    means = pd.DataFrame({"float32": exact.mean(), "lower": lower.mean()})
+    sign = -1 if higher_is_better else 1
+    ranks = {f"rank_{name}": rankdata(sign * means[name], nan_policy="omit") for name in means}
+    table = means.assign(difference=means["lower"] - means["float32"], images=exact.notna().sum(), **ranks)
+    table["swapped_with"] = [" ".join(beside[method]) for method in table.index]
+    return table.rename_axis("method").reset_index(), swapped
+
+
+def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
+    """Tell whether two methods, (N, 2) in each precision, are told apart by the first and not so by the second."""
+    first, second = exact[:, 0] - exact[:, 1], lower[:, 0] - lower[:, 1]
+    first, second = first[np.isfinite(first)], second[np.isfinite(second)]
+    if len(first) < 2:
+        return False
+    error = first.std(ddof=1) / np.sqrt(len(first))
+    separated = abs(first.mean()) > SEPARATED * error
+    return bool(separated and (not len(second) or np.sign(second.mean()) != np.sign(first.mean())))
+
+
+def _scores(
+    jobs: list[tuple[str, Spec]], scores: Mapping[str, tuple[str, bool]], folder: Path, runtime: Mapping[str, Any]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Run the jobs of one precision in a folder, and yield each metric with its scores (images, methods)."""
+    for run, spec in jobs:
+        resolve_name(run)(json.loads(_moved(json.dumps(spec), folder)), runtime)
+    for metric, (path, _) in scores.items():
+        table = pd.read_parquet(json.loads(_moved(json.dumps(path), folder)))
+        yield metric, table.pivot(index="image", columns="method", values="score")
+
+
+def _moved(text: str, folder: Path) -> str:
+    """Return JSON with the paths of results in a folder, but for those that are shared."""
+    moved = text.replace('"results/', f'"{folder}/')
+    for name in SHARED:
+        moved = moved.replace(f'"{folder}/{name}/', f'"results/{name}/')
+    return moved
+
+
+def all_guards(spec: Spec, runtime: Mapping[str, Any]) -> None:
+    """Write the tables of all networks as one."""
+    tables = [pd.read_csv(path).assign(**where) for path, where in spec["tables"]]
+    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], spec["output"])
+    publish_tables(spec, [spec["output"]], [path for path, _ in spec["tables"]])
