@@ -20,6 +20,7 @@ SMALLEST = {
     "metrics": ["--small", "--out", "{out}"],
     "paper_scale": ["--images", "500"],
     "pic": ["--images", "1"],
+    "peers": ["--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
     "random_numbers": ["--small", "--out", "{out}"],
     "reference": ["--small", "--out", "{out}"],
