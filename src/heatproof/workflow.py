@@ -18,6 +18,7 @@ from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import write_json, write_text
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
+from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.publishing import escaped
@@ -113,6 +114,32 @@ RUN = (
     '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {log:q}; exit $code; }}'
 )
 """The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
+
+
+def one_a_job(files: Iterable[str], *, apart: bool) -> list[str]:
+    """Return the files that Snakemake is told of, of those that a job reads: one of each job that makes shards.
+
+    Snakemake looks at every input of every ready job again and again. The files of one job come together, and so the
+    one that is missing or has the earliest time (stale files are dated back: `heatproof.adopt`) stands for all.
+
+    Parameters
+    ----------
+    files
+        Paths below the results folder, and others.
+    apart
+        Whether each explainer has jobs of its own.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for file in files:
+        groups.setdefault(made_with(file, apart), []).append(file)
+    return [group[0] if len(group) == 1 else min(group, key=_made_at) for group in groups.values()]
+
+
+def _made_at(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return -1
 
 
 def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:

@@ -27,6 +27,7 @@ SMALLEST = {
     "road": ["--small", "--out", "{out}"],
     "scale": ["--small", "--out", "{out}"],
     "scale_runs": ["--small", "--out", "{out}"],
+    "scheduler": ["--small", "--out", "{out}"],
     "slurm_overhead": ["--small", "--out", "{out}"],
 }
 ELSEWHERE = {
@@ -47,7 +48,7 @@ def test_no_benchmark_is_forgotten():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALLEST))
 def test_a_benchmark_starts(name, tmp_path):
-    if name in ("paper_scale", "scale"):
+    if name in ("paper_scale", "scale", "scheduler"):
         pytest.importorskip("bcos", reason="the papers' networks need pip install 'heatproof[bcos]'")
     arguments = [one.format(out=tmp_path) for one in SMALLEST[name]]
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """What follows from a config: names of methods and metrics, and files of which each has one maker."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.reports import targets
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
+from heatproof.workflow import one_a_job
 
 ROOT = Path(__file__).parents[2]
 AFTER_SCORES = [name for name, kind in STAGES.items() if kind.make.__module__ == reports.__name__]
@@ -21,6 +23,32 @@ AFTER_SCORES = [name for name, kind in STAGES.items() if kind.make.__module__ ==
 ALONE = [path for path in (ROOT / "config").rglob("*.yaml") if not path.name.startswith("paper_")]
 CONFIGS = sorted(str(path.relative_to(ROOT / "config")) for path in ALONE)
 ON_VIT = {"dataset": "digits", "model": "vit", "weights": "finetuned"}
+
+
+def test_jobs_wait_for_one_file_of_each_job_that_makes_shards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = [
+        "results/datasets/d.json",
+        *(f"results/maps/d/m.1/w/{name}.zarr/attribution/c/{shard}/0/0/0" for shard in (0, 1) for name in "ab"),
+        *(f"results/maps/d/m.1/w/{name}.0.json" for name in "ab"),
+        "results/maps/d/no_model/no_model/random.zarr/attribution/c/0/0/0",
+        "results/curves/d/m.1/w/a/mas-1.zarr/response/c/0/0/0",
+        "results/curves/d/m.1/w/a/rise-1.zarr/response/c/0/0/0",
+        "results/curves/d/m.1/w/b/mas-1.zarr/response/c/0/0/0",
+        "results/drops/d/m.1/w/g4_mean.zarr/logit/c/0/0",
+        "results/drops/d/m.1/w/g4_mean.0.json",
+    ]
+    together = [files[place] for place in (0, 1, 3, 7, 8, 9, 11)]
+    assert one_a_job(files, apart=False) == together
+    apart = [files[place] for place in (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)]
+    assert one_a_job(files, apart=True) == apart
+    for age, file in enumerate(files):
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        Path(file).touch()
+        os.utime(file, (1000 - age, 1000 - age))
+    assert one_a_job(files[1:3], apart=False) == [files[2]], "one that is stale stands for all"
+    os.remove(files[1])
+    assert one_a_job(files[1:3], apart=False) == [files[1]], "and so does one that is missing"
 
 
 def plan_of(**change):

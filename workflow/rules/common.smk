@@ -17,6 +17,7 @@ from heatproof.workflow import (
     check_before_start,
     job_environment,
     job_threads,
+    one_a_job,
     shown_in,
     spec_file,
     why_it_failed,
@@ -62,7 +63,7 @@ def set_up_snakemake():
 def reads(stage):
     def inputs(wildcards):
         set_up_snakemake()
-        return graph.job(stage, dict(wildcards)).inputs
+        return one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
 
     return inputs
 

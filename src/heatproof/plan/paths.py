@@ -162,6 +162,32 @@ def map_file(maps: str, shard: int | str) -> str:
     return f"{maps}.zarr/attribution/c/{shard}/0/0/0"
 
 
+# A file of a shard: the kind of its store, the store's place below it, and the shard's number.
+SHARD = re.compile(RESULTS + r"/(\w+)/(.+?)(?:\.zarr/\w+/c/(\d+)[\d/]*|\.(\d+)\.json)$")
+# Where an explainer stands in the place of a store.
+EXPLAINER_AT = {"maps": 3, "curves": 3}
+
+
+def made_with(file: str, apart: bool) -> tuple[str, ...]:
+    """Return what stands for the job that makes a file of a shard, and for any other file itself.
+
+    Parameters
+    ----------
+    file
+        A path below the results folder, or another.
+    apart
+        Whether each explainer has jobs of its own.
+    """
+    found = SHARD.match(file)
+    if found is None:
+        return (file,)
+    kind, place, *shard = found.groups(default="")
+    parts = place.split("/")
+    if not apart and kind in EXPLAINER_AT:
+        parts.pop(EXPLAINER_AT[kind])
+    return kind, *parts, "".join(shard)
+
+
 def filled(patterns: Mapping[str, str], **wildcards: str) -> dict[str, str]:
     """Return path patterns with their wildcards filled, by the same names."""
     return {name: pattern.format(**wildcards) for name, pattern in patterns.items()}
