@@ -102,7 +102,7 @@ def quantus_flipping(task):
 
 
 def flipping(task):
-    made = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros")
+    made = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros", output="logit")
     return next(made[name].values for name in made if made[name].ndim == 2)[:, 3::3]
 
 

@@ -19,7 +19,7 @@ SMALLEST = {
     "metric_quality": ["--small", "--out", "{out}"],
     "metrics": ["--small", "--out", "{out}"],
     "paper_scale": ["--images", "500"],
-    "pic": ["--images", "1"],
+    "pic": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
     "random_numbers": ["--small", "--out", "{out}"],
