@@ -15,6 +15,9 @@ FILES = {
     "scale": ["scaling.png", "scale_scoring.csv", "scale_planning.csv"],
     "scale_runs": ["scaling_runs.png", "scale_runs.csv"],
     "slurm_overhead": ["slurm_overhead.csv"],
+    "scheduler": ["scheduler.csv"],
+    "peers": ["peers.csv"],
+    "pic": ["pic.csv"],
     "metric_quality": ["metric_quality.png", "critical_difference.png", "metric_quality.csv"],
 }
 STUDIES = {
