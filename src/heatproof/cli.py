@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument(
         "--as-if",
         type=_throughput,
-        metavar="MODEL=N",
-        help="hours of a device where N images a second go through MODEL",
+        metavar="MODEL=N|GPU",
+        help="hours of a device where N images a second go through MODEL, or of a GPU with a published throughput",
     )
 
     rank = command("rank", "heatproof.report.ranking:rank", "rank the methods of anybody's tables of scores")
@@ -130,12 +130,18 @@ def _duration(given: str) -> float:
     return seconds
 
 
-def _throughput(given: str) -> tuple[str, float]:
+def _throughput(given: str) -> tuple[str, float] | str:
+    from heatproof.estimate.gpus import GPUS
+
     model, _, rate = given.rpartition("=")
+    if given in GPUS:
+        return given
     try:
         return model, float(rate)
     except ValueError:
-        raise HeatproofError(f"--as-if is {given}: give a model and its images a second, as resnet50=1200.") from None
+        raise HeatproofError(
+            f"--as-if is {given}: give a model and its images a second, as resnet50=1200, or one of {', '.join(GPUS)}."
+        ) from None
 
 
 def check(configs: Sequence[str]) -> None:

@@ -192,6 +192,8 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
         (("vit", 0.0), "above 0"),
         (("vit", float("inf")), "above 0"),
         (("paper_like", 1.0), "on 2 datasets, say digits/paper_like"),
+        ("v10", "no published throughput of such a GPU is stored here, did you mean 'v100'"),
+        ("rtx4090", "is in bfloat16, and the config's precision is float32"),
     ],
 )
 def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, said):
@@ -208,6 +210,14 @@ def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, sai
     )
     with pytest.raises(HeatproofError, match=said):
         estimate(config, as_if=as_if)
+
+
+def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
+    plan = make_plan(merge(default_config(), {"precision": {"maps": "bfloat16"}, "precision_guard": {"images": 8}}))
+    found = measured(plan, True)
+    guard = next(job for job in jobs_of(plan, found, True) if job.stage == "guard")
+    each = sum(sum(timed.per_image.values()) for timed in found.stages[plan.pairs()[0]].values())
+    assert guard.seconds == pytest.approx(1.0 + 2 * 8 * each)
 
 
 def test_a_large_job_does_not_keep_small_ones_waiting():

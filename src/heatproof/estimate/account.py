@@ -87,10 +87,14 @@ class Measured:
             How many times as fast as this device that is.
         """
         faster = images_per_second * self.forward[pair]
+        self.scale(faster)
+        return faster
+
+    def scale(self, faster: float) -> None:
+        """Scale all that runs a network to a device that is so many times as fast."""
         for (_, model), stages in self.stages.items():
             if model is not None:
                 stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
-        return faster
 
     def cost(self, job: PlannedJob, images: int) -> tuple[Timed, float]:
         """Return what a job costs, and for how many images; `images` are those of a scoring."""
@@ -99,6 +103,11 @@ class Measured:
         if job.stage in ("tables", "all_scores"):
             return Timed(self.score.fixed), 0
         stages, kind = self.stages.get(network_of(job), {}), kind_of(job)
+        if job.stage == "guard":
+            # All that runs this network, in two precisions.
+            kinds = [name for name in stages if not name.startswith(TRAININGS)]
+            once = sum(sum(stages[name].per_image.values()) for name in kinds)
+            return Timed(self.start_up, {"guard": 2 * once}), job.spec["images"]
         if is_shard(job):
             start, stop = job.spec["images"]
             return stages[kind], stop - start

@@ -75,6 +75,32 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def resnet50(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+    """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
+
+    Returns
+    -------
+    dict
+        ``forward``, seconds an image.
+    """
+    import torch
+    from torchvision.models import resnet50
+
+    from heatproof.models.network import set_precision, use_machine
+
+    device = use_machine(runtime)
+    network = resnet50().to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+    network = set_precision(network, spec["precision"], device)
+    count = 256 if device.type == "cuda" else 4
+    images = torch.rand(count, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            network(images)
+
+    return {"forward": _seconds(forward, device) / count}
+
+
 def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Time the loop that trains, on a few batches.
 

@@ -13,6 +13,7 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
+from heatproof.estimate.gpus import throughput
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
@@ -32,7 +33,7 @@ def estimate(
     images: int | None = None,
     responses: bool = False,
     budget: float = BUDGET,
-    as_if: tuple[str, float] | None = None,
+    as_if: tuple[str, float] | str | None = None,
     within: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> str:
@@ -55,7 +56,8 @@ def estimate(
         one of a network that was, stands in.
     as_if
         A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
-        everything that runs a network is scaled by that over what is measured here.
+        everything that runs a network is scaled by that over what is measured here. Or the name of a GPU in
+        `heatproof.estimate.gpus`, whose published throughput of a ResNet-50 is held against this device's.
     within
         Seconds that a run may take: the most images that fit are told as lines of the config.
     say
@@ -69,13 +71,20 @@ def estimate(
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(paths, device, images)
-    pair = _pair_of(plan, *as_if) if as_if else None
+    pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
+    published = throughput(as_if, _precision_of(plan)) if isinstance(as_if, str) else None
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
         measured, scaled = time_all(bench, responses, budget)
+        if published:
+            faster = published[0] * bench.run("resnet50", {"precision": _precision_of(plan)})[2]["forward"]
     where = bench.device
-    if as_if and pair:
+    if published:
+        measured.scale(faster)
+        gpu = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
+        where = f"{where}, told for one {faster:.3g} times as fast: {gpu}"
+    elif isinstance(as_if, tuple) and pair:
         faster = measured.as_if(pair, as_if[1])
         where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
     notes = []
@@ -88,6 +97,11 @@ def estimate(
     if within is not None:
         told += ["", _fitting_told(plan, measured, workers, responses, within)]
     return "\n".join([*told, *notes, RANDOM])
+
+
+def _precision_of(plan: Plan) -> str:
+    given: Any = plan.config["precision"]
+    return given if isinstance(given, str) else plan.precision_of("maps")
 
 
 def _maps_told(plan: Plan) -> str:
