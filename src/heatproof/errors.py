@@ -15,6 +15,35 @@ MEMORY = (
     "start new thread",
     "could not create a primitive",
 )
+# What CUDA and PyTorch say of a GPU that cannot be used, and what to do about it.
+GPU = (
+    (
+        ("busy or unavailable",),
+        "is taken by another program that shares it with none",
+        "end that program, or take another GPU with CUDA_VISIBLE_DEVICES",
+    ),
+    (
+        ("no kernel image is available", "is not compatible with the current pytorch"),
+        "is of a generation that this PyTorch was not built for",
+        "install a PyTorch built for it, or set device: cpu",
+    ),
+    (
+        ("driver version is insufficient", "nvidia driver on your system is too old"),
+        "has a driver that is too old for this PyTorch",
+        "update the driver, install a PyTorch for an older CUDA, or set device: cpu",
+    ),
+    (
+        (
+            "no cuda-capable device",
+            "no cuda gpus are available",
+            "gpu is lost",
+            "uncorrectable ecc",
+            "unspecified launch",
+        ),
+        "has vanished or failed during the job",
+        "look at it with nvidia-smi, or take another one",
+    ),
+)
 FULL = {errno.ENOSPC, errno.EDQUOT}
 CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -40,7 +69,7 @@ def runs_out(error: BaseException) -> bool:
 
 
 def fault_of(error: BaseException) -> str | None:
-    """Return the sentence for an error of the machine and not of the program: disk, rights, memory; else None."""
+    """Return the sentence for an error of the machine and not of the program: disk, rights, memory, GPU; else None."""
     seen: list[BaseException] = []
     here: BaseException | None = error
     # Libraries raise errors of their own from those of the system.
@@ -59,6 +88,10 @@ def _sentence(error: BaseException) -> str | None:
             "Memory ran out: lower batch_size at the top of the config, which recomputes nothing, or run fewer "
             f"jobs at once, and run the same command again; {RESUME_HINT}."
         )
+    said = str(error).lower() if isinstance(error, RuntimeError) else ""
+    for words, state, remedy in GPU:
+        if any(one in said for one in words):
+            return f"The GPU {state}: {remedy}, and run the same command again; {RESUME_HINT}."
     code = error.errno if isinstance(error, OSError) else None
     if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
         return None

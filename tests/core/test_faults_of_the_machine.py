@@ -30,6 +30,20 @@ SAID = {
     "memory": (MemoryError(), "Memory ran out: lower batch_size"),
     "no threads": (RuntimeError("can't start new thread"), "Memory ran out"),
     "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
+    "shared GPU": (
+        RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel"),
+        "is taken",
+    ),
+    "new GPU": (
+        RuntimeError("CUDA error: no kernel image is available for execution on the device"),
+        "a PyTorch built",
+    ),
+    "old driver": (
+        RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
+        "update the driver",
+    ),
+    "lost GPU": (RuntimeError("CUDA error: unspecified launch failure"), "vanished or failed"),
+    "no GPU left": (RuntimeError("No CUDA GPUs are available"), "or take another one"),
     "torch": (torch.OutOfMemoryError("CUDA: no room"), "Memory ran out"),
 }
 
