@@ -12,6 +12,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.job import guarded
+from heatproof.options import seconds_of
 from heatproof.publishing import escaped
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of timing, after which each network is timed by one pass",
     )
     costs.add_argument(
-        "--budget", dest="within", type=_duration, metavar="TIME", help="such as 2h or 15min: how many images fit"
+        "--budget", dest="within", type=seconds_of, metavar="TIME", help="instead of the config's: how many images fit"
     )
     costs.add_argument(
         "--as-if",
@@ -116,18 +117,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
-
-
-def _duration(given: str) -> float:
-    units = {"s": 1, "min": 60, "m": 60, "h": 3600}
-    number, unit = given.rstrip("hmins"), given[len(given.rstrip("hmins")) :]
-    try:
-        seconds = float(number) * units[unit]
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise HeatproofError(f"--budget is {given}: give a time such as 2h, 15min or 90s.")
-    return seconds
 
 
 def _throughput(given: str) -> tuple[str, float] | str:

@@ -46,6 +46,7 @@ from heatproof.config_types import (
     Precision,
     Seed,
     Share,
+    Time,
     known_target,
 )
 from heatproof.errors import HeatproofError
@@ -394,6 +395,10 @@ class Settings(Section):
     deterministic: bool = False
     """Whether to forbid nondeterministic algorithms on a GPU. On a CPU results are always bitwise reproducible. Reruns
     nothing."""
+    budget: Time = "none"
+    """How long a run may take, such as `2h` or `15min`, or `none`: `heatproof estimate` prints the numbers of images
+    that fit on the machine where it runs, and the progress of a run says when the rest will take longer. Ends and
+    reruns nothing."""
 
 
 def default_config() -> Config:

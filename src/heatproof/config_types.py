@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
+from heatproof.options import seconds_of
 
 # File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
 LONGEST_NAME = 150
@@ -90,6 +91,15 @@ def known_target(value: Any) -> Any:
     return value
 
 
+def known_time(value: str) -> str:
+    """Return a time that `seconds_of` reads, or ``none``."""
+    try:
+        _ = value == "none" or seconds_of(value)
+    except HeatproofError:
+        raise PydanticCustomError("time", "a time such as 2h, 15min or 90s, or none") from None
+    return value
+
+
 # Upper bounds are far above what anybody runs: above them a slip of the hand, or a config that is to break a machine.
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
@@ -105,6 +115,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=1000)]
 Grid = Annotated[int, Field(ge=2, le=1024)]
 Baseline = Annotated[str, NameOf("baseline")]
+Time = Annotated[str, AfterValidator(known_time)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 Distinct = AfterValidator(distinct)
 ChannelNumbers = Field(min_length=1, max_length=1000)

@@ -265,3 +265,24 @@ class Bounds:
 
 Count = Annotated[int, Bounds(least=1)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
+
+
+UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600}
+
+
+def seconds_of(given: str) -> float:
+    """Return the seconds of a time such as ``2h``, ``15min`` or ``90s``.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no such time.
+    """
+    number = given.rstrip("hmins")
+    try:
+        seconds = float(number) * UNITS[given[len(number) :]]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise HeatproofError(f"The budget is {given}: give a time such as 2h, 15min or 90s.")
+    return seconds

@@ -20,6 +20,7 @@ from typing import Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from heatproof.options import seconds_of
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph
 from heatproof.publishing import escaped
@@ -59,6 +60,7 @@ class Progress:
 
     began: float = field(default_factory=lambda: time.monotonic())
     last_shown: float = 0.0
+    budget: str = "none"
 
     def line(self, done: int, total: int) -> str:
         """Return a line with the rate and the time that is left at it, or nothing soon after the last one."""
@@ -67,7 +69,10 @@ class Progress:
             return ""
         self.last_shown = now
         rate = done / max(now - self.began, 1e-9)
-        left = f", {duration((total - done) / rate)} left at this rate" if 0 < done < total else ""
+        seconds = (total - done) / max(rate, 1e-9)
+        left = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
+        if left and self.budget != "none" and now - self.began + seconds > seconds_of(self.budget):
+            left += f", beyond the budget of {self.budget}"
         return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
 
 
@@ -100,7 +105,7 @@ class OneLine(DefaultFormatter):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self.graph, self.progress = graph, Progress()
+        self.graph, self.progress = graph, Progress(budget=graph.plan.config["budget"])
         self.lines: dict[int, str] = {}
         self.failed: list[tuple[str, list[str]]] = []
 

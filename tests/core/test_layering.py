@@ -47,7 +47,7 @@ ALLOWED = {
     "stored_maps": {"store", "grids"},
     "lock": {"errors", "files"},
     "outside": {"errors"},
-    "config_types": {"errors"},
+    "config_types": {"errors", "options"},
     "config": {"errors", "registry", "config_types"},
     "data": BASE,
     "shards": BASE | {"data"},
@@ -77,7 +77,7 @@ ALLOWED = {
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
     "workflow": {"errors", "files", "lock", "provenance", "publishing", "plan", "adopt", "check"},
-    "terminal": {"plan", "publishing", "registry"},
+    "terminal": {"options", "plan", "publishing", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "files", "manifest"},
     "job": {"errors", "files", "manifest", "publishing", "registry"},
@@ -85,6 +85,7 @@ ALLOWED = {
     "estimate": BASE | {"config", "data", "models", "training", "responses", "plan"},
     "cli": {
         "errors",
+        "options",
         "job",
         "lock",
         "publishing",

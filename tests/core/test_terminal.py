@@ -80,6 +80,15 @@ def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
     assert progress.line(40, 40) == "40 of 40 jobs done, 40 a minute"
 
 
+def test_a_run_that_will_take_longer_than_its_budget_says_so(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("heatproof.terminal.time.monotonic", lambda: now[0])
+    within, beyond = Progress(budget="2h"), Progress(budget="30min")
+    now[0] = 600.0
+    assert within.line(10, 40).endswith("30 min left at this rate")
+    assert beyond.line(10, 40).endswith("30 min left at this rate, beyond the budget of 30min")
+
+
 def test_durations():
     assert [duration(seconds) for seconds in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
 

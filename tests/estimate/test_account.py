@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.cli import _duration
 from heatproof.config import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
@@ -19,6 +18,7 @@ from heatproof.estimate.account import (
 )
 from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
 from heatproof.estimate.measure import Bench, Timed
+from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -251,10 +251,10 @@ def test_the_images_that_fit_a_budget_do_fit_it():
 
 
 def test_times_are_read_and_others_refused():
-    assert [_duration(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
+    assert [seconds_of(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
     for given in ("2", "h", "-1h", "2 days", "nanh"):
         with pytest.raises(HeatproofError, match="give a time such as 2h"):
-            _duration(given)
+            seconds_of(given)
 
 
 def test_maps_of_twenty_networks_take_what_is_counted():

@@ -65,6 +65,10 @@ BAD = {
         {"attribution": {"stored_as": "patch_sums"}, "metrics": ["completeness"]},
         "patch_sums, and the metric 'completeness' reads maps of pixels: leave it out, or store the maps as float32",
     ),
+    "a budget that is no time": (
+        {"budget": "2 days"},
+        "'budget' in the config must be a time such as 2h, 15min or 90s",
+    ),
     "patch sums of two grids": (
         {"attribution": {"stored_as": "patch_sums"}, "metrics": [], "drops": {"grids": [2, 4]}},
         "drops has the grids [2, 4]: name one grid",

@@ -15,6 +15,7 @@ from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
 from heatproof.estimate.gpus import throughput
 from heatproof.estimate.measure import Bench, Timed
+from heatproof.options import seconds_of
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
@@ -59,7 +60,7 @@ def estimate(
         everything that runs a network is scaled by that over what is measured here. Or the name of a GPU in
         `heatproof.estimate.gpus`, whose published throughput of a ResNet-50 is held against this device's.
     within
-        Seconds that a run may take: the most images that fit are told as lines of the config.
+        Seconds that a run may take: the most images that fit are told as lines of the config. None for its `budget`.
     say
         Told what is being timed.
 
@@ -71,6 +72,8 @@ def estimate(
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(paths, device, images)
+    if within is None and plan.config["budget"] != "none":
+        within = seconds_of(plan.config["budget"])
     pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
     published = throughput(as_if, _precision_of(plan)) if isinstance(as_if, str) else None
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
