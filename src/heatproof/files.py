@@ -8,8 +8,9 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,3 +150,36 @@ def write_table(table: pd.DataFrame, path: str | Path) -> None:
             table.to_parquet(aside, index=False)
         else:
             without_formulas(table).to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+
+
+class WriteBehind:
+    """Writes in a thread of its own, in order, while the next batch is computed; at most one write waits.
+
+    What a write raises is raised by the next call, or at the end of the context. A process that ends lets the write in
+    progress end first, and one that is killed leaves what `written_aside` leaves: the whole file, or none.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> WriteBehind:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # What went wrong first is what is told.
+        with suppress(Exception) if kind else nullcontext():
+            self.wait()
+
+    def do(self, write: Callable[[], None]) -> None:
+        """Wait for the write before this one, and begin this one."""
+        self.wait()
+        # Not before it is needed: most processes that import this write nothing.
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="behind")
+        self._last = self._pool.submit(write)
+
+    def wait(self) -> None:
+        """Return when everything is written."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ import numpy as np
 from heatproof import manifest
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import written_aside
+from heatproof.files import WriteBehind, written_aside
 from heatproof.provenance import library_versions
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
+
+# One of a process, whose shards are computed one after another. A job that publishes behind ends in this context.
+WRITING = WriteBehind()
 
 
 @dataclass
@@ -68,12 +72,14 @@ class Shard:
         return min(self.done, self.wanted[1]), self.wanted[1]
 
     def add(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
-        """Take one batch of results, in order, and keep it safe.
+        """Take one batch of results, in order, and keep it safe while the next one is computed.
 
         Raises
         ------
         HeatproofError
             If a value is not finite; the message has the image's id.
+        OSError
+            If the batch before could not be written.
         """
         converted = {name: np.asarray(arrays[name], dtype=spec.dtype) for name, spec in self.layout.arrays.items()}
         for name, values in converted.items():
@@ -85,7 +91,7 @@ class Shard:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        self._keep(start, converted, seconds, passes)
+        WRITING.do(partial(self._keep, start, converted, seconds, passes))
         self._take(converted, seconds, passes)
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
@@ -133,6 +139,14 @@ class Shard:
         gap
             Why there is nothing to publish: the shard is of NaN then, and the manifest has the reason.
         """
+        WRITING.wait()
+        self._publish(device, gap)
+
+    def publish_behind(self, device: str, gap: str | None = None) -> None:
+        """Publish while the next shard of the job is computed; written at the end of the context `WRITING`."""
+        WRITING.do(partial(self._publish, device, gap))
+
+    def _publish(self, device: str, gap: str | None) -> None:
         ensure_metadata(self.store, self.layout)
         # A job makes many pieces, and needs the arrays of none that is on the disk.
         values, self.values = self.values, []
@@ -162,7 +176,7 @@ class Shard:
         )
 
     def forget_journal(self) -> None:
-        """Remove the journal, once nothing can undo what was published."""
+        """Remove the journal, once all is written and nothing can undo what was published."""
         shutil.rmtree(self._journal, ignore_errors=True)
 
 
@@ -184,7 +198,7 @@ class ComparedShard(Shard):
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
 
-    def publish(self, device: str, gap: str | None = None) -> None:
+    def _publish(self, device: str, gap: str | None) -> None:
         """Hold the computed images, or the reason why there are none, against the stored ones."""
         then = self.stored["gap"]
         if gap is not None:

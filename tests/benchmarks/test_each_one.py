@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
     "coverage": ["2", "--out", "{out}"],
+    "device": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],
     "introduce_remove": ["--small", "--out", "{out}"],
     "malloc": ["--small", "--out", "{out}"],
@@ -34,7 +35,6 @@ ELSEWHERE = {
     "code_lines": "test_code_lines.py",
     "null_control": "../workflow/test_null_control.py",
     "oracle": "test_oracle.py",
-    "stages": "../workflow/test_benchmarks_of_a_run.py",
     "stored_maps": "../workflow/test_benchmarks_of_a_run.py",
 }
 

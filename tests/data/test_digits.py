@@ -1,11 +1,16 @@
 """scikit-learn's digits as a dataset."""
 
+import importlib.util
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from heatproof.data.digits import CLASS_SIZES, digits, enlarge_bilinear, evaluation_size
+from heatproof.data.digits import CLASS_SIZES, _read, digits, enlarge_bilinear, evaluation_size
 from heatproof.data.registry import DATASETS
 
 
@@ -26,6 +31,22 @@ def test_enlarging_is_that_of_torch(shape, factor):
 
 def test_class_sizes_are_those_of_scikit_learn():
     assert tuple(np.bincount(load_digits().target)) == CLASS_SIZES
+
+
+def test_the_pixels_are_those_of_scikit_learn_without_importing_it():
+    raw = load_digits()
+    pixels, labels = _read()
+    np.testing.assert_array_equal(pixels, raw.images)
+    np.testing.assert_array_equal(labels, raw.target)
+    code = "import sys; from heatproof.data.digits import digits; digits(seed=0); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_scikit_learn_is_asked_where_it_keeps_its_file_elsewhere(monkeypatch, tmp_path):
+    read = _read()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    for ours, theirs in zip(_read(), read, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("options", [{}, {"evaluation": 0.5}, {"evaluation": 0.123, "validation": 0.05}])

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError
+from heatproof.training.devices import sound_backward
 from heatproof.training.loop import Examples, Schedule, fit, validate
 
 SCHEDULE = Schedule(
@@ -165,17 +166,40 @@ import torch
 from test_loop import Examples, Schedule, fit
 from heatproof.models.registry import ARCHITECTURES
 
-torch.set_num_threads(2)
-network = ARCHITECTURES["cifar_resnet20"].build(num_classes=2, width=8)
+torch.set_num_threads(THREADS)
+network = ARCHITECTURES["cifar_resnet20"].build(num_classes=2, width=WIDTH)
 data = Examples(torch.randn(75, 3, 32, 32), torch.arange(75) % 2)
 fit(network, data, data, Schedule(3, 15, "sgd", 0.01, 0.9, 0.0, "cosine", 0.1, 1, 0.0, 0), 0)
 print("trained")
 """
 
 
-def test_narrow_projections_are_trained_on_several_threads():
+@pytest.mark.parametrize(("threads", "width"), [(1, 4), (2, 4), (2, 8)])
+def test_narrow_projections_are_trained(threads, width):
     """In a process of its own: without `sound_backward` oneDNN ends it by a segmentation fault on some processors."""
+    code = ODD.replace("THREADS", str(threads)).replace("WIDTH", str(width))
     done = subprocess.run(
-        [sys.executable, "-c", ODD], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+def test_a_sound_backward_pass_has_the_same_values_and_leaves_the_network_as_it_was():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1, stride=2), nn.Conv2d(4, 8, 1, stride=(3, 2), bias=False), nn.Conv2d(8, 9, 3, stride=2)
+    ).double()
+    images = torch.randn(2, 3, 48, 33, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+
+    def gradients():
+        output = model(images)
+        return output, *torch.autograd.grad(output.square().sum(), list(model.parameters()))
+
+    plain = gradients()
+    with sound_backward(model, torch.device("cpu")):
+        strides = [layer.stride for layer in model]
+        sound = gradients()
+    assert strides == [(1, 1), (1, 1), (2, 2)]
+    assert [layer.stride for layer in model] == [(2, 2), (3, 2), (2, 2)]
+    assert not any(layer._forward_pre_hooks for layer in model)
+    for before, after in zip(plain, sound, strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)

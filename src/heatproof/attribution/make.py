@@ -24,7 +24,7 @@ from heatproof.models.registry import InputFacts
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
-from heatproof.shards import Origin, Shard, open_shard
+from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.stored_maps import encode_maps, map_arrays
 
 log = logging.getLogger(__name__)
@@ -130,27 +130,28 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     network: torch.nn.Module | None = None
     pieces: list[Shard] = []
-    for entry in spec["explainers"]:
-        piece = _open(spec, entry, dataset, size)
-        pieces.append(piece)
-        start, stop = piece.missing()
-        if start >= stop:
-            log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
-            restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
-            piece.publish(str(device))
-            continue
-        if network is None and model:
-            precision = spec.get("precision", "float32")
-            network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
-        context = _Context(spec, entry, dataset, network, facts, runtime["batch_size"], device)
-        try:
-            _pass_gate(piece, context)
-            _explain(piece, context)
-        except NotApplicable as reason:
-            log.info("%s does not apply: %s", entry["name"], reason)
-            piece.publish(str(device), str(reason))
-        else:
-            piece.publish(str(device))
+    with WRITING:
+        for entry in spec["explainers"]:
+            piece = _open(spec, entry, dataset, size)
+            pieces.append(piece)
+            start, stop = piece.missing()
+            if start >= stop:
+                log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
+                restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
+                piece.publish(str(device))
+                continue
+            if network is None and model:
+                precision = spec.get("precision", "float32")
+                network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
+            context = _Context(spec, entry, dataset, network, facts, runtime["batch_size"], device)
+            gap = None
+            try:
+                _pass_gate(piece, context)
+                _explain(piece, context)
+            except NotApplicable as reason:
+                gap = str(reason)
+                log.info("%s does not apply: %s", entry["name"], gap)
+            piece.publish_behind(str(device), gap)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for piece in pieces:
         piece.forget_journal()

@@ -25,8 +25,8 @@ def spearman_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     HeatproofError
         If the shapes differ or are not (N, P).
     """
-    # The workflow reads the names of metrics while it builds its plan, and scipy.stats is slow to import.
-    from scipy.stats import rankdata
+    # pandas is there in every job that scores, and scipy.stats takes longer to import than the scoring.
+    import pandas as pd
 
     if a.shape != b.shape or a.ndim != 2:
         raise HeatproofError(
@@ -35,7 +35,7 @@ def spearman_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.size == 0:
         return np.full(len(a), np.nan)
     # scipy.stats.spearmanr correlates all columns with all, and with axis= warns at every constant row.
-    ranks_a, ranks_b = (rankdata(rows, axis=1) - (a.shape[1] + 1) / 2 for rows in (a, b))
+    ranks_a, ranks_b = (pd.DataFrame(rows).rank(axis=1).to_numpy() - (a.shape[1] + 1) / 2 for rows in (a, b))
     covariance = (ranks_a * ranks_b).sum(axis=1)
     scale = np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1))
     defined = scale > 0

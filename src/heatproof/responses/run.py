@@ -26,7 +26,7 @@ from heatproof.perturbation.batching import carry_out, intact_responses, open_ne
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
-from heatproof.shards import Origin, Shard, open_shard
+from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.store import ArraySpec
 from heatproof.stored_maps import stored_maps
 
@@ -95,10 +95,11 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
             if work.gap is None:
                 log.info("%s: all images are in the store already", work.explainer or response.name)
             work.piece.publish(str(device), work.gap)
-    if todo:
-        _run(spec, todo, response, session)
-    for work in todo:
-        work.piece.publish(str(device), work.gap)
+    with WRITING:
+        if todo:
+            _run(spec, todo, response, session)
+        for work in todo:
+            work.piece.publish_behind(str(device), work.gap)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for work in every:
         work.piece.forget_journal()

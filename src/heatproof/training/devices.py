@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 T = TypeVar("T")
 
@@ -33,23 +34,29 @@ ONEDNN_BLOCK = 16
 
 @contextmanager
 def sound_backward(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Leave oneDNN out where several threads of it crash or write elsewhere.
+    """Let 1×1 convolutions with a stride get the pixels that they look at, and so have none.
 
-    So do weight gradients of 1×1 convolutions with a stride and fewer than 16 channels, of images that lie channels
-    last (oneDNN issue 6035, found with torch 2.15). The projections of narrow ResNets are such.
+    On a CPU the weight gradients of those with fewer than 16 channels crash, or are wrong, where images lie channels
+    last (oneDNN issue 6035, found with torch 2.15 and AVX2). The projections of narrow ResNets are such. Values are the
+    same.
     """
-    narrow = any(
-        isinstance(layer, nn.Conv2d)
-        and tuple(layer.kernel_size) == (1, 1)
-        and max(layer.stride) > 1
-        and layer.in_channels // layer.groups < ONEDNN_BLOCK
-        for layer in model.modules()
-    )
-    if not (narrow and device.type == "cpu" and torch.get_num_threads() > 1):
+    with ExitStack() as stack:
+        for layer in model.modules() if device.type == "cpu" else ():
+            if (
+                isinstance(layer, nn.Conv2d)
+                and tuple(layer.kernel_size) == (1, 1)
+                and max(layer.stride) > 1
+                and not any(layer.padding)
+                and layer.in_channels // layer.groups < ONEDNN_BLOCK
+            ):
+                stack.callback(setattr, layer, "stride", layer.stride)
+                stack.enter_context(_looked_at(layer, *layer.stride))
+                layer.stride = (1, 1)
         yield
-        return
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+
+
+def _looked_at(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
+    return layer.register_forward_pre_hook(lambda _, inputs: (inputs[0][..., ::down, ::across],))
 
 
 class Devices:

@@ -295,19 +295,19 @@ def _one_epoch(
 ) -> float:
     model.train()
     total = 0.0
-    for images, labels in batches:
-        # Drawn for the whole batch on every device, so that the draws are those of one.
-        part, device = team.part(len(labels)), team.device
-        own = images[part.rows].to(device, memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
-            logits = model(own)
-        loss = loss_of(schedule.loss, logits.float(), labels[part.rows].to(device), schedule.label_smoothing)
-        loss = loss * part.weight
-        optimizer.zero_grad(set_to_none=True)
-        with sound_backward(model, team.device):
+    with sound_backward(model, team.device):
+        for images, labels in batches:
+            # Drawn for the whole batch on every device, so that the draws are those of one.
+            part, device = team.part(len(labels)), team.device
+            own = images[part.rows].to(device, memory_format=torch.channels_last)
+            with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
+                logits = model(own)
+            loss = loss_of(schedule.loss, logits.float(), labels[part.rows].to(device), schedule.label_smoothing)
+            loss = loss * part.weight
+            optimizer.zero_grad(set_to_none=True)
             team.backward(loss)
-        optimizer.step()
-        total += float(loss.detach()) * len(labels) / team.devices
+            optimizer.step()
+            total += float(loss.detach()) * len(labels) / team.devices
     return team.total(total) / count
 
 

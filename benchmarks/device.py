@@ -1,0 +1,339 @@
+"""Every stage of a run beside its floor: time, passes, reading, writing, start-up and memory, on this device.
+
+Runs the jobs of a config one after another in a temporary folder, each in a process of its own as the workflow does,
+with the throughput of its network measured in the same process. The floor is (network passes) / (best throughput);
+passes with a gradient have a throughput of their own, a bare forward and backward, and training steps have theirs.
+Reading and writing are busy seconds of their threads, which run beside the network. Without a config: a ResNet-20 at 32
+pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` lays it over, and prints what the guard measured.
+
+    python benchmarks/device.py --out docs/data/device
+    python benchmarks/device.py --device cuda --batch 256 --precision bfloat16 --images 1024
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pandas as pd
+from _tell import parser, tell
+
+BEGAN = time.time()
+EXPLAINERS: list[Any] = [
+    "saliency",
+    "input_x_gradient",
+    {"integrated_gradients": {"steps": 16}},
+    "guided_backprop",
+    "grad_cam",
+    {"rise": {"masks": 64}},
+    "occlusion",
+    "random",
+]
+METRICS: list[Any] = [
+    {"deletion_morf": {"steps": 16}},
+    {"road_morf": {"steps": 4}},
+    {"mas_insertion": {"steps": 16}},
+    "sic",
+    {"soundness": {"steps": 4}},
+]
+NOISE = {"dataset": "heatproof.estimate.synthetic:load", "classes": 1000, "size": 224, "train_images": 64}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "ResNet-20, 32×32": {
+        "datasets": ["digits"],
+        "models": [{"resnet20": {"architecture": "cifar_resnet20"}}],
+        "pretraining": {"epochs": 2},
+        "finetuning": {"epochs": 2},
+    },
+    "ResNet-18, 224×224": {
+        "datasets": [{"noise": NOISE}],
+        "models": [
+            {
+                "resnet18": {
+                    "architecture": "resnet18",
+                }
+            }
+        ],
+        "pretraining": {"epochs": 1, "batch_size": 16},
+        "finetuning": {"epochs": 1, "batch_size": 16},
+    },
+}
+IMAGES = {"ResNet-20, 32×32": 128, "ResNet-18, 224×224": 32}
+# Stages whose work is network passes.
+NETWORK = ("pretrain", "finetune", "accuracy", "attribute", "drops", "features", "respond")
+LARGE = 6
+
+
+class Passes:
+    """Count the images that pass through networks, with and without a gradient, and those that only fill batches."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.plain = self.gradient = self.padding = self.check = 0
+        self._inside = False
+        torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
+        torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        import torch
+
+        if self._inside or not self._counts(module):
+            return
+        self._inside = module
+        if torch.is_grad_enabled():
+            self.gradient += len(inputs[0])
+        else:
+            self.plain += len(inputs[0])
+
+    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
+        if self._inside is module:
+            self._inside = False
+
+    def _counts(self, module: Any) -> bool:
+        # A wrapper fills the batch before the network gets it.
+        return type(module).__name__ not in ("FilledBatches", "Probabilities") and len(list(module.modules())) > LARGE
+
+
+class Clock:
+    """Busy seconds of a function that is called in whatever thread."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def timed(*arguments: Any, **given: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*arguments, **given)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        setattr(owner, name, timed)
+
+
+def best(function: Callable[[], None], images: int, device: Any, repeats: int = 2) -> float:
+    """Images per second of the fastest repeat, after one that is not timed."""
+    import torch
+
+    seconds = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return images / min(seconds[1:])
+
+
+def throughput(spec: dict[str, Any], runtime: dict[str, Any], gradients: bool, trained: bool) -> tuple[float, float]:
+    """Best images per second of the network of a job: of forward passes, and with a gradient or training step."""
+    import torch
+
+    from heatproof.data.prepare import open_dataset
+    from heatproof.models.network import build_network, normalise, set_precision, use_machine
+
+    device, dataset = use_machine(runtime), open_dataset(spec["dataset"])
+    network = build_network(spec["model"], dataset.num_classes).to(device).eval().requires_grad_(False)
+    network = set_precision(network, spec.get("precision", "float32"), device)
+    size = spec["training"]["batch_size"] if trained else runtime["batch_size"]
+    few = normalise(dataset.images("evaluation", 0, min(size, 16)), spec["model"]["facts"]).to(device)
+    plain = backward = 0.0
+    for count in sorted({size, max(size // 4, 1)}):
+        batch = few.repeat(-(-count // len(few)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
+
+        def forward(batch: torch.Tensor = batch) -> None:
+            with torch.inference_mode():
+                network(batch)
+
+        def gradient(batch: torch.Tensor = batch) -> None:
+            leaf = batch.clone().requires_grad_()
+            torch.autograd.grad(network(leaf).sum(), leaf)
+
+        plain = max(plain, best(forward, count, device))
+        if gradients and not trained:
+            backward = max(backward, best(gradient, count, device))
+    if trained:
+        network.train().requires_grad_()
+        optimizer = torch.optim.SGD(network.parameters(), 1e-6, momentum=0.9)
+
+        def step(batch: torch.Tensor = batch) -> None:
+            optimizer.zero_grad()
+            network(batch).logsumexp(1).sum().backward()
+            optimizer.step()
+
+        backward = best(step, size, device)
+    return plain, backward
+
+
+def run_job(path: str) -> None:
+    """Run the job of a file in this process, and print what it took as one line of JSON."""
+    request = json.loads(Path(path).read_text(encoding="utf-8"))
+    spec, runtime, stage = request["spec"], request["runtime"], request["stage"]
+    function = resolve_name(request["run"])
+    network = stage in NETWORK
+    if network:
+        import torch
+
+        from heatproof import shards
+        from heatproof.attribution import make
+        from heatproof.models.network import use_machine
+        from heatproof.perturbation.batching import FilledBatches
+        from heatproof.responses import run as respond
+
+        use_machine(runtime)
+        started = time.time() - BEGAN
+        passes, reading, writing = Passes(), Clock(), Clock()
+        trained = stage in ("pretrain", "finetune")
+        for module in (make, respond):
+            reading.around(module, "normalise")
+            opened = module.open_dataset
+            module.open_dataset = lambda given, opened=opened: TimedDataset(opened(given), reading)
+        writing.around(shards.Shard, "_keep")
+        writing.around(shards.Shard, "_publish")
+        fill = FilledBatches.forward
+
+        def counted(self: Any, images: Any) -> Any:
+            passes.padding += max(self.size - len(images), 0)
+            return fill(self, images)
+
+        FilledBatches.forward = counted
+        record = make.write_gate
+
+        def checked(*given: Any, **named: Any) -> Any:
+            made = record(*given, **named)
+            passes.check += made["network_passes"]
+            return made
+
+        make.write_gate = checked
+    began = time.perf_counter()
+    function(spec, runtime)
+    seconds = time.perf_counter() - began
+    found: dict[str, Any] = {"seconds": seconds}
+    if network:
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+        made = (passes.plain, passes.gradient)
+        found |= {"start-up": started, "reading": reading.seconds, "writing": writing.seconds, "GiB": used}
+        found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
+        if sum(made):
+            plain, backward = throughput(spec, runtime, made[1] > 0, trained)
+            floor = made[0] / plain + (made[1] / backward if made[1] else 0.0)
+            found |= {"forward": made[0], "gradient": made[1], "floor s": floor, "images a second": plain}
+    print(json.dumps(found))
+
+
+class TimedDataset:
+    """A dataset whose reading is timed."""
+
+    def __init__(self, dataset: Any, clock: Clock) -> None:
+        self._dataset = dataset
+        self.images = dataset.images
+        clock.around(self, "images")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+
+def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield stage, what for, and the request of every job that leads to the scores."""
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.validate import make_plan
+
+    plan = make_plan(config)
+    graph, runtime = Graph(plan), plan.runtime()
+    for job in graph.needed(["results/scores.csv", "results/precision.csv"]):
+        names = [entry["name"] for entry in job.spec.get("explainers", ())]
+        where = [str(job.wildcards[key]) for key in ("weights", "response", "metric") if key in job.wildcards]
+        request = {"run": job.run, "spec": job.spec, "runtime": runtime, "stage": job.stage}
+        yield job.stage, " ".join([*where, *(names if job.stage == "attribute" else [])]), request
+
+
+@contextmanager
+def working_in(folder: str) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
+    """Return a row for every job whose work is network passes, and the guard's table."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, working_in(folder):
+        for stage, what, request in jobs_of(config):
+            path = Path("job.json")
+            path.write_text(json.dumps(request), encoding="utf-8")
+            done = subprocess.run(
+                [sys.executable, __file__, "--job", str(path)], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
+            found = json.loads(done.stdout.splitlines()[-1])
+            if stage not in NETWORK:
+                continue
+            rows.append({"network": name, "stage": stage, "for": what, **found})
+            floor = found.get("floor s")
+            print(f"{stage} {what}: {found['seconds']:.2f} s" + (f", floor {floor:.2f} s" if floor else ""), flush=True)
+        guarded = Path("results/precision.csv")
+        return rows, pd.read_csv(guarded) if guarded.is_file() else None
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--job"]:
+        sys.path.insert(0, os.getcwd())
+        run_job(sys.argv[2])
+        return
+    from heatproof.config import default_config, merge, read_config
+
+    options = parser(__doc__)
+    options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")
+    options.add_argument("--device", default="auto")
+    options.add_argument("--batch", type=int, default=32, help="batch_size")
+    options.add_argument("--images", type=int, help="evaluation images")
+    options.add_argument("--precision", default="float32")
+    given = options.parse_args()
+    common = {
+        "device": given.device,
+        "batch_size": given.batch,
+        "precision": given.precision,
+        "attribution_jobs": "apart",
+        "weights": ["pretrained", "finetuned"],
+        "explainers": EXPLAINERS,
+        "metrics": METRICS,
+    }
+    cases = {"given": reduce(merge, map(read_config, given.configs))} if given.configs else NETWORKS
+    if given.small:
+        cases = dict(list(cases.items())[:1])
+        common |= {"explainers": EXPLAINERS[:2], "metrics": METRICS[:1]}
+    rows: list[dict[str, Any]] = []
+    for name, config in cases.items():
+        images = given.images or (16 if given.small else IMAGES.get(name))
+        own = {**config, **common, **({"evaluation": {"images": images, "accuracy_images": images}} if images else {})}
+        if given.configs:
+            own = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
+        made, guarded = measured(name, merge(default_config(), own))
+        rows += made
+        if guarded is not None:
+            tell(guarded, f"guard_{name.split(',')[0]}", given.out)
+    table = pd.DataFrame(rows)
+    table["over the floor"] = table["seconds"] / table["floor s"]
+    tell(table, "device", given.out)
+
+
+if __name__ == "__main__":
+    main()

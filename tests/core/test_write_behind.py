@@ -1,0 +1,139 @@
+"""While a batch is computed the one before it is written and the one after it is read, on whatever device."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_shards import ARRAYS, SPLIT
+
+from heatproof import shards
+from heatproof.batches import prefetch
+from heatproof.files import WriteBehind
+from heatproof.shards import WRITING, Origin, open_shard
+
+LONG = 60
+
+
+def shard(folder: Path, name="saliency"):
+    spec = {"shard": 0, "shard_size": 16, "images": [0, 10]}
+    return open_shard(spec, str(folder / "maps" / name), Origin("k", {}), SPLIT, ARRAYS, {"map": [name]})
+
+
+def values(low, high):
+    numbers = np.arange(low, high, dtype=np.float32)
+    return {
+        "attribution": numbers[:, None, None, None] * np.ones((1, 1, 3, 3), np.float32),
+        "predicted": np.stack([numbers, numbers + 1], 1),
+    }
+
+
+class Device:
+    """Computes a batch once the batch before it is on its way to the disk, and the next one was read."""
+
+    def __init__(self):
+        self.read = [threading.Event() for _ in range(5)]
+        self.writing = [threading.Event() for _ in range(5)]
+
+    def fetch(self, number):
+        self.read[number].set()
+        return torch.zeros(1)
+
+    def compute(self, number):
+        if number < 4:
+            assert self.read[number + 1].wait(LONG), "the next batch is not read meanwhile"
+        if number:
+            assert self.writing[number - 1].wait(LONG), "the batch before is not written meanwhile"
+
+
+def test_reading_computing_and_writing_overlap(tmp_path, monkeypatch):
+    device, computed = Device(), [threading.Event() for _ in range(5)]
+    save = np.savez
+
+    def slow(file, **arrays):
+        number = int(arrays["predicted"][0, 0]) // 2
+        device.writing[number].set()
+        # The disk is slower than the device: a write ends when the next batch is done.
+        assert number == 4 or computed[number + 1].wait(LONG), "nothing is computed while a batch is written"
+        save(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", slow)
+    piece = shard(tmp_path)
+    for number, _ in prefetch(device.fetch, range(5), torch.device("cpu")):
+        device.compute(number)
+        computed[number].set()
+        piece.add(2 * number, values(2 * number, 2 * number + 2), 1.0, 2)
+    piece.publish("cpu")
+    stored = shards.read(piece.store, "predicted", 0, 10)
+    np.testing.assert_array_equal(stored[:, 0], np.arange(10))
+
+
+def test_the_next_explainer_is_computed_while_a_shard_is_compressed(tmp_path, monkeypatch):
+    write, next_begun = shards.write_shard, threading.Event()
+
+    def slow(store, name, *rest):
+        assert "first" not in store or next_begun.wait(LONG), "a shard is written before the next one begins"
+        return write(store, name, *rest)
+
+    monkeypatch.setattr(shards, "write_shard", slow)
+    pieces = [shard(tmp_path, name) for name in ("first", "second")]
+    with WRITING:
+        for piece in pieces:
+            if piece is pieces[1]:
+                next_begun.set()
+            piece.add(0, values(0, 10), 1.0, 10)
+            piece.publish_behind("cpu")
+    for piece in pieces:
+        assert Path(piece.manifest).is_file()
+        np.testing.assert_array_equal(shards.read(piece.store, "predicted", 0, 10)[:, 0], np.arange(10))
+
+
+def test_a_full_disk_is_told_with_the_next_batch_and_once(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    piece = shard(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", full)
+        piece.add(0, values(0, 2), 1.0, 2)
+        with pytest.raises(OSError, match="No space left"):
+            piece.add(2, values(2, 4), 1.0, 2)
+    # What was not written is no part of what a later job takes up.
+    again = shard(tmp_path)
+    assert again.missing() == (0, 10)
+    again.add(0, values(0, 10), 1.0, 10)
+    again.publish("cpu")
+
+
+def test_a_shard_that_cannot_be_written_has_no_manifest(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    piece = shard(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "write_shard", full)
+        piece.add(0, values(0, 10), 1.0, 10)
+        piece.publish_behind("cpu")
+        with pytest.raises(OSError, match="No space left"):
+            WRITING.wait()
+    assert not Path(piece.manifest).exists()
+    assert shard(tmp_path).missing() == (10, 10), "the journal has all batches"
+
+
+def test_writes_are_in_order_and_one_waits_at_most():
+    behind, begun, written, go = WriteBehind(), [], [], threading.Event()
+
+    def write(number):
+        begun.append(number)
+        assert go.wait(LONG)
+        written.append(number)
+
+    behind.do(lambda: write(0))
+    asked = threading.Thread(target=lambda: [behind.do(lambda n=n: write(n)) for n in (1, 2)])
+    asked.start()
+    assert begun in ([], [0])
+    go.set()
+    asked.join(LONG)
+    behind.wait()
+    assert written == [0, 1, 2]
