@@ -82,7 +82,8 @@ def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Machin
 def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Machine) -> Iterator[Verdict]:
     start, stop = job.spec["images"]
     # What stands in the first shard stands for those after it.
-    few = min(start + runtime["batch_size"], stop) if job.spec["shard"] == 0 else start
+    size = runtime["batch_size"]
+    few = min(start + (64 if size == "auto" else size), stop) if job.spec["shard"] == 0 else start
     names = {product.manifest for product in todo}
     spec = {**job.spec, "images": [start, few]}
     refused = [name for name in sorted(names) if _store(name) in differing]

@@ -82,7 +82,7 @@ def evaluate(
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
 
         - ``seed`` (0), for ties, noise and random baselines;
-        - ``batch_size`` (64), images in one network pass;
+        - ``batch_size`` (64), images in one network pass; ``"auto"`` is 512 on an NVIDIA GPU;
         - ``device`` of the model (default: that of its parameters);
         - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …);
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, instead of the
@@ -127,23 +127,29 @@ def evaluate(
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
     images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
     batch_size = common.get("batch_size", 64)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise HeatproofError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
+    if batch_size != "auto" and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise HeatproofError(f"batch_size must be a whole number of at least 1 or 'auto', not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
     if explain is not None:
         from heatproof.perturbation.reachable import check_mode
 
         check_mode(explain, "explainer")
+    from heatproof.models.memory import WithinMemory, batch_size_of
+
+    device = common.get("device") or _device_of(model, images)
     session = Session(
         open_network=lambda: model,
-        device=common.get("device") or _device_of(model, images),
-        batch_size=batch_size,
+        device=device,
+        batch_size=batch_size_of(batch_size, device),
         seed=int(common.get("seed", 0)),
         explain=None if explain is None else lambda along, method, batch: explain,
         given={"ranking": None if ranking is None else np.asarray(ranking)},
     )
-    evaluation = _Asking(session, Batch(images, labels, ids), Along(values[:, None], (Method("map"),)))
-    results = {name: evaluation.score(one, metrics) for name, one in metrics.items()}
+    batch, along = Batch(images, labels, ids), Along(values[:, None], (Method("map"),))
+    for attempt in WithinMemory("evaluate").attempts(session.batch_size):
+        with attempt as size:
+            evaluation = _Asking(replace(session, batch_size=size), batch, along)
+            results = {name: evaluation.score(one, metrics) for name, one in metrics.items()}
     return results[metric] if isinstance(metric, str) else results
 
 

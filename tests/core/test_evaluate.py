@@ -157,7 +157,7 @@ def test_no_image_goes_through_twice(planted, metric, passes):
 
 
 @pytest.mark.parametrize("metric", CURVED)
-@pytest.mark.parametrize("batch_size", [1, 7])
+@pytest.mark.parametrize("batch_size", [1, 7, "auto"])
 def test_batches_change_nothing(planted, metric, batch_size):
     model, images, labels, truth = planted
     whole = heatproof.evaluate(metric, model, images, labels, truth)

@@ -18,7 +18,7 @@ from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.memory import WithinMemory, kept_beside
+from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.publishing import public
@@ -128,6 +128,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     model = spec["model"]
     facts = InputFacts(**_tuples(model["facts"])) if model else NEUTRAL
     size = dataset.images("evaluation", 0, 1).shape[-2:]
+    batch_size = batch_size_of(runtime["batch_size"], device)
     network: torch.nn.Module | None = None
     pieces: list[Shard] = []
     with WRITING:
@@ -143,7 +144,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
             if network is None and model:
                 precision = spec.get("precision", "float32")
                 network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
-            context = _Context(spec, entry, dataset, network, facts, runtime["batch_size"], device)
+            context = _Context(spec, entry, dataset, network, facts, batch_size, device)
             gap = None
             try:
                 _pass_gate(piece, context)

@@ -48,6 +48,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
     import torch
 
     from heatproof.data.prepare import open_dataset
+    from heatproof.models.memory import batch_size_of
     from heatproof.models.network import build_network, normalise, save_weights, use_machine
 
     device = use_machine(runtime)
@@ -56,7 +57,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
     for path in spec["outputs"]:
         save_weights(network.state_dict(), path)
     network = network.to(device).eval().requires_grad_(False)
-    count = min(spec["images"], runtime["batch_size"])
+    count = min(spec["images"], batch_size_of(runtime["batch_size"], device))
     images = normalise(dataset.images("evaluation", 0, count), spec["model"]["facts"]).to(device)
 
     def forward() -> None:

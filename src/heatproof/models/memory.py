@@ -17,6 +17,14 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+# Where `auto` starts; what does not fit is halved, and on a GPU remembered.
+AUTO = {"cuda": 512, "mps": 128, "cpu": 64}
+
+
+def batch_size_of(wanted: int | str, device: torch.device | str) -> int:
+    """Return the number of images in one network pass; ``"auto"`` is that of the device."""
+    return AUTO.get(torch.device(device).type, AUTO["cpu"]) if wanted == "auto" else int(wanted)
+
 
 class Attempt:
     """One attempt with a batch size: a context manager that suppresses out-of-memory errors.

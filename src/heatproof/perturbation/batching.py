@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.models.memory import WithinMemory, kept_beside
+from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
 from heatproof.perturbation.reachable import check_mode, reachable_modules
 
@@ -245,7 +245,7 @@ def open_network(
     num_classes
         Number of classes of the dataset.
     runtime
-        ``batch_size``, and ``compile`` for torch.compile.
+        ``batch_size``, a number or ``auto``, and ``compile`` for torch.compile.
     device
         Device of the network.
     """
@@ -253,7 +253,7 @@ def open_network(
     if runtime.get("compile"):
         network.compile()
     within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)
-    return FilledBatches(network, runtime["batch_size"], within)
+    return FilledBatches(network, batch_size_of(runtime["batch_size"], device), within)
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:

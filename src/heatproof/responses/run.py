@@ -21,6 +21,7 @@ from heatproof.batches import prefetch, track
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
+from heatproof.models.memory import batch_size_of
 from heatproof.models.network import normalise, use_machine
 from heatproof.perturbation.batching import carry_out, intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
@@ -81,7 +82,7 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
     session = Session(
         open_network=partial(open_network, spec, dataset.num_classes, how, device),
         device=device,
-        batch_size=runtime["batch_size"],
+        batch_size=batch_size_of(runtime["batch_size"], device),
         seed=spec["seed"],
         facts=spec["model"]["facts"],
         dataset=dataset,
