@@ -4,20 +4,54 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heatproof import quality
+    from heatproof.api import plot
+    from heatproof.api.choose import Choice, choose
+    from heatproof.api.compare import compare
+    from heatproof.api.explain import explain
+    from heatproof.api.finetune import finetune
+    from heatproof.api.results import Results, open
+    from heatproof.errors import HeatproofError
     from heatproof.evaluation import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "quality"]
+# Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
+_FOUND_IN = {
+    "Choice": "api.choose",
+    "HeatproofError": "errors",
+    "Results": "api.results",
+    "choose": "api.choose",
+    "compare": "api.compare",
+    "evaluate": "evaluation",
+    "explain": "api.explain",
+    "finetune": "api.finetune",
+    "open": "api.results",
+}
+_MODULES = {"plot": "api.plot", "quality": "quality"}
+__all__ = [
+    "Choice",
+    "HeatproofError",
+    "Results",
+    "__version__",
+    "choose",
+    "compare",
+    "evaluate",
+    "explain",
+    "finetune",
+    "open",
+    "plot",
+    "quality",
+]
 
 
 def __getattr__(name: str) -> object:
-    # Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
-    if name == "evaluate":
-        from heatproof.evaluation import evaluate
+    from importlib import import_module
 
-        return evaluate
-    if name == "quality":
-        from importlib import import_module
-
-        return import_module("heatproof.quality")
+    if name in _MODULES:
+        return import_module(f"heatproof.{_MODULES[name]}")
+    if name in _FOUND_IN:
+        return getattr(import_module(f"heatproof.{_FOUND_IN[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

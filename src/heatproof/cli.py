@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -55,6 +56,23 @@ def _parser() -> argparse.ArgumentParser:
     starting.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME or an architecture of heatproof")
     starting.add_argument("--out", default="mine.yaml", metavar="FILE", help="where the config is written")
     starting.add_argument("--checkpoint", metavar="FILE", help="published weights, whose head is trained anew")
+
+    going = "run the workflow in this folder; a config is a file, or the name of one that comes with heatproof"
+    running = command("run", "heatproof.running:run", going)
+    running.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
+    running.add_argument("--cores", metavar="N", help="how many at once; by default all")
+    running.add_argument("--profile", metavar="PROFILE", help="of a cluster: slurm, or a folder of your own")
+    running.add_argument("--target", dest="targets", action="append", default=[], metavar="FILE", help="instead of all")
+    running.add_argument("--dry-run", "-n", dest="dry", action="store_true", help="print what would run")
+    more = "further options of snakemake, as one argument: --more='--keep-going --jobs 3'"
+    running.add_argument("--more", type=shlex.split, default=(), metavar="OPTIONS", help=more)
+    some = argparse.ArgumentParser(add_help=False)
+    some.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
+    command("status", "heatproof.cli:status", "how much of a config is made", parents=[some])
+    page = command(
+        "report", "heatproof.running:report", "make the page of the results, and say where it is", parents=[some]
+    )
+    page.add_argument("--cores", metavar="N", help="how many at once; by default all")
 
     keep = "keep results of other code whose values today's code makes the same"
     command("accept", "heatproof.cli:accept", keep, parents=[configs])
@@ -131,6 +149,13 @@ def _throughput(given: str) -> tuple[str, float] | str:
         raise HeatproofError(
             f"--as-if is {given}: give a model and its images a second, as resnet50=1200, or one of {', '.join(GPUS)}."
         ) from None
+
+
+def status(configs: Sequence[str]) -> None:
+    """Print how much of a config is made."""
+    from heatproof.running import status
+
+    print(escaped(status(configs)))
 
 
 def check(configs: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import xarray
 
 OUTPUTS = ("logit", "log_probability")
-COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain")
+COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
 
 
 @overload
@@ -76,7 +77,8 @@ def evaluate(
         the class predicted for the intact image instead, which has to be the one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
-        dimensions image, y, x, in any order.
+        dimensions image, y, x, in any order. Maps of several methods share all passes that do not follow a map: what
+        `heatproof.explain` returns, a DataArray with a dimension ``method`` as well, or a mapping from names to maps.
     **options
         Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
@@ -87,7 +89,8 @@ def evaluate(
         - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …);
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, instead of the
           map's order;
-        - ``explain``, a function from images and targets to maps, for metrics that recompute maps.
+        - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
+        - ``details`` (False), whether the arrays that the metric read, such as drops, are returned as well.
 
         ``part_deletion`` needs ``masks`` (N, K, H, W) bool, true where a part is visible, and either ``removed``
         (N, K, C, H, W), the normalised images without each part, or ``drops`` (N, K).
@@ -97,9 +100,11 @@ def evaluate(
     Returns
     -------
     xarray.Dataset
-        ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; the metric's curves over (image, step)
-        under their names; the metric, its direction, range, source and all options as attributes. For several
-        metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
+        ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; ``reason`` (image), why it is undefined,
+        else empty; the metric's curves over (image, step) under their names, with the coordinate ``share``, the share
+        of the pixels that is changed; the metric, its direction, range, source and all options as attributes. Each with
+        a dimension ``method`` before the others where maps of several methods were given. For several metrics, a dict
+        of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
         insertion, deletion and their difference, cost the passes of one.
 
     Raises
@@ -125,7 +130,8 @@ def evaluate(
         raise HeatproofError(f"The model is {model!r}: give a function of images, for example a torch.nn.Module.")
     common = {key: options.pop(key) for key in COMMON if key in options}
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
-    images, labels, values, ids = _inputs(images, targets, maps, common.get("image_ids"))
+    images, labels, ids = check_images(images, targets, common.get("image_ids"))
+    values, names, gaps = _cube(maps, images, ids)
     batch_size = common.get("batch_size", 64)
     if batch_size != "auto" and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise HeatproofError(f"batch_size must be a whole number of at least 1 or 'auto', not {batch_size!r}.")
@@ -145,10 +151,13 @@ def evaluate(
         explain=None if explain is None else lambda along, method, batch: explain,
         given={"ranking": None if ranking is None else np.asarray(ranking)},
     )
-    batch, along = Batch(images, labels, ids), Along(values[:, None], (Method("map"),))
+    batch = Batch(images, labels, ids)
+    along = Along(values, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
     for attempt in WithinMemory("evaluate").attempts(session.batch_size):
         with attempt as size:
-            evaluation = _Asking(replace(session, batch_size=size), batch, along)
+            evaluation = _Asking(
+                replace(session, batch_size=size), batch, along, names, gaps, bool(common.get("details"))
+            )
             results = {name: evaluation.score(one, metrics) for name, one in metrics.items()}
     return results[metric] if isinstance(metric, str) else results
 
@@ -206,6 +215,9 @@ class _Asking:
     session: Session
     batch: Batch
     along: Along
+    names: Sequence[str] | None
+    gaps: Mapping[str, str]
+    details: bool
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def score(self, one: _Metric, metrics: Mapping[str, _Metric]) -> xarray.Dataset:
@@ -216,18 +228,28 @@ class _Asking:
         served = serving(response for other in metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
-        inputs: dict[str, Any] = {"maps": self.along.maps[:, 0], "image_ids": self.batch.ids}
+        read = []
         for argument, needed in one.responses.items():
             response, points = served[needed]
             lacking = response.lacks(session)
             if lacking:
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
             arrays = self._ask(response, session, given)
-            reading = Reading(argument, response, points, one.options.get("output", "logit"))
-            inputs |= reading.inputs(arrays, images)
-        score, valid, curves = one.entry.score(inputs, one.options)
+            read.append((Reading(argument, response, points, one.options.get("output", "logit")), arrays))
         options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
-        return _dataset(one.entry, options, list(self.batch.ids), score, valid, curves)
+        scored = {}
+        for index, method in enumerate(self.along.methods):
+            maps = self.along.maps[:, index]
+            inputs: dict[str, Any] = {"maps": maps, "image_ids": self.batch.ids}
+            for reading, arrays in read:
+                inputs |= reading.inputs(arrays, images, index if reading.response.along_maps else 0)
+            result = one.entry.score(inputs, one.options)
+            details = {name: value for name, value in inputs.items() if name not in ("maps", "image_ids", "labels")}
+            scored[method.name] = _dataset(one.entry, options, images, maps, result, details if self.details else {})
+            shares = _shares(read[0][0], size) if read else None
+            if shares is not None and scored[method.name].sizes.get("step") == len(shares):
+                scored[method.name].coords["share"] = ("step", shares)
+        return _joined(scored, self.names, self.gaps)
 
     def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
@@ -250,37 +272,89 @@ class _Asking:
         return intact_responses(self.session.query(self.batch))
 
 
-def _inputs(images: Any, targets: Any, maps: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, Any, list[str]]:
+def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, list[str]]:
+    """Return images (N, C, H, W), the class of each (N,) int64, and their names, as everything else takes them.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
     import torch
 
     images = _in_order(images, ("image", "channel", "y", "x"), "images")
     images = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
-    maps = _in_order(maps, ("image", "y", "x"), "maps")
     if not isinstance(images, torch.Tensor) or images.ndim != 4 or not images.is_floating_point():
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
     if not len(images):
         raise HeatproofError("The batch of images is empty: give at least one image.")
-    labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
+    try:
+        labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
+    except (TypeError, ValueError, RuntimeError):
+        raise HeatproofError(
+            f"The targets are {type(targets).__name__}: give one class number for each of the {len(images)} images."
+        ) from None
     if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise HeatproofError(
             f"The targets are {labels.dtype} {tuple(labels.shape)}: give one class number for each of the "
             f"{len(images)} images."
         )
-    values = maps.detach().cpu().numpy() if isinstance(maps, torch.Tensor) else np.asarray(maps)
     ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
     if len(ids) != len(images) or len(set(ids)) != len(ids):
         raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
         raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
+    return images.detach(), labels.long(), ids
+
+
+def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str] | None, dict[str, str]]:
+    """Return maps (N, M, H, W), the names of their methods, and the methods that have none, with the reason.
+
+    The names are None where maps of one method without a name were given.
+    """
+    gaps: dict[str, str] = {}
+    if hasattr(maps, "data_vars"):
+        if "attribution" not in maps:
+            raise HeatproofError(
+                f"The maps are an xarray.Dataset with {', '.join(map(str, maps)) or 'nothing'}: give what "
+                "heatproof.explain returns, or one of its arrays."
+            )
+        if "reason" in maps:
+            told = zip(maps["method"].values.tolist(), maps["reason"].values.tolist(), strict=True)
+            gaps = {str(name): str(reason) for name, reason in told if reason}
+        maps = maps["attribution"]
+    if hasattr(maps, "dims") and "method" in maps.dims:
+        maps = {str(name): maps.sel({"method": name}, drop=True) for name in maps["method"].values.tolist()}
+    if not isinstance(maps, Mapping):
+        return _values(maps, images, ids)[:, None], None, gaps
+    given = {str(name): values for name, values in maps.items() if str(name) not in gaps}
+    if not given:
+        raise HeatproofError(
+            "There are no maps: "
+            + (f"no method applies, {next(iter(gaps))} because {next(iter(gaps.values()))}." if gaps else "give some.")
+        )
+    return np.stack([_values(values, images, ids) for values in given.values()], axis=1), list(given), gaps
+
+
+def _values(maps: Any, images: Any, ids: list[str]) -> np.ndarray:
     from heatproof.perturbation.curves import check_maps
 
+    maps = _in_order(maps, ("image", "y", "x"), "maps")
+    if hasattr(maps, "detach"):
+        maps = maps.detach().cpu()
+        # NumPy has no bfloat16.
+        maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
+    try:
+        values = np.asarray(maps)
+    except (TypeError, ValueError):
+        raise HeatproofError(
+            f"The maps are {type(maps).__name__} that makes no array: give numbers (images, height, width)."
+        ) from None
     check_maps(values, images, ids)
-    if not np.issubdtype(values.dtype, np.floating):
-        # Whole numbers have no thirds, and unsigned ones no negatives.
-        values = values.astype(np.float64)
-    return images, labels.long(), values, ids
+    # Whole numbers have no thirds, and unsigned ones no negatives.
+    return values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)
 
 
 def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
@@ -302,24 +376,87 @@ def _device_of(model: Any, images: torch.Tensor) -> Any:
 
 
 def _dataset(
-    entry: Metric, options: dict[str, Any], ids: list[str], score: np.ndarray, valid: np.ndarray, curves: Any
+    entry: Metric,
+    options: dict[str, Any],
+    images: ScoredImages,
+    maps: np.ndarray,
+    result: tuple[np.ndarray, np.ndarray, Any],
+    details: Mapping[str, Any],
 ) -> xarray.Dataset:
     import xarray
 
+    score, valid, curves = result
     variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
+    variables["reason"] = ("image", [("" if fine else _why(one)) for fine, one in zip(valid, maps, strict=True)])
     for name, values in curves.items():
         variables[name] = (("image", "step") if values.ndim == 2 else ("step",), values)
-    plain = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in options.items()
-        if value is not None and not isinstance(value, dict) and not hasattr(value, "shape")
-    }
+    for name, values in details.items():
+        for part, array in ({name: values} if isinstance(values, np.ndarray) else _arrays(values)).items():
+            if array.ndim >= 1 and len(array) == len(score) and part not in variables:
+                variables[part] = (("image", *(f"{part}_{axis}" for axis in range(1, array.ndim))), array)
     attributes = {
         "metric": entry.name,
         "higher_is_better": int(entry.higher(options)),
         "range": list(entry.range),
         "source": entry.source,
         "undefined": int((~valid).sum()),
-        **{key: int(v) if isinstance(v, bool) else v for key, v in plain.items()},
+        **{key: _attribute(value) for key, value in options.items() if value is not None},
     }
-    return xarray.Dataset(variables, coords={"image": ids}, attrs=attributes)
+    made = xarray.Dataset(variables, coords={"image": list(images.ids)}, attrs=attributes)
+    made["score"].attrs = {"long_name": entry.summary, "higher_is_better": attributes["higher_is_better"]}
+    return made
+
+
+def _arrays(value: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a response curve and the like."""
+    return {name: array for name, array in getattr(value, "arrays", {}).items() if isinstance(array, np.ndarray)}
+
+
+def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
+    """Return the share of the pixels that is changed at each point of a curve; None where it differs between maps."""
+    sequence = getattr(reading.response, "sequence", None)
+    if sequence is None or sequence.thresholds is not None:
+        return None
+    units = size[0] * size[1] if sequence.grid is None else sequence.grid**2
+    shares = np.asarray(sequence.counts(*size)) / units
+    return shares if reading.points is None else shares[reading.points]
+
+
+def _why(one: np.ndarray) -> str:
+    """Return why a map (H, W) has no score."""
+    if one.min() == one.max():
+        return "the map has one value everywhere"
+    if one.max() <= 0:
+        return "the map has no positive value"
+    return "the metric is not defined on what the network says of this image"
+
+
+def _attribute(value: Any) -> Any:
+    """Return an option in a form that files keep."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, tuple | list) and all(isinstance(one, int | float | str) for one in value):
+        return list(value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=_attribute, sort_keys=True)
+    return f"{type(value).__name__} {tuple(value.shape)}" if hasattr(value, "shape") else str(value)
+
+
+def _joined(scored: dict[str, Any], names: Sequence[str] | None, gaps: Mapping[str, str]) -> xarray.Dataset:
+    """Return the scores of one method, or of all of them along a dimension; those without maps come last."""
+    import xarray
+
+    if names is None:
+        return next(iter(scored.values()))
+    whole = xarray.concat(
+        list(scored.values()), xarray.DataArray(list(scored), dims="method", name="method"), combine_attrs="override"
+    )
+    if gaps:
+        whole = whole.reindex({"method": [*scored, *gaps]})
+        whole["valid"] = whole["valid"].fillna(False).astype(bool)
+        for name, reason in gaps.items():
+            whole["reason"].loc[{"method": name}] = reason
+    whole.attrs["undefined"] = int((~whole["valid"].values).sum())
+    return whole

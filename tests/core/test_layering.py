@@ -60,6 +60,19 @@ ALLOWED = {
     "metrics": BASE | {"responses"},
     # Without the workflow: a user's model, images and maps to scores.
     "evaluation": BASE | {"models", "metrics", "perturbation", "responses"},
+    # What people call with a model in memory, or on the results of a run.
+    "api": BASE
+    | {
+        "attribution",
+        "data",
+        "evaluation",
+        "metrics",
+        "models",
+        "perturbation",
+        "ranking",
+        "report",
+        "training",
+    },
     "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},

@@ -50,8 +50,12 @@ class CountPasses:
 
     def __init__(self, network: torch.nn.Module | None) -> None:
         self.images = 0
-        if network is not None:
-            network.register_forward_pre_hook(self._count)
+        self._handle = None if network is None else network.register_forward_pre_hook(self._count)
+
+    def close(self) -> None:
+        """Leave the network as it was."""
+        if self._handle is not None:
+            self._handle.remove()
 
     def _count(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self.images += len(inputs[0])

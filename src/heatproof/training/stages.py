@@ -113,17 +113,48 @@ def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
-    seed = settings["seed"]
     network = build_network(spec["model"], dataset.num_classes)
     load_weights(network, spec["pretrained"])
     network.to(team.device)
     train, validation = _examples(dataset, spec)
+    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
+    journal = _journal(spec, spec["pretrained"])
+    session = Session(spec["keep"], journal, team)
+    trained = fit_in_domain(network, train, validation, settings, options, session)
+    if team.is_main:
+        _publish(spec, trained, [spec["pretrained"]])
+        journal.forget()
+
+
+def fit_in_domain(
+    network: torch.nn.Module,
+    train: Examples,
+    validation: Examples,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    session: Session,
+) -> Trained:
+    """Train a network on images of which a share lost one random patch.
+
+    Parameters
+    ----------
+    network
+        Trained in place.
+    train, validation
+        Normalised images and their labels, which `settings` can tell to leave unread.
+    settings
+        Those of `Schedule`, and ``seed``, ``grid``, ``share``, ``baseline`` and ``labels``.
+    options
+        Of the baseline.
+    session
+        As in `heatproof.training.loop.fit`.
+    """
+    seed, device = settings["seed"], session.team.device if session.team else next(network.parameters()).device
     if settings.get("labels") == "own":
-        answer = _Answers(network, _schedule(settings).loss, team.device)
+        answer = _Answers(network, _schedule(settings).loss, device)
         low = range(0, len(validation.labels), settings["batch_size"])
         told = [answer(validation.images[at : at + settings["batch_size"]]) for at in low]
         train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
-    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
@@ -135,11 +166,7 @@ def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
         return baseline_images(settings["baseline"], images, ids, seed, options)
 
     both = _with_deleted(validation, settings["grid"], torch_generator(seed, "validation patches"), baselines)
-    journal = _journal(spec, spec["pretrained"])
-    trained = fit(network, train, both, _schedule(settings), seed, delete, session=Session(spec["keep"], journal, team))
-    if team.is_main:
-        _publish(spec, trained, [spec["pretrained"]])
-        journal.forget()
+    return fit(network, train, both, _schedule(settings), seed, delete, session=session)
 
 
 def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -> None:

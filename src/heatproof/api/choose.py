@@ -1,0 +1,354 @@
+"""`heatproof.choose`: which attribution methods can be trusted on one network and its images, and how sure that is."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+    import xarray
+
+    from heatproof.api.explain import Asked
+
+REFERENCES = ("random", "edges")
+# Cheap methods of every family, with the options that cost and change most. Those that do not apply say so.
+METHODS: tuple[Any, ...] = (
+    "saliency",
+    "input_x_gradient",
+    {"integrated_gradients_8": {"explainer": "integrated_gradients", "steps": 8}},
+    {"integrated_gradients_32": {"explainer": "integrated_gradients", "steps": 32}},
+    "guided_backprop",
+    "grad_cam",
+    "hires_cam",
+    "layer_cam",
+    {"rise_64": {"explainer": "rise", "masks": 64}},
+    {"rise_256": {"explainer": "rise", "masks": 256}},
+    "occlusion",
+    "attn_lrp",
+    "attention_rollout",
+    "bcos",
+)
+MEASURES: Mapping[str, Mapping[str, Any]] = {
+    "patch deletion, mean colour": {"metric": "idsds", "baseline": "mean"},
+    "patch deletion, blur": {"metric": "idsds", "baseline": "blur"},
+}
+# Below it neither half says anything.
+LEAST = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The methods that cannot be told from the best one, on one network and its images.
+
+    Attributes
+    ----------
+    table
+        A row a method that was scored: ``method``, ``options``, ``in_set``, a column of scores for each measure with
+        ``low`` and ``high`` ends of their intervals, ``passes``, ``seconds`` an image, and ``reason`` where a method
+        does not apply. The best come first.
+    sets
+        Measure to the methods that it cannot tell from the best.
+    left_out
+        Options that were tried on the first part of the images and lost to others of their explainer.
+    measures
+        How methods are scored: options of `heatproof.evaluate`.
+    images
+        How many images picked the options, and how many are reported on.
+    level
+        With which all methods that are the best by a measure are in its set.
+    in_domain
+        Whether images without a patch are in the domain of the network (`heatproof.finetune`).
+    agreement
+        Spearman correlation of the orders by two measures, their mean over pairs.
+    """
+
+    table: pd.DataFrame
+    sets: Mapping[str, Sequence[str]]
+    left_out: Sequence[str]
+    measures: Mapping[str, Mapping[str, Any]]
+    images: tuple[int, int]
+    level: float
+    in_domain: bool
+    agreement: float
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that cannot be told from the best by at least one measure, best first."""
+        return self.table.loc[self.table["in_set"], "method"].tolist()
+
+    @property
+    def best(self) -> str | None:
+        """The method that is the best by every measure; None where it is not known."""
+        return self.methods[0] if len(self.methods) == 1 and not self._references() else None
+
+    def _references(self) -> list[str]:
+        return [name for name in self.methods if name in REFERENCES]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a sentence."""
+        scored = int((self.table["reason"] == "").sum()) - len(REFERENCES)
+        if self._references():
+            return (
+                f"Open: on these {self.images[1]} images no method can be told from a map that knows no network "
+                f"({', '.join(self._references())})."
+            )
+        names = self.methods
+        if not names:
+            return "Open: no method has a score on these images."
+        if len(names) == 1:
+            return f"{names[0]} is the best of {scored} methods on this network, at {self.level:.0%}, by every measure."
+        cheapest = self.table[self.table["in_set"]].sort_values("seconds").iloc[0]
+        return (
+            f"{len(names)} of {scored} methods cannot be told from the best on this network, at {self.level:.0%}: "
+            f"{', '.join(names)}. {cheapest['method']} costs least, with {cheapest['passes']} passes an image."
+        )
+
+    def __str__(self) -> str:
+        shown = self.table.drop(columns=["options"]).rename(columns={"in_set": "not told from the best"})
+        return f"{self.sentence}\n\n{shown.to_string(index=False, float_format='{:.2f}'.format)}\n\n{self.how}"
+
+    @property
+    def how(self) -> str:
+        """What was done, in sentences."""
+        domain = (
+            "The network was finetuned on images without a patch, so that they are in its domain (IDSDS)."
+            if self.in_domain
+            else "The network was not finetuned: images without a patch may be outside its domain (SDS)."
+        )
+        return (
+            f"Options were picked on {self.images[0]} images, and scores are of {self.images[1]} others. Each score of "
+            "patch deletion is Spearman's correlation, over the patches of an image, of a map's sums with the logit "
+            "lost when the patch is deleted; higher is better. Intervals are over images. The measures "
+            f"({', '.join(self.measures)}) order the methods with a Spearman correlation of {self.agreement:.2f}. "
+            f"{domain}"
+        )
+
+    def _repr_html_(self) -> str:
+        shown = self.table.drop(columns=["options"])
+        body = shown.to_html(index=False, float_format="{:.2f}".format, border=0)
+        return f"<p><strong>{html.escape(self.sentence)}</strong></p>{body}<p>{html.escape(self.how)}</p>"
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page of one file that stands alone, and return where."""
+        from heatproof.files import write_text
+        from heatproof.report.results import render
+
+        rows = json.loads(self.table.to_json(orient="records"))
+        page = render(
+            "choice.html",
+            title="Which attribution method can be trusted",
+            sentence=self.sentence,
+            how=self.how,
+            measures=list(self.measures),
+            rows=rows,
+            left_out=", ".join(self.left_out),
+        )
+        write_text(path, page)
+        return Path(path)
+
+
+def choose(
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    targets: Any = None,
+    methods: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    measures: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    level: float = 0.95,
+    batch_size: int | str = 64,
+    layer: str | None = None,
+    background: torch.Tensor | None = None,
+) -> Choice:
+    """Find the methods that cannot be told from the best one for a network on some images.
+
+    Of several options of one explainer, and of a signed map and its absolute values, those are picked that score best
+    on half of the images; what is reported is of the other half, so that picking flatters nobody. A method is left out
+    of a measure's set only if another one is significantly better (`heatproof.ranking.best.best_set`, Hsu 1996). The
+    answer is every method that is in the set of at least one measure: where measures disagree, it says so by being
+    larger.
+
+    Parameters
+    ----------
+    model
+        A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns.
+    images
+        (N, C, H, W), normalised, at least 16.
+    targets
+        (N,) integers; by default what the network says.
+    methods
+        As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
+        maps ``random`` and ``edges``, which know no network, are always added.
+    measures
+        Name to a metric with options, as `heatproof.evaluate` takes them; higher is better. By default the single
+        deletion score with two fills, the mean colour and blur.
+    seed, level
+        Of the split and the resamples, and the probability with which all methods that are the best are in a set.
+    batch_size, layer, background
+        As in `heatproof.explain`.
+
+    Returns
+    -------
+    Choice
+        Prints, shows itself in a notebook, and saves a page that stands alone.
+
+    Raises
+    ------
+    HeatproofError
+        If there are too few images, or as in `heatproof.explain` and `heatproof.evaluate`.
+    """
+    import torch
+
+    from heatproof.api.explain import selected
+    from heatproof.evaluation import check_images
+
+    if len(images) < LEAST:
+        raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
+    images, labels, _ = check_images(images, _said(model, images) if targets is None else targets, None)
+    asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
+    asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
+    scorers = {name: dict(own) for name, own in (measures or _measures(images)).items()}
+    given = {"seed": seed, "batch_size": batch_size}
+    judge = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    first, second = (rows.sort().values for rows in (order[: len(images) // 2], order[len(images) // 2 :]))
+    tried = judge(first, asked)
+    # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
+    means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
+    best: dict[str, str] = {}
+    for place in np.argsort(-means, kind="stable"):
+        row = tried.rows[place]
+        one = asked[tried.parent[row]]
+        best.setdefault(one.entry.name if one.entry else one.name, row)
+    parents = {tried.parent[row] for row in best.values()}
+    reported = judge(second, {name: one for name, one in asked.items() if name in parents})
+    table, sets, agreement = _table(reported, set(best.values()), seed, level)
+    return Choice(
+        _with_gaps(table, tried),
+        sets,
+        [row for row in tried.rows if row not in best.values()],
+        scorers,
+        (len(first), len(second)),
+        level,
+        hasattr(model, "heatproof"),
+        agreement,
+    )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Maps of some images, with signs and without, and their scores."""
+
+    made: xarray.Dataset
+    parent: Mapping[str, str]
+    scores: Mapping[str, np.ndarray]
+
+    @property
+    def rows(self) -> list[str]:
+        """Names of the M rows that have maps."""
+        return list(self.parent)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """A network and its images, and how maps of them are scored."""
+
+    model: Any
+    images: torch.Tensor
+    labels: torch.Tensor
+    measures: Mapping[str, Mapping[str, Any]]
+    given: Mapping[str, Any]
+    of_maps: Mapping[str, Any]
+
+    def __call__(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
+        """Return the scores of methods on some of the images."""
+        from heatproof.api.explain import explain
+        from heatproof.evaluation import evaluate
+
+        given = {**self.given, "image_ids": [str(int(row)) for row in rows]}
+        images, labels = self.images[rows], self.labels[rows]
+        made = explain(self.model, images, labels, asked, **self.of_maps, **given)
+        parents = {name: one.name for one in asked.values() for name in one.maps}
+        maps, parent = {}, {}
+        for name, signed, reason in zip(
+            *(made[key].values.tolist() for key in ("method", "signed", "reason")), strict=True
+        ):
+            if reason:
+                continue
+            values = made["attribution"].sel({"method": name}).values
+            for row, own in (
+                (name, values),
+                *([(f"{name}_abs", np.abs(values))] if signed and name not in REFERENCES else []),
+            ):
+                maps[row], parent[row] = own, parents[name]
+        found = evaluate(self.measures, self.model, images, labels, maps, **given)
+        return _Scored(made, parent, {name: result["score"].values for name, result in found.items()})
+
+
+def _table(
+    scored: _Scored, chosen: set[str], seed: int, level: float
+) -> tuple[pd.DataFrame, dict[str, list[str]], float]:
+    """Return the rows that were chosen, best first; the set of each measure; and how far measures agree."""
+    import pandas as pd
+
+    from heatproof.metrics.bootstrap import summarise
+    from heatproof.ranking.best import best_set
+
+    places = [place for place, row in enumerate(scored.rows) if row in chosen]
+    rows = [scored.rows[place] for place in places]
+    columns: dict[str, Any] = {"method": rows, "in_set": np.zeros(len(rows), dtype=bool)}
+    sets, means = {}, []
+    for name, values in scored.scores.items():
+        member, found = best_set(values[places], seed=seed, level=level), summarise(values[places], seed, level=level)
+        columns["in_set"] |= member
+        columns |= {name: found["mean"], f"{name}, low": found["ci_low"], f"{name}, high": found["ci_high"]}
+        sets[name] = [row for row, is_in in zip(rows, member, strict=True) if is_in]
+        means.append(found["mean"])
+    for key in ("passes", "seconds", "options"):
+        known = dict(zip(scored.made["method"].values.tolist(), scored.made[key].values.tolist(), strict=True))
+        columns[key] = [known.get(row, known.get(row.removesuffix("_abs"))) for row in rows]
+    table = pd.DataFrame(columns).astype({"passes": "Int64"}).assign(reason="")
+    mean = np.nanmean(means, axis=0)
+    table = table.iloc[np.lexsort((-mean, ~columns["in_set"]))]
+    ranks = pd.DataFrame(np.transpose(means)).rank().corr().to_numpy()
+    agreement = float(ranks[np.triu_indices(len(means), 1)].mean()) if len(means) > 1 else 1.0
+    return table.reset_index(drop=True), sets, agreement
+
+
+def _with_gaps(table: pd.DataFrame, tried: _Scored) -> pd.DataFrame:
+    """Return the table with the methods that do not apply, and why."""
+    import pandas as pd
+
+    told = zip(tried.made["method"].values.tolist(), tried.made["reason"].values.tolist(), strict=True)
+    gaps = pd.DataFrame([{"method": name, "in_set": False, "reason": reason} for name, reason in told if reason])
+    return pd.concat([table, gaps], ignore_index=True) if len(gaps) else table
+
+
+def _measures(images: torch.Tensor) -> dict[str, dict[str, Any]]:
+    """Return the default measures, with the mean colour of the images."""
+    made = {name: dict(own) for name, own in MEASURES.items()}
+    colour = images.double().mean((0, 2, 3)).tolist()
+    made["patch deletion, mean colour"]["baseline_options"] = {"value": colour}
+    return made
+
+
+def _said(model: Any, images: torch.Tensor) -> torch.Tensor:
+    """Return the class that the network predicts for each image."""
+    import torch
+
+    parameter = next(model.parameters(), None) if callable(getattr(model, "parameters", None)) else None
+    device = images.device if parameter is None else parameter.device
+    with torch.inference_mode():
+        outputs = [model(part.to(device)) for part in images.split(64)]
+    return torch.cat([getattr(output, "logits", output).argmax(1).cpu() for output in outputs]).clone()

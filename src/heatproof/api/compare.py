@@ -1,0 +1,120 @@
+"""`heatproof.compare`: rank methods over several metrics, networks and datasets, on objects in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from heatproof.report.ranking import Ranking
+
+PARTS = ("dataset", "model", "weights", "metric")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Meta-Rank of methods, and how far it can be believed.
+
+    Attributes
+    ----------
+    table
+        A row a method: κ with its interval, rank, whether it is in the set that cannot be told from the best.
+    tables
+        Consistency of pairs of test cases, stability when one is left out, families, and κ within each property.
+    scores
+        What was ranked: dataset, model, weights, metric, method, image, score, higher_is_better.
+    """
+
+    table: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
+    scores: pd.DataFrame
+    _ranking: Ranking
+    _level: float
+
+    def __str__(self) -> str:
+        from heatproof.report.ranking import directions_told, told
+
+        return f"{directions_told(self.scores)}\n\n{told(self._ranking, self._level)}"
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html(index=False, float_format=lambda value: f"{value:.2f}", border=0)
+
+
+def compare(scores: Any, *, seed: int = 0, level: float = 0.95) -> Comparison:
+    """Rank methods over test cases, as `heatproof rank` does with tables.
+
+    Parameters
+    ----------
+    scores
+        A result of `heatproof.evaluate` with a dimension ``method``, or a mapping from metrics to such results. Or a
+        mapping from names of networks to either. Or a pandas.DataFrame with columns ``method``, ``score`` and any of
+        dataset, model, weights, metric, image and higher_is_better.
+    seed, level
+        Of the resamples, and the coverage of intervals.
+
+    Returns
+    -------
+    Comparison
+        Prints as the command does.
+
+    Raises
+    ------
+    HeatproofError
+        If there is nothing to compare.
+    """
+    import pandas as pd
+
+    from heatproof.report.ranking import rank_table
+
+    table = scores.copy() if isinstance(scores, pd.DataFrame) else tidy(scores)
+    missing = [name for name in ("method", "score") if name not in table]
+    if missing:
+        raise HeatproofError(f"The table has no column {missing[0]!r}: it needs method and score.")
+    for name in PARTS:
+        table[name] = table[name].fillna("").astype(str) if name in table else ""
+    table["metric"] = table["metric"].replace("", "score")
+    if "higher_is_better" not in table:
+        table["higher_is_better"] = True
+    found = rank_table(table, seed=seed, level=level)
+    return Comparison(found.meta_rank, found.tables, table, found, level)
+
+
+def tidy(scores: Any) -> pd.DataFrame:
+    """Return results of `heatproof.evaluate` as one table, a row an image of a method.
+
+    Raises
+    ------
+    HeatproofError
+        If something else is given, or a result is of one method alone.
+    """
+    import pandas as pd
+
+    if hasattr(scores, "data_vars"):
+        return _of_one(scores)
+    if not isinstance(scores, Mapping) or not scores:
+        raise HeatproofError(
+            f"The scores are {type(scores).__name__}: give results of heatproof.evaluate, or a table of them."
+        )
+    parts = []
+    for name, inner in scores.items():
+        if hasattr(inner, "data_vars"):
+            parts.append(_of_one(inner).assign(metric=str(name)))
+        else:
+            own = tidy(inner)
+            parts.append(own.assign(model=str(name)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _of_one(result: Any) -> pd.DataFrame:
+    if "score" not in result or "method" not in result["score"].dims:
+        raise HeatproofError(
+            "A result has no dimension 'method', so there is nothing to rank: evaluate maps of several methods at once."
+        )
+    table = result["score"].to_dataframe().reset_index()[["method", "image", "score"]]
+    higher = bool(result.attrs.get("higher_is_better", 1))
+    return table.assign(metric=str(result.attrs.get("metric", "score")), higher_is_better=higher)

@@ -1,0 +1,379 @@
+"""`heatproof.explain`: attribution maps of any torch classifier, by heatproof's explainers or by other libraries'."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.options import check_options
+from heatproof.registry import look_up
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+Method = Any
+# Maps of all images of a batch: from images (N, C, H, W) and targets (N,) to maps by name, each (N, H, W).
+Maker = Callable[["torch.Tensor", "torch.Tensor"], "Mapping[str, torch.Tensor]"]
+
+
+@dataclass
+class Asked:
+    """A method as the caller named it.
+
+    Attributes
+    ----------
+    name
+        In the result.
+    entry
+        heatproof's explainer; None for one of another library.
+    options
+        Of the explainer, all of them.
+    foreign
+        An object of another library, or a function.
+    """
+
+    name: str
+    entry: Explainer | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    foreign: Any = None
+
+    @property
+    def maps(self) -> list[str]:
+        """Names of its maps in the result."""
+        if self.entry is None or list(self.entry.maps) == [self.entry.name]:
+            return [self.name]
+        if self.name == self.entry.name:
+            return list(self.entry.maps)
+        return [f"{self.name}_{map_name}" for map_name in self.entry.maps] if len(self.entry.maps) > 1 else [self.name]
+
+
+def explain(
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    targets: Any,
+    methods: str | Sequence[Method] | Mapping[str, Method],
+    *,
+    seed: int = 0,
+    batch_size: int | str = 64,
+    image_ids: Sequence[str] | None = None,
+    layer: str | None = None,
+    background: torch.Tensor | None = None,
+) -> xarray.Dataset:
+    """Make attribution maps of some images by one method or many.
+
+    Parameters
+    ----------
+    model
+        A classifier in eval mode: images (B, C, H, W) to logits (B, K), or an output with ``.logits``. It is left as it
+        is; gradients of its parameters are off meanwhile.
+    images
+        (N, C, H, W), normalised as the model expects.
+    targets
+        (N,) integers: the class of each image that is explained.
+    methods
+        A method, a list of methods, or a mapping from names of your own to methods. A method is a name of
+        `heatproof list explainers`; a mapping from such a name to options, as ``{"integrated_gradients": {"steps":
+        50}}``; a captum ``Attribution``; an extractor of torch-cam or pytorch-grad-cam; a zennit composite; or a
+        function of model, images and targets that returns maps (N, H, W) or (N, C, H, W).
+    seed
+        For methods that draw.
+    batch_size
+        Images in one network pass; ``"auto"`` is that of the device. Halved where memory runs out.
+    image_ids
+        N names, which seed random numbers; by default "0", "1", ….
+    layer
+        Name of the layer whose grid class activation maps read; by default the last one with a spatial grid.
+    background
+        (B, C, H, W) other images, normalised, for methods that take some as baselines.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
+        does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
+        (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
+        whether maps can be negative. What `heatproof.evaluate` takes as maps.
+
+    Raises
+    ------
+    HeatproofError
+        If a method or an option does not exist, or the inputs do not match.
+    """
+    import torch
+    import xarray
+
+    from heatproof.evaluation import check_images
+
+    if not isinstance(model, torch.nn.Module):
+        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    images, labels, ids = check_images(images, targets, image_ids)
+    asked = selected(methods)
+    size = tuple(images.shape[2:])
+    parts: list[np.ndarray] = []
+    told: dict[str, list[Any]] = {key: [] for key in ("method", "reason", "seconds", "passes", "options", "signed")}
+    interrupted = False
+    with _as_it_is(model) as device:
+        explained = Explained(
+            network=model,
+            output=model,
+            facts=_facts(layer),
+            images=images,
+            targets=labels.to(device),
+            image_ids=tuple(ids),
+            seed=seed,
+            background=None if background is None else _Background(background),
+        )
+        for one in _shown(asked):
+            made, reason, seconds, passes = None, "interrupted", float("nan"), 0
+            if not interrupted:
+                try:
+                    made, reason, seconds, passes = _maps_of(one, explained, batch_size, device)
+                except KeyboardInterrupt:
+                    # What is made is kept: an hour of maps is not lost to one method that takes too long.
+                    warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=2)
+                    interrupted = True
+            signed = list(one.entry.maps.values()) if one.entry else [True]
+            for row, name in enumerate(one.maps):
+                nothing = np.full((len(ids), *size), np.nan, np.float32)
+                parts.append(nothing if made is None else made[:, row])
+                values = (name, reason, seconds, passes, json.dumps(_plain(one.options)), bool(signed[row]))
+                for key, value in zip(told, values, strict=True):
+                    told[key].append(value)
+    names = told.pop("method")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise HeatproofError(
+            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
+        )
+    return xarray.Dataset(
+        {
+            "attribution": (("method", "image", "y", "x"), np.stack(parts)),
+            **{k: ("method", v) for k, v in told.items()},
+        },
+        coords={"method": names, "image": ids, "target": ("image", labels.cpu().numpy())},
+        attrs={"seed": seed, "batch_size": batch_size, "layer": layer or ""},
+    )
+
+
+def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Asked]:
+    """Return the methods that the caller named, with complete options.
+
+    Raises
+    ------
+    HeatproofError
+        If there are none, or one is unknown.
+    """
+    if isinstance(methods, str) or not isinstance(methods, Mapping | Sequence):
+        methods = [methods]
+    if isinstance(methods, Mapping):
+        found = [_one(name, method) for name, method in methods.items()]
+    else:
+        found = []
+        for method in methods:
+            if isinstance(method, Mapping) and len(method) == 1 and isinstance(next(iter(method)), str):
+                found.append(_one(*next(iter(method.items()))))
+            else:
+                found.append(_one(None, method))
+    if not found:
+        raise HeatproofError("No method is given: name at least one, as methods=['grad_cam', 'saliency'].")
+    return found
+
+
+def _one(name: str | None, method: Method) -> Asked:
+    if isinstance(method, Asked):
+        return method
+    if isinstance(method, str):
+        return _ours(name or method, method, {})
+    if isinstance(method, Mapping):
+        options = dict(method)
+        if name is None:
+            raise HeatproofError(
+                f"A method is {method!r}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
+            )
+        inner = next(iter(options.items()), (None, None))
+        if len(options) == 1 and name not in EXPLAINERS and isinstance(inner[1], Mapping):
+            return _ours(name, str(inner[0]), dict(inner[1]))
+        return _ours(name, str(options.pop("explainer", name)), options)
+    if not (callable(method) or hasattr(method, "attribute") or hasattr(method, "context")):
+        raise HeatproofError(
+            f"A method is {type(method).__name__}: give a name, a name with options, a function of model, images and "
+            "targets, or an object of captum, torch-cam, pytorch-grad-cam or zennit."
+        )
+    return Asked(name or str(getattr(method, "__name__", type(method).__name__)), foreign=method)
+
+
+def _ours(name: str, kind: str, given: Mapping[str, Any]) -> Asked:
+    entry = look_up(EXPLAINERS, kind, "explainer")
+    require_library(entry)
+    check_options(entry.function, dict(given), f"explainer {name!r}", positional=("explained",))
+    return Asked(name, entry, {**entry.options, **given})
+
+
+def _maps_of(
+    one: Asked, explained: Explained, batch_size: int | str, device: torch.device
+) -> tuple[np.ndarray | None, str, float, int]:
+    """Return maps (N, maps, H, W) or the reason why there are none, seconds an image, and passes for one map."""
+    from heatproof.attribution.applicability import IMAGES, check_limits
+    from heatproof.attribution.make import CountPasses, stack_maps
+    from heatproof.models.memory import WithinMemory, batch_size_of
+
+    counter = CountPasses(explained.network)
+    count = len(explained.image_ids)
+    began = time.perf_counter()
+    entry = {"name": one.name, "maps": one.maps}
+    done: list[np.ndarray] = []
+    within = WithinMemory(one.name, device=device)
+    try:
+        low = 0
+        while low < count:
+            # The first images tell whether it applies, as in a run.
+            figures: dict[str, Figure] | None = {} if low == 0 and one.entry is not None else None
+            for attempt in within.attempts(batch_size_of(batch_size, device)):
+                with attempt as size:
+                    part = _part(explained, low, min(low + (IMAGES if figures is not None else size), count))
+                    part = _on(part, device, size, figures)
+                    made = one.entry.function(part, **one.options) if one.entry else _foreign(one, part)
+            maps = stack_maps(made, entry, part)
+            if figures is not None:
+                check_limits(figures, maps)
+            if not np.isfinite(maps).all():
+                row = int(np.flatnonzero(~np.isfinite(maps).all((1, 2, 3)))[0])
+                raise NotApplicable(f"its map of image {part.image_ids[row]!r} has a value that is not finite")
+            done.append(maps)
+            low += len(maps)
+    except NotApplicable as reason:
+        return None, str(reason), float("nan"), 0
+    finally:
+        counter.close()
+    seconds = (time.perf_counter() - began) / count
+    return np.concatenate(done), "", seconds, round(counter.images / count)
+
+
+def _part(explained: Explained, low: int, high: int) -> Explained:
+    from dataclasses import replace
+
+    rows = slice(low, high)
+    return replace(
+        explained,
+        images=explained.images[rows],
+        targets=explained.targets[rows],
+        image_ids=explained.image_ids[rows],
+    )
+
+
+def _on(part: Explained, device: torch.device, size: int, figures: dict[str, Figure] | None) -> Explained:
+    from dataclasses import replace
+
+    return replace(part, images=part.images.to(device), batch_size=size, figures=figures)
+
+
+def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
+    """Return the maps of an object of another library, summed over channels and enlarged to the image."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    maps = _call(one.foreign, part.network, part.images, part.targets)
+    if isinstance(maps, list | tuple):
+        maps = maps[0]
+    maps = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
+    if maps.ndim == 4:
+        maps = maps.sum(1)
+    if maps.ndim == 3 and len(maps) == len(part.images) and maps.shape[1:] != part.images.shape[2:]:
+        size = tuple(part.images.shape[2:])
+        maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+    return {one.name: maps}
+
+
+def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
+    library = next((kind.__module__.partition(".")[0] for kind in type(method).__mro__ if kind is not object), "")
+    libraries = {kind.__module__.partition(".")[0] for kind in type(method).__mro__}
+    if "captum" in libraries:
+        given = images.clone().requires_grad_()
+        return method.attribute(given, target=targets)
+    if "torchcam" in libraries:
+        given = images.clone().requires_grad_()
+        scores = method.model(given) if hasattr(method, "model") else model(given)
+        return method(class_idx=targets.tolist(), scores=scores, normalized=False)
+    if "pytorch_grad_cam" in libraries:
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
+    if "zennit" in libraries:
+        import torch
+        from zennit.attribution import Gradient
+
+        def at_target(output: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(targets, output.shape[1]).to(output)
+
+        with Gradient(model, method) as attributor:
+            return attributor(images.clone(), at_target)[1]
+    if library and not callable(method):
+        raise HeatproofError(f"An object of {library} is no method: give one that explains images.")
+    return method(model, images, targets)
+
+
+@contextmanager
+def _as_it_is(model: torch.nn.Module) -> Iterator[torch.device]:
+    """Check a model, give its logits where its output has more, and leave it as it was; yields its device."""
+    import torch
+
+    from heatproof.perturbation.reachable import check_mode
+
+    check_mode(model)
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    handle = model.register_forward_hook(_logits)
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    first = next(model.parameters(), None)
+    try:
+        yield torch.device("cpu") if first is None else first.device
+    finally:
+        handle.remove()
+        for parameter in wanted:
+            parameter.requires_grad_()
+
+
+def _logits(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    return output.logits if hasattr(output, "logits") else None
+
+
+def _facts(layer: str | None) -> Any:
+    from heatproof.models.registry import InputFacts
+
+    return InputFacts(cam_layer=layer)
+
+
+class _Background:
+    """Other images for use as baselines."""
+
+    def __init__(self, images: torch.Tensor) -> None:
+        self.images = images
+
+    def __call__(self, count: int) -> torch.Tensor:
+        """Return the first `count` of them."""
+        if count > len(self.images):
+            raise HeatproofError(f"{count} background images are asked for and {len(self.images)} given: give more.")
+        return self.images[:count]
+
+
+def _shown(asked: list[Asked]) -> Iterator[Asked]:
+    from heatproof.batches import track
+
+    yield from track(asked, "maps", unit="method")
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+        for name, value in options.items()
+    }

@@ -1,0 +1,154 @@
+"""`heatproof.finetune`: a copy of a network for which images without a patch are in domain."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.data.registry import Split
+
+# Images are normalised by the caller.
+AS_THEY_ARE = {"mean": [0.0], "std": [1.0], "size": None}
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Normalised images of one split, as a dataset of which a baseline can read the mean colour."""
+
+    tensor: torch.Tensor
+    num_classes: int = 0
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> MappingProxyType[str, Split]:
+        """All images as training images."""
+        from heatproof.data.registry import Split
+
+        count = len(self.tensor)
+        return MappingProxyType({"train": Split(tuple(map(str, range(count))), np.zeros(count, dtype=np.int64))})
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) as they are, (N, C, H, W)."""
+        return self.tensor[start:stop].cpu().numpy()
+
+
+def finetune(
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    targets: Any = None,
+    *,
+    grid: int = 4,
+    baseline: str = "mean",
+    share: float = 0.5,
+    epochs: int = 5,
+    lr: float = 1e-3,
+    batch_size: int = 32,
+    optimizer: str = "sgd",
+    validation: float = 0.2,
+    seed: int = 0,
+) -> torch.nn.Module:
+    """Return a copy of a network, finetuned so that an image without a patch is in its domain.
+
+    Scores of `heatproof.evaluate` by deleted patches are IDSDS on such a copy, and SDS on the network as it was
+    published. Hesse et al. 2024, section 3: a share of the training images loses one random patch; the epoch is kept
+    that has the lowest loss on validation images, each once intact and once without a patch.
+
+    Parameters
+    ----------
+    model
+        A classifier: images (B, C, H, W) to logits (B, K). It is left as it is.
+    images
+        (N, C, H, W), normalised as the model expects; other images than those that are explained.
+    targets
+        (N,) integers, the labels. None for none: the copy learns to answer as the network answered to the intact
+        image, which moves it less.
+    grid, baseline
+        Patches along one side, and what a deleted one is filled with; score with the same.
+    share
+        Of the training images that lose a patch, in [0, 1].
+    epochs, lr, batch_size, optimizer
+        Of the training; the learning rate falls along a cosine. `optimizer` is ``sgd``, ``adam`` or ``adamw``.
+    validation
+        Share of the images that choose the epoch.
+    seed
+        Of the split, the order and the patches.
+
+    Returns
+    -------
+    torch.nn.Module
+        In eval mode, on the device of `model`. Its attribute ``heatproof`` has the settings and the history of losses.
+
+    Raises
+    ------
+    HeatproofError
+        If the inputs do not match, there are too few images, or the training diverges.
+    """
+    import torch
+
+    from heatproof.evaluation import check_images
+    from heatproof.perturbation.baselines import BASELINES
+    from heatproof.perturbation.dataset_mean import dataset_options
+    from heatproof.registry import look_up
+    from heatproof.training.devices import Devices
+    from heatproof.training.loop import Examples, Session
+    from heatproof.training.stages import fit_in_domain
+
+    if not isinstance(model, torch.nn.Module):
+        raise HeatproofError(
+            f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
+        )
+    labels = torch.zeros(len(images), dtype=torch.int64) if targets is None else targets
+    images, labels, _ = check_images(images, labels, None)
+    look_up(BASELINES, baseline, "baseline")
+    if not 0 < validation < 1:
+        raise HeatproofError(
+            f"validation is {validation}: give the share of images that choose the epoch, such as 0.2."
+        )
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    few = round(validation * len(images))
+    if few < 1 or len(images) - few < 2:
+        raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
+    settings = {
+        "seed": seed,
+        "grid": grid,
+        "share": share,
+        "baseline": baseline,
+        "labels": "own" if targets is None else "given",
+        "epochs": epochs,
+        "batch_size": min(batch_size, len(images) - few),
+        "optimizer": optimizer,
+        "lr": lr,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "schedule": "cosine",
+        "decay": 0.1,
+        "decay_every": 1,
+        "label_smoothing": 0.0,
+        "shift": 0,
+    }
+    examples = [Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few])]
+    options = dataset_options(baseline, None, InMemory(images[order[few:]]), AS_THEY_ARE, grid)
+    mine = copy.deepcopy(model).requires_grad_()
+    handle = mine.register_forward_hook(_logits)
+    first = next(mine.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    try:
+        trained = fit_in_domain(mine, examples[0], examples[1], settings, options, Session(team=Devices(device)))
+    finally:
+        handle.remove()
+    mine.load_state_dict(trained.best)
+    mine.heatproof = {**settings, "baseline_options": options, "history": trained.history}  # type: ignore[assignment]
+    return mine.eval()
+
+
+def _logits(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    return output.logits if hasattr(output, "logits") else None

@@ -1,0 +1,178 @@
+"""Pictures of what the API returns: maps, curves and orders; matplotlib axes in, matplotlib axes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Symmetric around zero for maps with signs; one colour for those without.
+SIGNED, UNSIGNED = "vlag_r", "rocket"
+
+
+def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Axes] | None = None) -> list[Axes]:
+    """Draw the maps of one image side by side, each on its own scale.
+
+    Parameters
+    ----------
+    made
+        What `heatproof.explain` returns.
+    image
+        Its number, or its name.
+    picture
+        The image itself, (C, H, W) or (H, W), which is drawn first; its values are stretched to what a screen shows.
+    axes
+        One for each, the picture's first; by default a new figure.
+
+    Returns
+    -------
+    list of matplotlib.axes.Axes
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such image, or there are too few axes.
+    """
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    row = _row(made, image)
+    names = [
+        name for name, reason in zip(made["method"].values.tolist(), made["reason"].values, strict=True) if not reason
+    ]
+    first = 0 if picture is None else 1
+    if axes is None:
+        count = len(names) + first
+        axes = plt.subplots(1, count, figsize=(2.1 * count, 2.4), squeeze=False, layout="constrained")[1][0]
+    if len(axes) < len(names) + first:
+        raise HeatproofError(
+            f"{len(names) + first} pictures are to be drawn, and there are {len(axes)} axes: give more."
+        )
+    if picture is not None:
+        pixels = np.asarray(picture, dtype=np.float64)
+        pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
+        low, high = pixels.min(), pixels.max()
+        axes[0].imshow((pixels - low) / (high - low if high > low else 1), cmap="gray", interpolation="nearest")
+        axes[0].set_title(str(made["image"].values[row]), size=9)
+    for name, one in zip(names, list(axes)[first:], strict=False):
+        values = made["attribution"].sel({"method": name}).values[row]
+        signed = bool(values.min() < 0)
+        limit = float(np.abs(values).max()) or 1.0
+        colours = sns.color_palette(SIGNED if signed else UNSIGNED, as_cmap=True)
+        one.imshow(values, cmap=colours, vmin=-limit if signed else 0, vmax=limit, interpolation="nearest")
+        one.set_title(name, size=9)
+    for one in axes:
+        one.set_axis_off()
+    return list(axes)
+
+
+def curves(result: Any, name: str | None = None, ax: Axes | None = None, band: bool = True) -> Axes:
+    """Draw the mean response curve of each method over the share of the pixels that is changed.
+
+    Parameters
+    ----------
+    result
+        Of `heatproof.evaluate` by a metric that has curves.
+    name
+        Which of its curves; by default its first.
+    ax
+        Where; by default a new figure.
+    band
+        Whether the standard error over images is shaded.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    HeatproofError
+        If the result has no curves, or none of that name.
+    """
+    known = [
+        str(key) for key, values in result.data_vars.items() if values.dims[-1:] == ("step",) and "image" in values.dims
+    ]
+    if not known:
+        raise HeatproofError(f"The metric {result.attrs.get('metric', '')!r} has no curves to draw.")
+    name = name or known[0]
+    if name not in known:
+        raise HeatproofError(f"The result has no curve {name!r}: take one of {', '.join(known)}.")
+    ax = _axes(ax)
+    values = result[name] if "method" in result[name].dims else result[name].expand_dims("method")
+    at = result["share"].values if "share" in result.coords else np.arange(values.sizes["step"])
+    for method in values["method"].values.tolist() if "method" in values.coords else [None]:
+        own = (values.isel(method=0, drop=True) if method is None else values.sel({"method": method})).values
+        own = own[~np.isnan(own).any(1)]
+        if not len(own):
+            continue
+        mean, error = own.mean(0), own.std(0, ddof=1) / np.sqrt(len(own)) if len(own) > 1 else np.zeros(own.shape[1])
+        (line,) = ax.plot(at, mean, label=method)
+        if band:
+            ax.fill_between(at, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0)
+    ax.set(xlabel="share of the pixels that is changed" if "share" in result.coords else "step", ylabel=name)
+    if "method" in values.coords:
+        ax.legend(fontsize=8, frameon=False)
+    return ax
+
+
+def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the scores of methods with their intervals, best at the top; those in the set of the best are filled.
+
+    Parameters
+    ----------
+    found
+        What `heatproof.choose` or `heatproof.compare` returns.
+    measure
+        Of a choice; by default its first.
+    ax
+        Where; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    table = found.table
+    if "kappa" in table:
+        columns, label, inside = ("kappa", "ci_low", "ci_high"), "κ of Meta-Rank, higher is better", "in_best_set"
+    else:
+        measure = measure or next(iter(found.measures))
+        if measure not in found.measures:
+            raise HeatproofError(f"There is no measure {measure!r}: take one of {', '.join(found.measures)}.")
+        columns, label, inside = (
+            (measure, f"{measure}, low", f"{measure}, high"),
+            f"{measure}, higher is better",
+            "in_set",
+        )
+    shown = table[table[columns[0]].notna()].sort_values(columns[0])
+    ax = _axes(ax)
+    for place, row in enumerate(shown.itertuples(index=False)):
+        values = dict(zip(shown.columns, row, strict=True))
+        score, low, high = (float(values[column]) for column in columns)
+        filled = "C0" if values[inside] else "white"
+        ax.plot([low, high], [place, place], color="C0", linewidth=1.2)
+        ax.plot(score, place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
+    ax.set_yticks(range(len(shown)), shown["method"])
+    ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set(xlabel=label)
+    return ax
+
+
+def _axes(ax: Axes | None) -> Axes:
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _row(made: Any, image: int | str) -> int:
+    names = made["image"].values.tolist()
+    if isinstance(image, int) and -len(names) <= image < len(names):
+        return image
+    if image not in names:
+        raise HeatproofError(f"There is no image {image!r}: give a number below {len(names)}, or a name.")
+    return int(names.index(image))

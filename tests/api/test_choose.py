@@ -1,0 +1,191 @@
+"""`heatproof.choose`, `finetune` and `compare`: what can be concluded is, and what cannot is not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+
+
+@pytest.fixture(scope="module")
+def many():
+    return torch.randn(60, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+
+
+class Planted(nn.Module):
+    """One logit whose loss by each deleted patch is known: the sum over the patch of image times weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(9)))
+
+    def forward(self, images):
+        value = (images * self.weights).sum((1, 2, 3))
+        return torch.stack([value, -value], 1)
+
+
+ZERO = {"patch deletion": {"metric": "idsds", "baseline": "zeros"}}
+
+
+def noisy(share):
+    def method(model, images, targets):
+        sign = 1 - 2 * targets.float()[:, None, None]
+        truth = sign * (images * model.weights).sum(1)
+        draws = torch.randn(truth.shape, generator=torch.Generator().manual_seed(7))
+        return truth + share * draws * truth.std()
+
+    return method
+
+
+def test_a_planted_truth_is_the_best(many):
+    methods = {"truth": noisy(0.0), "near": noisy(2.0), "far": noisy(20.0)}
+    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    assert found.best == "truth"
+    assert found.methods == ["truth"]
+    assert found.table.loc[0, "patch deletion"] > 0.99
+    assert "truth is the best of 3 methods" in found.sentence
+
+
+def test_equal_methods_are_all_in_the_set(many):
+    methods = {name: noisy(0.0) for name in ("one", "other")}
+    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    assert set(found.methods) == {"one", "other"}
+    assert found.best is None
+    assert "2 of 2 methods cannot be told from the best" in found.sentence
+
+
+def test_nothing_is_concluded_of_maps_that_know_nothing(many):
+    def draws(model, images, targets):
+        return torch.randn(images[:, 0].shape, generator=torch.Generator().manual_seed(len(images)))
+
+    found = heatproof.choose(Planted().eval(), many, methods={"noise": draws}, measures=ZERO)
+    assert found.best is None
+    assert found.sentence.startswith("Open: ")
+
+
+def test_options_are_picked_on_other_images_than_are_reported(network, many):
+    seen = {}
+
+    def told(model, images, targets):
+        seen.setdefault("images", []).append(images.clone())
+        return images.sum(1)
+
+    found = heatproof.choose(
+        network,
+        many,
+        methods={
+            "short": {"integrated_gradients": {"steps": 2}},
+            "long": {"integrated_gradients": {"steps": 16}},
+            "told": told,
+            "rollout": "attention_rollout",
+        },
+    )
+    first, second = seen["images"][0], seen["images"][-1]
+    assert not any(torch.equal(a, b) for a in first for b in second)
+    rows = found.table["method"].tolist()
+    assert sum(name.removesuffix("_abs") in ("short", "long") for name in rows) == 1
+    assert {name.removesuffix("_abs") for name in found.left_out} & {"short", "long"}
+    assert "attention" in found.table.set_index("method").loc["rollout", "reason"]
+    assert found.images == (30, 30)
+    assert list(found.sets) == list(found.measures)
+
+
+def test_it_prints_shows_and_saves_itself(network, many, tmp_path):
+    found = heatproof.choose(network, many, methods=["saliency", "input_x_gradient", "attention_rollout"])
+    assert found.sentence in str(found)
+    assert found.sentence.partition(",")[0] in found._repr_html_()
+    page = found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
+    assert "http" not in page.replace("http-equiv", "")
+    assert "input_x_gradient" in page
+    assert "attention" in page
+    axes = heatproof.plot.order(found)
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == found.table["method"][0]
+
+
+def test_the_same_seed_gives_the_same_choice(network, many):
+    methods = ["saliency", "random"]
+    first, again = (heatproof.choose(network, many, methods=methods) for _ in range(2))
+    pd.testing.assert_frame_equal(first.table.drop(columns="seconds"), again.table.drop(columns="seconds"))
+
+
+def test_too_few_images_are_refused(network, images):
+    with pytest.raises(heatproof.HeatproofError, match="at least 16"):
+        heatproof.choose(network, images)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
+    """On images of two patches of which one alone tells the class."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(80) % 2
+    data = torch.randn(80, 3, 8, 8, generator=generator) * 0.1 + (2 * labels[:, None, None, None] - 1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(data), labels).backward()
+        optimizer.step()
+    model.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    copy = heatproof.finetune(model, data, labels if labelled else None, grid=2, epochs=3, lr=1e-2, baseline="zeros")
+    assert copy is not model
+    assert not copy.training
+    assert copy.heatproof["labels"] == ("given" if labelled else "own")
+    assert len(copy.heatproof["history"]) == 3
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+    assert any(not torch.equal(value, before[name]) for name, value in copy.state_dict().items())
+    with torch.no_grad():
+        without = data.clone()
+        without[:, :, :4, :4] = 0
+        assert (copy(without).argmax(1) == labels).float().mean() >= (model(without).argmax(1) == labels).float().mean()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"baseline": "meen"}, "mean"),
+        ({"validation": 1.5}, "validation is 1.5"),
+        ({"images": torch.randn(2, 3, 8, 8)}, "too few"),
+        ({"model": 3}, "give a torch.nn.Module"),
+    ],
+)
+def test_bad_input_of_finetuning_is_one_sentence(given, sentence, network, images):
+    with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
+        heatproof.finetune(**({"model": network, "images": images} | given))
+    assert "\n" not in str(caught.value)
+
+
+def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear, images, targets, tmp_path, capsys):
+    from heatproof.report.ranking import rank
+
+    maps = heatproof.explain(network, images, targets, ["saliency", "input_x_gradient", "random"])
+    results = {
+        name: heatproof.evaluate(["idsds", "rise_deletion"], model, images, targets % 3, maps, steps=4)
+        for name, model in (("one", network), ("two", linear))
+    }
+    found = heatproof.compare(results)
+    assert found.table["n_networks"].max() == 2
+    assert not found.scores.loc[found.scores["metric"] == "rise_deletion", "higher_is_better"].any()
+    means = found.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
+    means.to_csv(tmp_path / "scores.csv", index=False)
+    rank([tmp_path / "scores.csv"], lower=["rise_deletion"])
+    assert capsys.readouterr().out.partition("\n")[0] in str(found)
+    again = heatproof.compare(means)
+    np.testing.assert_allclose(again.table["kappa"], found.table["kappa"])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"), [(3, "give results"), ({}, "give results"), (pd.DataFrame({"a": [1]}), "no column 'method'")]
+)
+def test_nothing_to_compare_is_said(given, sentence):
+    with pytest.raises(heatproof.HeatproofError, match=sentence):
+        heatproof.compare(given)
+
+
+def test_one_method_alone_is_nothing_to_compare(network, images, targets):
+    result = heatproof.evaluate("idsds", network, images, targets, images.sum(1))
+    with pytest.raises(heatproof.HeatproofError, match="nothing to rank"):
+        heatproof.compare(result)

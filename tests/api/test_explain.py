@@ -1,0 +1,137 @@
+"""`heatproof.explain`: the workflow's explainers and other libraries' on a model in memory."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof
+from heatproof.attribution.registry import EXPLAINERS, Explained
+
+
+def test_maps_are_those_of_the_explainer(network, images, targets):
+    made = heatproof.explain(network, images, targets, ["saliency", {"integrated_gradients": {"steps": 6}}])
+    explained = Explained(network, network, None, images, targets, tuple(map(str, range(12))), 0)
+    for name, options in (("saliency", {}), ("integrated_gradients", {"steps": 6})):
+        alone = EXPLAINERS[name].function(explained, **options)[name]
+        np.testing.assert_allclose(made["attribution"].sel({"method": name}), alone.detach(), rtol=1e-5, atol=1e-7)
+    assert made["attribution"].dims == ("method", "image", "y", "x")
+    assert json.loads(made["options"].values[1])["steps"] == 6
+    assert made["passes"].values.tolist()[0] == 1
+    assert made["signed"].all()
+    assert (made["reason"] == "").all()
+
+
+def test_what_does_not_apply_has_a_reason_and_no_maps(network, images, targets):
+    made = heatproof.explain(network, images, targets, ["attention_rollout", "random"])
+    assert "attention" in made["reason"].values[0]
+    assert np.isnan(made["attribution"].values[0]).all()
+    assert np.isfinite(made["attribution"].values[1]).all()
+
+
+def test_the_model_is_left_as_it_was(network, images, targets):
+    wanted = [parameter.requires_grad for parameter in network.parameters()]
+    heatproof.explain(network, images, targets, ["saliency", "guided_backprop", "deep_lift", "grad_cam"])
+    assert [parameter.requires_grad for parameter in network.parameters()] == wanted
+    assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in network.modules())
+
+
+def test_options_have_names_and_several_maps_have_rows(network, images, targets):
+    made = heatproof.explain(
+        network,
+        images,
+        targets,
+        {"short": {"integrated_gradients": {"steps": 2}}, "long": {"explainer": "integrated_gradients", "steps": 9}},
+    )
+    assert made["method"].values.tolist() == ["short", "long"]
+    # The check on the first images takes a pass more.
+    assert np.diff(made["passes"]) == [7]
+    several = heatproof.explain(network, images, targets, "noise_input_x_gradient")
+    assert several["method"].values.tolist() == list(EXPLAINERS["noise_input_x_gradient"].maps)
+
+
+def test_methods_of_other_libraries(network, images, targets):
+    from captum.attr import InputXGradient, LayerGradCam
+    from torchcam.methods import GradCAM
+
+    extractor = GradCAM(network, target_layer="2", enable_hooks=True)
+    theirs = {
+        "captum": InputXGradient(network),
+        "layer": LayerGradCam(network, network[2]),
+        "torchcam": extractor,
+        "function": lambda model, batch, wanted: batch * batch.sum(1, keepdim=True),
+    }
+    made = heatproof.explain(network, images, targets, theirs)
+    extractor.remove_hooks()
+    ours = heatproof.explain(network, images, targets, ["input_x_gradient", "grad_cam"], layer="2")
+    known = ours["attribution"].values
+    np.testing.assert_allclose(made["attribution"].values[0], known[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(made["attribution"].values[2], known[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(made["attribution"].values[3], (images.sum(1) ** 2).numpy(), rtol=1e-4, atol=1e-6)
+    assert (made["reason"] == "").all()
+
+
+def test_a_zennit_composite(network, images, targets):
+    composites = pytest.importorskip("zennit.composites")
+    made = heatproof.explain(network, images, targets, {"epsilon": composites.EpsilonPlus()})
+    assert np.isfinite(made["attribution"].values).all()
+    assert np.abs(made["attribution"].values).max() > 0
+
+
+def test_a_model_of_transformers(images):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    model = transformers.ViTForImageClassification(config).eval()
+    made = heatproof.explain(model, images, [0] * 12, ["saliency", "grad_cam"])
+    assert (made["reason"] == "").all()
+
+
+def test_an_interrupt_keeps_what_is_made(network, images, targets):
+    def stopped(model, batch, wanted):
+        raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="Interrupted in stopped"):
+        made = heatproof.explain(network, images, targets, ["saliency", stopped, "grad_cam"])
+    assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
+    assert np.isfinite(made["attribution"].values[0]).all()
+
+
+def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
+    methods = ["saliency", {"rise": {"masks": 16}}, "random"]
+    whole = heatproof.explain(network, images, targets, methods, batch_size="auto")
+    parts = heatproof.explain(network, images, targets, methods, batch_size=5)
+    np.testing.assert_allclose(parts["attribution"], whole["attribution"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"methods": "grad_camm"}, "grad_cam"),
+        ({"methods": []}, "No method is given"),
+        ({"methods": [{"integrated_gradients": {"step": 3}}]}, "steps"),
+        ({"methods": [3]}, "A method is int"),
+        ({"methods": ["saliency", "saliency"]}, "Two methods are called 'saliency'"),
+        ({"model": lambda batch: batch}, "give a torch.nn.Module"),
+        ({"targets": None}, "one class number for each"),
+        ({"targets": ["cat"] * 12}, "one class number for each"),
+        ({"images": [[1.0]]}, "give a float tensor"),
+    ],
+)
+def test_bad_input_is_one_sentence(given, sentence, network, images, targets):
+    asked = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
+    with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
+        heatproof.explain(**asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_in_training_mode_is_named(network, images, targets):
+    network.train()
+    try:
+        with pytest.raises(heatproof.HeatproofError, match="training mode"):
+            heatproof.explain(network, images, targets, "saliency")
+    finally:
+        network.eval()

@@ -1,0 +1,127 @@
+"""`heatproof.evaluate` on maps of several methods: the scores of each alone, and no pass twice."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof
+
+METHODS = ["saliency", "input_x_gradient", "random"]
+ALL = ["idsds", "rise_deletion", "rise_insertion", "rise_difference", "road_morf", "road_lerf", "sensitivity_n"]
+
+
+@pytest.fixture(scope="module")
+def made(network, images, targets):
+    return heatproof.explain(network, images, targets, [*METHODS, "attention_rollout"])
+
+
+class Counted(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.images = inner, 0
+        self.eval()
+
+    def forward(self, batch):
+        self.images += len(batch)
+        return self.inner(batch)
+
+
+@pytest.mark.parametrize("metric", ["idsds", "rise_deletion", "mas_insertion"])
+def test_scores_are_those_of_each_method_alone(metric, network, images, targets, made):
+    together = heatproof.evaluate(metric, network, images, targets, made)
+    assert together["score"].dims == ("method", "image")
+    for name in METHODS:
+        maps = made["attribution"].sel({"method": name}, drop=True)
+        alone = heatproof.evaluate(metric, network, images, targets, maps)
+        np.testing.assert_array_equal(together["score"].sel({"method": name}), alone["score"])
+    rollout = together.sel({"method": "attention_rollout"})
+    assert np.isnan(rollout["score"]).all()
+    assert not rollout["valid"].any()
+    assert all("attention" in reason for reason in rollout["reason"].values)
+
+
+def test_a_mapping_and_an_array_are_the_same(network, images, targets, made):
+    array = made["attribution"].sel({"method": METHODS})
+    mapping = {name: made["attribution"].sel({"method": name}).values for name in METHODS}
+    first, second = (heatproof.evaluate("idsds", network, images, targets, maps) for maps in (array, mapping))
+    np.testing.assert_array_equal(first["score"], second["score"])
+    assert first["method"].values.tolist() == second["method"].values.tolist() == METHODS
+
+
+def test_no_pass_is_made_twice(network, images, targets, made):
+    """Deleted patches are run once for all methods, and curves once for all of their metrics."""
+    maps = made["attribution"].sel({"method": METHODS})
+    counted = Counted(network)
+    heatproof.evaluate(["idsds"], counted, images, targets, maps)
+    assert counted.images == 17 * len(images)
+    counted.images = 0
+    heatproof.evaluate(["rise_deletion", "rise_insertion", "rise_difference"], counted, images, targets, maps, steps=8)
+    both = counted.images
+    counted.images = 0
+    heatproof.evaluate(["rise_difference"], counted, images, targets, maps, steps=8)
+    assert both == counted.images
+
+
+def test_all_metrics_at_once_make_the_passes_of_the_union_of_their_responses(network, images, targets, made):
+    maps = made["attribution"].sel({"method": METHODS})
+    counted = Counted(network)
+
+    def passes(names):
+        counted.images = 0
+        heatproof.evaluate(names, counted, images, targets, maps)
+        return counted.images
+
+    # The difference reads the curves of the other two. Every curve and ROAD begin with the intact images.
+    intact = len(images)
+    apart = sum(passes(name) for name in ALL if name != "rise_difference")
+    curves = [name for name in ALL if name.startswith(("rise", "road"))]
+    assert apart - passes(ALL) == (len(curves) - 2) * intact
+
+
+def test_the_result_says_how_it_was_made(network, images, targets, made):
+    fill = {"value": [0.1, 0.2, 0.3]}
+    result = heatproof.evaluate(
+        "idsds", network, images, targets, made, baseline="mean", baseline_options=fill, details=True
+    )
+    assert result.attrs["baseline"] == "mean"
+    assert json.loads(result.attrs["baseline_options"]) == fill
+    assert result.attrs["grid"] == 4
+    assert result["drops"].sizes["drops_1"] == 16
+    curve = heatproof.evaluate("rise_deletion", network, images, targets, made, steps=4)
+    np.testing.assert_allclose(curve["share"], [0, 0.25, 0.5, 0.75, 1])
+    assert curve.attrs["steps"] == 4
+
+
+def test_an_undefined_score_has_a_reason(network, images, targets, made):
+    maps = made["attribution"].sel({"method": "saliency"}, drop=True).values.copy()
+    maps[3] = 1.0
+    result = heatproof.evaluate("idsds", network, images, targets, maps)
+    assert result["reason"].values[3] == "the map has one value everywhere"
+    assert not result["valid"].values[3]
+    assert (result["reason"].values[result["valid"].values] == "").all()
+
+
+@pytest.mark.parametrize(
+    ("maps", "sentence"),
+    [
+        (lambda maps: maps.drop_vars("attribution"), "give what"),
+        (lambda maps: {}, "There are no maps"),
+        (lambda maps: maps.sel({"method": ["attention_rollout"]}), "no method applies"),
+        (lambda maps: {"a": np.zeros((2, 3))}, "must have shape"),
+        (lambda maps: [[1.0], [2.0, 3.0]], "makes no array|must have shape|give numbers"),
+        (lambda maps: None, "must have shape|give numbers"),
+    ],
+)
+def test_bad_maps_are_one_sentence(maps, sentence, network, images, targets, made):
+    with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
+        heatproof.evaluate("idsds", network, images, targets, maps(made))
+    assert "\n" not in str(caught.value)
+
+
+def test_maps_of_bfloat16_are_read(network, images, targets, made):
+    maps = torch.from_numpy(made["attribution"].values[0]).bfloat16()
+    lower = heatproof.evaluate("idsds", network, images, targets, maps)
+    whole = heatproof.evaluate("idsds", network, images, targets, maps.float())
+    np.testing.assert_array_equal(lower["score"], whole["score"])

@@ -1,0 +1,59 @@
+"""The wheel brings the workflow: the same table without a clone of the repository."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from snakemake_project import MICRO, REPOSITORY, TABLE
+
+from heatproof.errors import HeatproofError
+from heatproof.running import config_file, workflow_folder
+
+
+def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_file("quick") == workflow_folder() / "config/quick.yaml"
+    (tmp_path / "quick").write_text("{}")
+    assert str(config_file("quick")) == "quick"
+    with pytest.raises(HeatproofError, match="quick"):
+        config_file("quik")
+
+
+def test_status_counts_what_is_made(project):
+    before = project.heatproof("status", "micro.yaml").stdout
+    assert "pretrain             1 of     1 jobs" in before
+    assert " are left." in before
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_the_wheel_alone_makes_the_same_table(finished, tmp_path):
+    wheels, site, work = tmp_path / "wheels", tmp_path / "site", tmp_path / "work"
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(REPOSITORY), "-w", str(wheels)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    (wheel,) = wheels.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
+    work.mkdir()
+    (work / "mine.yaml").write_text(yaml.safe_dump(MICRO))
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+
+    def heatproof(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "heatproof", *arguments],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    heatproof("run", "mine.yaml", "--cores", "2", "--target", TABLE)
+    assert (work / TABLE).read_bytes() == (finished.folder / TABLE).read_bytes()
+    assert "Nothing to be done" in heatproof("run", "mine.yaml", "--cores", "2", "--target", TABLE)
+    assert "pretrain             1 of     1 jobs" in heatproof("status", "mine.yaml")
+    assert "jobs" in heatproof("run", "mine.yaml", "--dry-run")
