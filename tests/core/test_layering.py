@@ -82,6 +82,7 @@ ALLOWED = {
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
+    "running": BASE | {"adopt", "config", "plan"},
     "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
@@ -106,6 +107,7 @@ ALLOWED = {
         "accept",
         "prune",
         "new_config",
+        "running",
         "config",
         "plan",
         "workflow",
