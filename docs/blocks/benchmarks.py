@@ -5,6 +5,7 @@ import pandas as pd
 from blocks import DATA, number, rows
 
 FILES = {
+    "choice": ["choice.csv"],
     "road": ["road.csv"],
     "metrics": ["metrics.csv"],
     "malloc": ["malloc.csv"],

@@ -8,7 +8,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from pkgutil import resolve_name
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from heatproof.errors import HeatproofError
@@ -110,9 +112,20 @@ def _parser() -> argparse.ArgumentParser:
         help="hours of a device where N images a second go through MODEL, or of a GPU with a published throughput",
     )
 
-    rank = command("rank", "heatproof.report.ranking:rank", "rank the methods of anybody's tables of scores")
+    pack = "one file to cite: tables, page, config, provenance and checksums of a run"
+    packed = command("bundle", "heatproof.cli:bundle", pack, parents=[some])
+    packed.add_argument("--out", default="heatproof.zip", metavar="FILE.zip")
+    checked = command("verify", "heatproof.cli:verify", "check that a bundle is whole")
+    checked.add_argument("path", metavar="FILE.zip")
+
+    rank = command(
+        "rank", "heatproof.cli:rank", "rank the methods of anybody's tables of scores, of runs and of bundles"
+    )
     rank.add_argument(
-        "paths", nargs="+", metavar="TABLE.csv", help="columns method, score, and any of dataset, model, …"
+        "paths",
+        nargs="+",
+        metavar="TABLE",
+        help="CSV with method, score and any of dataset, model, …; results; bundles",
     )
     rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
     rank.add_argument("--lower", type=_names, default="", metavar="METRIC,...", help="metrics of which lower is better")
@@ -192,6 +205,29 @@ def prune(configs: Sequence[str], target: Sequence[str], delete: Sequence[str]) 
     from heatproof.prune import prune
 
     print(escaped(prune(*configs, targets=target, delete=delete)))
+
+
+def bundle(configs: Sequence[str], out: str) -> None:
+    """Write a bundle, and print what is in it."""
+    from heatproof import bundle
+
+    print(escaped(bundle.bundle(configs, out=out)))
+
+
+def verify(path: str) -> None:
+    """Check a bundle."""
+    from heatproof import bundle
+
+    print(escaped(bundle.verify(path)))
+
+
+def rank(paths: Sequence[str], **options: Any) -> None:
+    """Rank tables, of bundles and runs as well."""
+    from heatproof.bundle import unpacked
+    from heatproof.report import ranking
+
+    with TemporaryDirectory() as folder:
+        ranking.rank(unpacked(paths, Path(folder)), **options)
 
 
 def estimate(configs: Sequence[str], **options: Any) -> None:

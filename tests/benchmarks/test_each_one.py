@@ -10,6 +10,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
+    "choice": ["--small", "--out", "{out}"],
     "coverage": ["2", "--out", "{out}"],
     "device": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],

@@ -82,6 +82,7 @@ ALLOWED = {
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
+    "bundle": BASE | {"config", "plan", "running"},
     "running": BASE | {"adopt", "config", "plan"},
     "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
@@ -108,6 +109,7 @@ ALLOWED = {
         "prune",
         "new_config",
         "running",
+        "bundle",
         "config",
         "plan",
         "workflow",

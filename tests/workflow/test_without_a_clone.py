@@ -57,3 +57,41 @@ def test_the_wheel_alone_makes_the_same_table(finished, tmp_path):
     assert "Nothing to be done" in heatproof("run", "mine.yaml", "--cores", "2", "--target", TABLE)
     assert "pretrain             1 of     1 jobs" in heatproof("status", "mine.yaml")
     assert "jobs" in heatproof("run", "mine.yaml", "--dry-run")
+
+
+OUTER = """
+configfile: "mine.yaml"
+
+
+module heatproof:
+    snakefile:
+        "{snakefile}"
+    config:
+        config
+
+
+use rule * from heatproof
+
+
+rule best:
+    default_target: True
+    input:
+        "results/idsds_table.csv",
+    output:
+        "best.csv",
+    shell:
+        "head -n 2 {{input}} > {{output}}"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_another_workflow_takes_it_as_a_module(finished, tmp_path):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MICRO))
+    (tmp_path / "Snakefile").write_text(OUTER.format(snakefile=REPOSITORY / "Snakefile"))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "snakemake", "--cores", "2"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / TABLE).read_bytes() == (finished.folder / TABLE).read_bytes()
+    assert len((tmp_path / "best.csv").read_text().splitlines()) == 2

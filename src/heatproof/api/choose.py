@@ -109,9 +109,11 @@ class Choice:
         if len(names) == 1:
             return f"{names[0]} is the best of {scored} methods on this network, at {self.level:.0%}, by every measure."
         cheapest = self.table[self.table["in_set"]].sort_values("seconds").iloc[0]
+        passes = int(cheapest["passes"])
         return (
             f"{len(names)} of {scored} methods cannot be told from the best on this network, at {self.level:.0%}: "
-            f"{', '.join(names)}. {cheapest['method']} costs least, with {cheapest['passes']} passes an image."
+            f"{', '.join(names)}. {cheapest['method']} costs least, with {passes} "
+            f"pass{'es' * (passes != 1)} an image."
         )
 
     def __str__(self) -> str:

@@ -1,0 +1,97 @@
+"""How often `heatproof.choose` is right: where nothing can be concluded, and where the truth is planted.
+
+Null control: networks with random weights and other images each time, on which maps of random methods are all alike: a
+winner is a false one. Planted truth: logits that are sums of pixels times weights, whose patches' drops are known; the
+method that returns them competes with noisy copies of itself, and has to be in the set.
+
+    python benchmarks/choice.py --out docs/data/choice
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from _tell import parser, tell
+from torch import nn
+
+import heatproof
+
+SIDE = 16
+MEASURES = {"patch deletion": {"metric": "idsds", "baseline": "zeros"}}
+# Standard deviations of what is added, in those of the truth.
+NOISES = (0.0, 0.1, 0.2, 0.4, 0.8)
+
+
+class Sums(nn.Module):
+    """Two logits: plus and minus the sum of pixels times weights."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed)))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        value = (images * self.weights).sum((1, 2, 3))
+        return torch.stack([value, -value], 1)
+
+
+def untrained(seed: int) -> nn.Module:
+    """A small convolutional network with random weights."""
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * (SIDE // 2) ** 2, 4)).eval()
+
+
+def noisy(share: float, seed: int):
+    def method(model: Sums, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        truth = (1 - 2 * targets.float()[:, None, None]) * (images * model.weights).sum(1)
+        draws = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed + len(images)))
+        return truth + share * draws * truth.std()
+
+    return method
+
+
+def drawn(seed: int):
+    def method(model: nn.Module, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        key = int(images.double().abs().sum() * 1000) % 2**31
+        return torch.randn(images[:, 0].shape, generator=torch.Generator().manual_seed(seed + key))
+
+    return method
+
+
+def pictures(seed: int, count: int) -> torch.Tensor:
+    return torch.randn(count, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(10_000 + seed))
+
+
+def main() -> None:
+    """Run both controls and print how often the answer was which."""
+    options = parser(__doc__)
+    options.add_argument("--repetitions", type=int, default=100)
+    options.add_argument("--images", type=int, default=60)
+    given = options.parse_args()
+    repetitions = 3 if given.small else given.repetitions
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    rows = []
+    counts = {"open": 0, "winner": 0, "set": 0}
+    for seed in range(repetitions):
+        methods = {f"random {number}": drawn(1000 * seed + number) for number in range(8)}
+        images = pictures(seed, given.images)
+        found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
+        counts["winner" if found.best else "open" if found.sentence.startswith("Open") else "set"] += 1
+    rows.append({"case": "eight random methods, networks without training", "runs": repetitions, **counts})
+    inside = 0
+    counts = {"open": 0, "winner": 0, "set": 0}
+    for seed in range(repetitions):
+        methods = {f"noise {share}": noisy(share, seed) for share in NOISES}
+        images = pictures(seed, given.images)
+        found = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
+        inside += "noise 0.0" in found.methods
+        counts["winner" if found.best else "open" if found.sentence.startswith("Open") else "set"] += 1
+    told = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
+    rows.append({**told, "truth in the set": inside})
+    tell(rows, "choice", given.out)
+
+
+if __name__ == "__main__":
+    main()

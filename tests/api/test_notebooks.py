@@ -1,0 +1,43 @@
+"""The notebooks run, and are stored with their output."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs/notebooks").glob("*.ipynb"))
+
+
+def cells(path):
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(path, 4)
+    return notebook, [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_there_are_three():
+    assert len(NOTEBOOKS) == 3
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_stored_with_its_output_and_names_no_machine(path):
+    _, code = cells(path)
+    assert sum(bool(cell.outputs) for cell in code) >= 3
+    assert not [
+        out for cell in code for out in cell.outputs if out.output_type == "error" or out.get("name") == "stderr"
+    ]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    text = path.read_text(encoding="utf-8")
+    assert not any(place in text for place in ("/home/", "/tmp/", "/root/", "site-packages"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs(path, tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook, _ = cells(path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2] / "src")]))
+    nbclient.NotebookClient(
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
