@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,8 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
 
 def _about(plan: Any, manifests: Mapping[str, Any]) -> dict[str, Any]:
     """Return the digests of what was measured: two runs that agree in them can be compared."""
-    from heatproof import __version__
-
     return {
-        "heatproof": __version__,
+        "heatproof": version("heatproof"),
         "datasets": {name: plan.dataset_spec(name)["key"] for name in plan.datasets},
         "metrics": {name: _plain(entry) for name, entry in plan.config["metrics"].items()},
         "drops": _plain(plan.config["drops"]),

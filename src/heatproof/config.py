@@ -41,6 +41,7 @@ from heatproof.config_types import (
     Grid,
     Images,
     NameOf,
+    NumberOrAuto,
     OneOrSeveral,
     Positive,
     Precision,
@@ -375,7 +376,9 @@ class Settings(Section):
     attribution_jobs: Literal["together", "apart"] = "together"
     """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
     `apart` uses one job per explainer. Use `apart` on a cluster."""
-    batch_size: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_IN_BATCH)] = 64
+    batch_size: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_IN_BATCH), Tag(ONE)] | Annotated[Literal["auto"], Tag(SEVERAL)], NumberOrAuto
+    ] = 64
     """Images in one network pass; `auto` starts with 512 on an NVIDIA GPU, and 64 on a CPU. Halved if memory runs out.
     Reruns nothing."""
     threads: Devices = 1

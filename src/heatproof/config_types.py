@@ -108,6 +108,7 @@ Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
 # Tags of a value that is one for all, or several by name; they stand in no message.
 ONE, SEVERAL = "one value", "several values"
 OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)
+NumberOrAuto = Discriminator(lambda value: SEVERAL if value == "auto" else ONE)
 Precision = Literal["float32", "tf32", "bfloat16"]
 Devices = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]

@@ -63,7 +63,7 @@ def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
     assert "Traceback" not in printed.err
 
 
-@pytest.mark.parametrize("arguments", [[], ["run", "no_such_stage", "{}"], ["list", "colours"], ["check"]])
+@pytest.mark.parametrize("arguments", [[], ["no_such_command", "{}"], ["list", "colours"], ["check"]])
 def test_wrong_use_is_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -16,13 +16,14 @@ def watch(path: str | Path) -> None:
     from heatproof.training.checkpoint import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    add, save, publish = Shard.add, Journal.save, stages.publish_tables
+    keep, save, publish = Shard._keep, Journal.save, stages.publish_tables
 
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
 
-    def noted_add(piece, start, arrays, seconds, passes):
-        add(piece, start, arrays, seconds, passes)
+    def noted_keep(piece, start, arrays, seconds, passes):
+        # In the thread that writes: what it has not written yet is not safe.
+        keep(piece, start, arrays, seconds, passes)
         note(piece.manifest, start, start + len(next(iter(arrays.values()))))
 
     def noted_save(journal, state):
@@ -34,5 +35,5 @@ def watch(path: str | Path) -> None:
         publish(spec, outputs, inputs, **facts)
         note(spec["manifest"], -1, 0)
 
-    Shard.add, Journal.save = noted_add, noted_save
+    Shard._keep, Journal.save = noted_keep, noted_save
     stages.publish_tables = noted_publish

@@ -190,7 +190,8 @@ def test_the_tap_changes_no_value(depth, patch, images):
     options = {"img_size": 32, "patch_size": patch, "num_classes": 10, "embed_dim": 24, "depth": depth, "num_heads": 3}
     plain = untapped(tapped, **options, mlp_ratio=2.0)
     with torch.inference_mode():
-        assert torch.equal(tapped(images), plain(images))
+        # Bit by bit on most processors; on some the products of small matrices are rounded otherwise.
+        torch.testing.assert_close(tapped(images), plain(images), rtol=1e-6, atol=1e-6)
 
 
 def test_the_tap_shows_the_patch_tokens_and_not_the_class_token(images):

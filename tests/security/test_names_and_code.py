@@ -134,8 +134,8 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
 
 
 UNSAFE = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "tarfile", "subprocess"}
-# One starts this project's own stages, the other names the error that `torch.load` raises.
-HARMLESS = {"measure.py: subprocess", "weights_file.py: pickle.UnpicklingError"}
+# Two start this project's own stages and Snakemake on it, the third names the error that `torch.load` raises.
+HARMLESS = {"measure.py: subprocess", "running.py: subprocess", "weights_file.py: pickle.UnpicklingError"}
 
 
 def test_no_module_of_ours_reads_pickles_unpacks_archives_or_starts_programs():
