@@ -318,7 +318,9 @@ def main() -> None:
     }
     cases = {"given": reduce(merge, map(read_config, given.configs))} if given.configs else NETWORKS
     if given.small:
-        cases = dict(list(cases.items())[:1])
+        few = {"models": [{"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}}}]}
+        few |= {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}}
+        cases = {name: {**config, **few} for name, config in list(cases.items())[:1]}
         common |= {"explainers": EXPLAINERS[:2], "metrics": METRICS[:1]}
     rows: list[dict[str, Any]] = []
     for name, config in cases.items():
