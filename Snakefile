@@ -4,6 +4,8 @@ import re
 
 from snakemake.utils import min_version
 
+from heatproof.config import default_config, merge
+
 min_version("9.13")
 
 
@@ -14,6 +16,11 @@ if not os.path.exists(DEFAULTS):
 
 
 configfile: DEFAULTS
+
+
+# In a module of another workflow, whose config it gets.
+if workflow.modifier.skip_configfile:
+    config = merge(default_config(), config)
 
 
 include: "workflow/rules/common.smk"

@@ -2,7 +2,8 @@
 
 Null control: networks with random weights and other images each time, on which maps of random methods are all alike: a
 winner is a false one. Planted truth: logits that are sums of pixels times weights, whose patches' drops are known; the
-method that returns them competes with noisy copies of itself, and has to be in the set.
+method that returns them competes with noisy copies of itself, and has to be in the set. `wrong` is the share of runs
+with a false winner, or without the truth in the set; lower is better.
 
     python benchmarks/choice.py --out docs/data/choice
 """
@@ -79,7 +80,8 @@ def main() -> None:
         images = pictures(seed, given.images)
         found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
         counts["winner" if found.best else "open" if found.sentence.startswith("Open") else "set"] += 1
-    rows.append({"case": "eight random methods, networks without training", "runs": repetitions, **counts})
+    case = "eight random methods, networks without training"
+    rows.append({"case": case, "runs": repetitions, **counts, "wrong": f"{counts['winner'] / repetitions:.1%}"})
     inside = 0
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
@@ -89,7 +91,7 @@ def main() -> None:
         inside += "noise 0.0" in found.methods
         counts["winner" if found.best else "open" if found.sentence.startswith("Open") else "set"] += 1
     told = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
-    rows.append({**told, "truth in the set": inside})
+    rows.append({**told, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
     tell(rows, "choice", given.out)
 
 
