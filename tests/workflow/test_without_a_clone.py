@@ -1,6 +1,7 @@
 """The wheel brings the workflow: the same table without a clone of the repository."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -27,11 +28,26 @@ def test_status_counts_what_is_made(project):
     assert " are left." in before
 
 
+def copy_as_the_dockerfile_does(folder):
+    """Copy what the image is built from."""
+    folder.mkdir()
+    for line in (REPOSITORY / "envs/Dockerfile").read_text(encoding="utf-8").splitlines():
+        if line.startswith("COPY "):
+            *names, target = line.split()[1:]
+            for name in names:
+                one = REPOSITORY / name
+                if one.is_dir():
+                    shutil.copytree(one, folder / target, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(one, folder / target)
+
+
 @pytest.mark.slow
 @pytest.mark.workflow
 def test_the_wheel_alone_makes_the_same_table(finished, tmp_path):
-    wheels, site, work = tmp_path / "wheels", tmp_path / "site", tmp_path / "work"
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(REPOSITORY), "-w", str(wheels)]
+    source, wheels, site, work = (tmp_path / name for name in ("source", "wheels", "site", "work"))
+    copy_as_the_dockerfile_does(source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(source), "-w", str(wheels)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     (wheel,) = wheels.glob("*.whl")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]

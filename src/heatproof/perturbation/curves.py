@@ -50,8 +50,8 @@ def response_curves(
     -------
     dict
         The arrays of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S) int64, pixels
-        that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums of |map| and of max(map, 0) over
-        them, and ``total_magnitude`` and ``total_positive`` (N,) over the whole map.
+        that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums over them of the map's absolute
+        values, and of its positive ones, and ``total_magnitude`` and ``total_positive`` (N,) over the whole map.
 
     Raises
     ------

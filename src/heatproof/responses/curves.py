@@ -40,8 +40,8 @@ class ResponseCurve:
     arrays
         ``logit``, ``log_probability`` (N, S, 2): of the label, and of the class predicted for the intact image;
         ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): pixels that have changed;
-        ``magnitude``, ``positive`` (N, S): sums of |map| and max(map, 0) over them; ``total_magnitude``,
-        ``total_positive`` (N,): over the whole map.
+        ``magnitude``, ``positive`` (N, S): sums over them of the map's absolute values, and of its positive ones;
+        ``total_magnitude``, ``total_positive`` (N,): over the whole map.
     classes
         (N, 2): the label, and the class predicted for the intact image.
     pixels
