@@ -200,6 +200,14 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
     assert "it has <b>no</b> layer" in reader.texts
 
 
+def test_the_answer_stands_first_then_how_sure_it_is(spec):
+    report_page(spec, {})
+    shown = Path(PAGE).read_text(encoding="utf-8")
+    order = ["found", "scores", "maps", "ranking", "models", "provenance"]
+    places = [shown.index(f'<section id="{name}"') for name in order]
+    assert places == sorted(places)
+
+
 def test_downloads_are_the_tables(spec):
     links = [link for link in Reader(written(spec)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
@@ -552,3 +560,13 @@ def test_browser_has_names_for_all_that_can_be_used(opened):
     # Nothing wider than a phone but what scrolls by itself.
     opened.set_viewport_size({"width": 360, "height": 700})
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light")])
+def test_axe_finds_nothing_serious(opened, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    opened.emulate_media(color_scheme=scheme)
+    opened.set_viewport_size({"width": width, "height": 800})
+    found = axe.Axe().run(opened).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []

@@ -47,8 +47,10 @@ def require_rules(transformer: Any) -> None:
     for block in transformer.blocks:
         if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
             raise NotApplicable("no rule covers blocks other than timm's Block with its Attention and Mlp")
-        extra = [block.attn.q_norm, block.attn.k_norm, block.attn.norm, block.mlp.norm]
-        if block.attn.gate is not None or any(type(module) is not nn.Identity for module in extra):
+        # Older versions of timm know neither a gate nor a norm of what attention returns.
+        newer = [getattr(block.attn, name, None) for name in ("gate", "norm")]
+        extra = [block.attn.q_norm, block.attn.k_norm, block.mlp.norm, *(part for part in newer if part is not None)]
+        if any(type(module) is not nn.Identity for module in extra):
             raise NotApplicable("no rule covers attention with a gate, or norms inside of a block's layers")
         if type(block.mlp.fc1) is not nn.Linear or type(block.mlp.fc2) is not nn.Linear:
             raise NotApplicable("no rule covers a multilayer perceptron that is not of linear layers")
