@@ -184,7 +184,7 @@ def _through_pooling(transformer: Any, tokens: torch.Tensor, relevance: torch.Te
     if transformer.global_pool == "token":
         shared[:, 0] = relevance
     else:
-        pooled = slice(0 if transformer.pool_include_prefix else transformer.num_prefix_tokens, None)
+        pooled = slice(0 if getattr(transformer, "pool_include_prefix", False) else transformer.num_prefix_tokens, None)
         read = tokens[:, pooled]
         shared[:, pooled] = read * _divide(relevance, read.sum(1))[:, None]
     return shared
