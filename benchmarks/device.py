@@ -45,7 +45,7 @@ METRICS: list[Any] = [
     {"road_morf": {"steps": 4}},
     {"mas_insertion": {"steps": 16}},
     "sic",
-    {"soundness": {"steps": 4}},
+    "soundness",
 ]
 NOISE = {"dataset": "heatproof.estimate.synthetic:load", "classes": 1000, "size": 224, "train_images": 64}
 NETWORKS: dict[str, dict[str, Any]] = {

@@ -104,7 +104,7 @@ class OneLine(DefaultFormatter):
     """Snakemake's events in the words of the config; what says nothing to a user is left to the log file."""
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__()
+        super().__init__(None)
         self.graph, self.progress = graph, Progress(budget=graph.plan.config["budget"])
         self.lines: dict[int, str] = {}
         self.failed: list[tuple[str, list[str]]] = []
