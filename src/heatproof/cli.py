@@ -131,6 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     rank.add_argument("--lower", type=_names, default="", metavar="METRIC,...", help="metrics of which lower is better")
     rank.add_argument("--seed", type=int, default=0, help="of the resamples")
 
+    two = "what moved between two runs, and whether by more than their intervals"
+    moved = command("diff", "heatproof.report.diff:print_diff", two)
+    moved.add_argument("before", metavar="BEFORE", help="results of a run, or its bundle")
+    moved.add_argument("after", metavar="AFTER")
+    moved.add_argument("--out", metavar="FILE", help="all scores beside each other: .csv, or a page as .html")
+
     maps = commands.add_parser("maps", help="look at cached attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
     ls = command("ls", "heatproof.report.cli_list:print_stores", "list the map stores", map_commands)

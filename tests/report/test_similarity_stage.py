@@ -79,7 +79,9 @@ def test_every_pair_is_there_once(made):
 def test_probabilities_and_accuracy_are_those_of_the_drops(made):
     table = made.table().set_index(["model", "other_model", "quantity"])
     before, after = (np.exp(drops_of(made, "net", w, "log_probability")) for w in ("pretrained", "finetuned"))
-    assert table.loc[[("net", "net", "softmax")], "value"].item() == pytest.approx(np.abs(after - before).mean(), rel=1e-6)
+    assert table.loc[[("net", "net", "softmax")], "value"].item() == pytest.approx(
+        np.abs(after - before).mean(), rel=1e-6
+    )
     ranks = [drops_of(made, "net", weights, "target_rank") for weights in ("pretrained", "finetuned")]
     expected = (ranks[1] < 1).mean() - (ranks[0] < 1).mean()
     assert table.loc[[("net", "net", "accuracy_change")], "value"].item() == pytest.approx(expected)

@@ -1,0 +1,85 @@
+"""Two runs compared: chance is not said to move a score, a planted change is, and only then."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.cli import main
+from heatproof.errors import HeatproofError
+from heatproof.report.diff import diff
+
+METHODS = [f"method{number:02d}" for number in range(20)]
+
+
+def run(folder, seed, images=200, planted=0.0, methods=METHODS):
+    """Write the table of a run whose scores are means of images that it drew itself."""
+    draws = np.random.default_rng(seed)
+    rows = []
+    for number, method in enumerate(methods):
+        values = draws.normal(0.02 * number + (planted if method == "method07" else 0), 0.3, images)
+        half = 1.959964 * values.std(ddof=1) / images**0.5
+        row = {"dataset": "tiny", "model": "net", "weights": "finetuned", "method": method, "metric": "idsds"}
+        row |= {"score": values.mean(), "ci_low": values.mean() - half, "ci_high": values.mean() + half}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    table["rank"] = table["score"].rank(ascending=False)
+    table["in_best_set"] = table["ci_high"] > table["ci_low"].max()
+    folder.mkdir(parents=True)
+    table.to_csv(folder / "idsds_table.csv", index=False)
+    return folder
+
+
+def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
+    false = found = 0
+    for seed in range(40):
+        before = run(tmp_path / f"{seed}a", 2 * seed)
+        false += diff(before, run(tmp_path / f"{seed}b", 2 * seed + 1)).table["moved"].any()
+        table = diff(before, run(tmp_path / f"{seed}c", 1000 + seed, planted=0.3)).table
+        found += table.loc[0, "method"] == "method07" and table.loc[0, "moved"]
+    # Of 40 pairs of runs in which nothing differs, five in a hundred may have a score that seems to move.
+    assert false <= 6
+    assert found == 40
+
+
+def test_what_only_one_run_has_is_told(tmp_path):
+    before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 1, methods=METHODS[:-1])
+    told = str(diff(before, after))
+    assert told.startswith("Of 19 scores in both runs, 0 moved by more than their intervals.")
+    assert "1 scores are only in the run before, among them all of method19." in told
+
+
+def test_the_set_of_the_best_is_compared(tmp_path):
+    told = str(diff(run(tmp_path / "a", 1), run(tmp_path / "b", 2, planted=1.0)))
+    (line,) = (
+        line for line in told.splitlines() if line.startswith("The set of the best on tiny / net / finetuned, idsds")
+    )
+    assert "method07 came in" in line
+    assert "method19" in line.partition("came in")[2]
+    assert line.endswith("went out.")
+
+
+def test_tables_and_pages(tmp_path, capsys):
+    before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2, planted=1.0)
+    for name in ("moved.csv", "moved.html"):
+        assert main(["diff", str(before), str(after), "--out", str(tmp_path / name)]) == 0
+    assert "method07" in capsys.readouterr().out
+    assert pd.read_csv(tmp_path / "moved.csv")["moved"].sum() >= 1
+    page = (tmp_path / "moved.html").read_text()
+    assert '<th scope="row">method07</th>' in page
+    assert main(["diff", str(before), str(after), "--out", str(tmp_path / "moved.txt")]) == 1
+    assert ".csv or .html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", ["nothing in common", "no column", "no table"])
+def test_what_cannot_be_compared_is_one_sentence(tmp_path, bad):
+    before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2)
+    path = after / "idsds_table.csv"
+    table = pd.read_csv(path)
+    if bad == "nothing in common":
+        table.assign(model="other").to_csv(path, index=False)
+    elif bad == "no column":
+        table.drop(columns="ci_low").to_csv(path, index=False)
+    else:
+        path.unlink()
+    with pytest.raises(HeatproofError, match=r"no score in common|no column 'ci_low'|has neither"):
+        diff(before, after)
