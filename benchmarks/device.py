@@ -57,13 +57,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
     "ResNet-18, 224×224": {
         "datasets": [{"noise": NOISE}],
-        "models": [
-            {
-                "resnet18": {
-                    "architecture": "resnet18",
-                }
-            }
-        ],
+        "models": [{"resnet18": {"architecture": "torchvision_model", "options": {"name": "resnet18"}}}],
         "pretraining": {"epochs": 1, "batch_size": 16},
         "finetuning": {"epochs": 1, "batch_size": 16},
     },

@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     rank.add_argument("--seed", type=int, default=0, help="of the resamples")
 
     two = "what moved between two runs, and whether by more than their intervals"
-    moved = command("diff", "heatproof.report.diff:print_diff", two)
+    moved = command("diff", "heatproof.diff:print_diff", two)
     moved.add_argument("before", metavar="BEFORE", help="results of a run, or its bundle")
     moved.add_argument("after", metavar="AFTER")
     moved.add_argument("--out", metavar="FILE", help="all scores beside each other: .csv, or a page as .html")

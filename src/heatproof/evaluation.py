@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -12,7 +12,7 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_options
+from heatproof.options import BatchSize, check_plain, short
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import (
     Along,
@@ -22,7 +22,6 @@ from heatproof.responses.base import (
     Response,
     ScoredImages,
     Session,
-    own_options,
     serving,
 )
 
@@ -127,14 +126,15 @@ def evaluate(
     ['sic', 'aic']
     """
     if not callable(model):
-        raise HeatproofError(f"The model is {model!r}: give a function of images, for example a torch.nn.Module.")
+        raise HeatproofError(
+            f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
+        )
     common = {key: options.pop(key) for key in COMMON if key in options}
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
     images, labels, ids = check_images(images, targets, common.get("image_ids"))
     values, names, gaps = _cube(maps, images, ids)
+    check_plain(_plain_options, common, "heatproof.evaluate")
     batch_size = common.get("batch_size", 64)
-    if batch_size != "auto" and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise HeatproofError(f"batch_size must be a whole number of at least 1 or 'auto', not {batch_size!r}.")
     ranking, explain = common.get("ranking"), common.get("explain")
     if explain is not None:
         from heatproof.perturbation.reachable import check_mode
@@ -142,7 +142,7 @@ def evaluate(
         check_mode(explain, "explainer")
     from heatproof.models.memory import WithinMemory, batch_size_of
 
-    device = common.get("device") or _device_of(model, images)
+    device = _device_of(model, images) if common.get("device") is None else _device(common["device"])
     session = Session(
         open_network=lambda: model,
         device=device,
@@ -177,7 +177,7 @@ def _selected_metrics(
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
         raise HeatproofError(
-            f"The metrics are {metrics!r}: give a name, a list of names, or a mapping from names to options."
+            f"The metrics are {short(metrics)}: give a name, a list of names, or a mapping from names to options."
         )
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
@@ -194,18 +194,16 @@ def _selected_metrics(
         own = {key: value for key, value in named[name].items() if key != "metric"}
         given = {key: value for key, value in common.items() if key in entry.options} | own
         given = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
-        options = entry.reads.complete(entry.fill_in(given))
         _check_values(entry, given)
+        options = entry.reads.complete(entry.fill_in(given))
         selected[name] = _Metric(entry, options, entry.responses(options))
     return selected
 
 
 def _check_values(entry: Metric, given: Mapping[str, Any]) -> None:
     """Check the options that are plain values by their annotations, as those of a config."""
-    plain = {key: value for key, value in given.items() if isinstance(value, bool | int | float | str)}
-    for function, positional in ((entry.asks, ()), (entry.function, entry.inputs)):
-        own = own_options(function, plain)
-        check_options(function, own, f"metric {entry.name!r}", positional=positional)
+    for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
+        check_plain(function, given, f"metric {entry.name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,10 +285,13 @@ def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> 
     if not isinstance(images, torch.Tensor) or images.ndim != 4 or not images.is_floating_point():
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
+    if images.layout != torch.strided:
+        raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
     if not len(images):
         raise HeatproofError("The batch of images is empty: give at least one image.")
     try:
         labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
+        labels = labels if labels.layout == torch.strided else labels.to_dense()
     except (TypeError, ValueError, RuntimeError):
         raise HeatproofError(
             f"The targets are {type(targets).__name__}: give one class number for each of the {len(images)} images."
@@ -300,6 +301,8 @@ def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> 
             f"The targets are {labels.dtype} {tuple(labels.shape)}: give one class number for each of the "
             f"{len(images)} images."
         )
+    if isinstance(image_ids, str) or not isinstance(image_ids, Iterable | None) or getattr(image_ids, "ndim", 1) != 1:
+        raise HeatproofError(f"image_ids is {type(image_ids).__name__}: give a list with an id for each image.")
     ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
     if len(ids) != len(images) or len(set(ids)) != len(ids):
         raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
@@ -343,7 +346,7 @@ def _values(maps: Any, images: Any, ids: list[str]) -> np.ndarray:
 
     maps = _in_order(maps, ("image", "y", "x"), "maps")
     if hasattr(maps, "detach"):
-        maps = maps.detach().cpu()
+        maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
         # NumPy has no bfloat16.
         maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
     try:
@@ -367,6 +370,29 @@ def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
             "the array without names in this order."
         )
     return values.transpose(*names).values
+
+
+def _plain_options(*, seed: int = 0, batch_size: BatchSize = 64, details: bool = False) -> None:
+    """Options of `evaluate` that are plain values, whatever the metric."""
+
+
+def _device(named: Any) -> Any:
+    """Return a device that the caller named.
+
+    Raises
+    ------
+    HeatproofError
+        If there is none of that name, here or anywhere.
+    """
+    import torch
+
+    try:
+        return torch.empty(0, device=named).device
+    except (TypeError, RuntimeError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split("\n")[0].split())
+        raise HeatproofError(
+            f"The device {short(named)} cannot be used ({reason}): leave it out, or name another."
+        ) from None
 
 
 def _device_of(model: Any, images: torch.Tensor) -> Any:

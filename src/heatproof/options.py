@@ -126,18 +126,70 @@ def module_of(function: Callable[..., Any], reference: str) -> str:
     return (is_code and function.__module__) or reference.partition(":")[0]
 
 
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *without: str) -> None:
+    """Refuse values of a public function's keyword-only arguments that do not fit their annotations.
+
+    Parameters
+    ----------
+    function
+        One of ours.
+    given
+        Its arguments by name, such as its `locals()`; numbers of NumPy are numbers.
+    without
+        Arguments that are checked elsewhere: tensors, and what another function reads.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first value that does not fit.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in options_of(function):
+        if name not in without:
+            which = f"{name!r} of heatproof.{function.__name__}"
+            _check_value(_of_python(given[name]), parameters[name], function, which)
+
+
+def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
+    """Refuse values that do not fit where a function takes a number, a text or a truth; arrays are its own to check.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first value that does not fit.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        plain = _is_plain(_expected(parameter, function)) or isinstance(given.get(name), bool | int | float | str)
+        if name in given and plain:
+            _check_value(_of_python(given[name]), parameter, function, f"The option {name!r} of {what}")
+
+
+def _is_plain(expected: Any) -> bool:
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        return _is_plain(inner[0])
+    if origin in (Union, types.UnionType):
+        return all(map(_is_plain, inner))
+    return origin in (int, float, bool, str, None, type(None), Literal)
+
+
+def _of_python(value: Any) -> Any:
+    """Return a number of NumPy as one of Python."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
 def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], which: str) -> None:
     for part in _parts(value):
         if isinstance(part, float) and not math.isfinite(part):
             raise HeatproofError(f"{which} must be finite, not {part}.")
         if not isinstance(part, str | int | float | list | tuple | dict | None):
             raise HeatproofError(
-                f"{which} cannot hold {_short(part)}, a {type(part).__name__}: write it as a text or a number."
+                f"{which} cannot hold {short(part)}, a {type(part).__name__}: write it as a text or a number."
             )
         # JSON, in which jobs get their options, has texts alone for keys.
         for key in part if isinstance(part, dict) else ():
             if not isinstance(key, str):
-                raise HeatproofError(f"{which} has the key {_short(key)}, which is no text: put it in quotes.")
+                raise HeatproofError(f"{which} has the key {short(key)}, which is no text: put it in quotes.")
     if parameter is None:
         return
     default, expected = parameter.default, _expected(parameter, function)
@@ -145,7 +197,7 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
         return
     number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
     hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
-    raise HeatproofError(f"{which} must be {_said(expected)}, not {_short(value)}{hint}.")
+    raise HeatproofError(f"{which} must be {_said(expected)}, not {short(value)}{hint}.")
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -161,8 +213,9 @@ def _as_numbers(text: str) -> Iterator[float]:
             yield kind(text)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
+def short(value: Any) -> str:
+    """Return what a value is written as, in one line of at most 60 characters."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -265,6 +318,8 @@ class Bounds:
 
 Count = Annotated[int, Bounds(least=1)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
+Share = Annotated[float, Bounds(least=0, most=1)]
+BatchSize = Count | Literal["auto"]
 
 
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600}

@@ -39,6 +39,10 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     HeatproofError
         If there is no such name; the message has the nearest one.
     """
+    if not isinstance(name, str):
+        raise HeatproofError(
+            f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
+        )
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table)}")
     return table[name]

@@ -147,8 +147,9 @@ def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
     ("given", "sentence"),
     [
         ({"baseline": "meen"}, "mean"),
-        ({"validation": 1.5}, "validation is 1.5"),
-        ({"images": torch.randn(2, 3, 8, 8)}, "too few"),
+        ({"validation": 1.5}, "'validation' of heatproof.finetune must be a number above 0 and below 1, not 1.5"),
+        ({"images": torch.randn(2, 3, 16, 16)}, "too few"),
+        ({"images": torch.randn(12, 3, 8, 8)}, "fails on an image of"),
         ({"model": 3}, "give a torch.nn.Module"),
     ],
 )

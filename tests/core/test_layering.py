@@ -83,6 +83,7 @@ ALLOWED = {
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
     "bundle": BASE | {"config", "plan", "running"},
+    "diff": BASE | {"bundle", "report"},
     "running": BASE | {"adopt", "config", "plan"},
     "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
@@ -110,6 +111,7 @@ ALLOWED = {
         "new_config",
         "running",
         "bundle",
+        "diff",
         "config",
         "plan",
         "workflow",

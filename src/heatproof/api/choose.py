@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import BatchSize, Bounds, check_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,8 +169,8 @@ def choose(
     *,
     measures: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
-    level: float = 0.95,
-    batch_size: int | str = 64,
+    level: Annotated[float, Bounds(above=0, below=1)] = 0.95,
+    batch_size: BatchSize = 64,
     layer: str | None = None,
     background: torch.Tensor | None = None,
 ) -> Choice:
@@ -215,6 +216,11 @@ def choose(
     from heatproof.api.explain import selected
     from heatproof.evaluation import check_images
 
+    check_arguments(choose, locals(), "measures", "background")
+    if not isinstance(images, torch.Tensor | np.ndarray) or images.ndim != 4:
+        raise HeatproofError(
+            f"The images are {type(images).__name__}: give a float tensor (images, channels, height, width)."
+        )
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
     images, labels, _ = check_images(images, _said(model, images) if targets is None else targets, None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.errors import HeatproofError
+from heatproof.options import Bounds, check_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ class Comparison:
         return self.table.to_html(index=False, float_format=lambda value: f"{value:.2f}", border=0)
 
 
-def compare(scores: Any, *, seed: int = 0, level: float = 0.95) -> Comparison:
+def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=0, below=1)] = 0.95) -> Comparison:
     """Rank methods over test cases, as `heatproof rank` does with tables.
 
     Parameters
@@ -71,6 +72,7 @@ def compare(scores: Any, *, seed: int = 0, level: float = 0.95) -> Comparison:
 
     from heatproof.report.ranking import rank_table
 
+    check_arguments(compare, locals())
     table = scores.copy() if isinstance(scores, pd.DataFrame) else tidy(scores)
     missing = [name for name in ("method", "score") if name not in table]
     if missing:

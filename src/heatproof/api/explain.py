@@ -14,7 +14,7 @@ import numpy as np
 
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.options import check_options
+from heatproof.options import BatchSize, check_arguments, check_options
 from heatproof.registry import look_up
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def explain(
     methods: str | Sequence[Method] | Mapping[str, Method],
     *,
     seed: int = 0,
-    batch_size: int | str = 64,
+    batch_size: BatchSize = 64,
     image_ids: Sequence[str] | None = None,
     layer: str | None = None,
     background: torch.Tensor | None = None,
@@ -116,8 +116,12 @@ def explain(
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    check_arguments(explain, locals(), "image_ids", "background")
     images, labels, ids = check_images(images, targets, image_ids)
+    if background is not None:
+        background = check_images(background, torch.zeros(count_of(background), dtype=torch.int64), None)[0]
     asked = selected(methods)
+    check_fits(model, images, labels)
     size = tuple(images.shape[2:])
     parts: list[np.ndarray] = []
     told: dict[str, list[Any]] = {key: [] for key in ("method", "reason", "seconds", "passes", "options", "signed")}
@@ -163,6 +167,47 @@ def explain(
         coords={"method": names, "image": ids, "target": ("image", labels.cpu().numpy())},
         attrs={"seed": seed, "batch_size": batch_size, "layer": layer or ""},
     )
+
+
+def count_of(images: Any) -> int:
+    """Return how many images there are, 0 for what is no batch."""
+    return len(images) if hasattr(images, "__len__") and getattr(images, "ndim", None) != 0 else 0
+
+
+def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+    """Refuse images that a network's weights cannot be multiplied with, and targets that it has no output for.
+
+    Raises
+    ------
+    HeatproofError
+        With what to write.
+    """
+    import torch
+
+    first = next((one for one in model.parameters() if one.is_floating_point()), None)
+    if first is not None and first.dtype != images.dtype and not torch.is_autocast_enabled(first.device.type):
+        raise HeatproofError(
+            f"The images are {images.dtype} and the model's weights {first.dtype}: give images.to({first.dtype})."
+        )
+    device = images.device if first is None else first.device
+    if any(module.training for module in model.modules()):
+        # A pass would change running statistics.
+        return
+    try:
+        with torch.no_grad():
+            output = model(images[:1].to(device))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split("\n")[0].split())
+        raise HeatproofError(
+            f"The model fails on an image of {tuple(images.shape[1:])} ({reason}): give images that it takes."
+        ) from error
+    output = getattr(output, "logits", output)
+    low, high = int(labels.min()), int(labels.max())
+    if isinstance(output, torch.Tensor) and output.ndim == 2 and not 0 <= low <= high < output.shape[1]:
+        bad = low if low < 0 else high
+        raise HeatproofError(
+            f"A target is {bad}, and the model has {output.shape[1]} outputs: give 0 to {output.shape[1] - 1}."
+        )
 
 
 def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Asked]:
@@ -283,8 +328,12 @@ def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
     from torch.nn.functional import interpolate
 
     maps = _call(one.foreign, part.network, part.images, part.targets)
-    if isinstance(maps, list | tuple):
+    if isinstance(maps, list | tuple) and maps:
         maps = maps[0]
+    if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
+        raise HeatproofError(
+            f"The method {one.name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
+        )
     maps = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
     if maps.ndim == 4:
         maps = maps.sum(1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import Bounds, Count, Share, Side, check_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +47,14 @@ def finetune(
     images: torch.Tensor,
     targets: Any = None,
     *,
-    grid: int = 4,
+    grid: Side = 4,
     baseline: str = "mean",
-    share: float = 0.5,
-    epochs: int = 5,
-    lr: float = 1e-3,
-    batch_size: int = 32,
-    optimizer: str = "sgd",
-    validation: float = 0.2,
+    share: Share = 0.5,
+    epochs: Count = 5,
+    lr: Annotated[float, Bounds(above=0)] = 1e-3,
+    batch_size: Count = 32,
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd",
+    validation: Annotated[float, Bounds(above=0, below=1)] = 0.2,
     seed: int = 0,
 ) -> torch.nn.Module:
     """Return a copy of a network, finetuned so that an image without a patch is in its domain.
@@ -92,8 +93,10 @@ def finetune(
     HeatproofError
         If the inputs do not match, there are too few images, or the training diverges.
     """
+    check_arguments(finetune, locals())
     import torch
 
+    from heatproof.api.explain import check_fits, count_of
     from heatproof.evaluation import check_images
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import dataset_options
@@ -106,14 +109,13 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
-    labels = torch.zeros(len(images), dtype=torch.int64) if targets is None else targets
-    images, labels, _ = check_images(images, labels, None)
+    count = count_of(images)
+    images, labels, _ = check_images(
+        images, torch.zeros(count, dtype=torch.int64) if targets is None else targets, None
+    )
+    check_fits(model, images, labels)
     look_up(BASELINES, baseline, "baseline")
-    if not 0 < validation < 1:
-        raise HeatproofError(
-            f"validation is {validation}: give the share of images that choose the epoch, such as 0.2."
-        )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     few = round(validation * len(images))
     if few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
@@ -124,7 +126,7 @@ def finetune(
         "baseline": baseline,
         "labels": "own" if targets is None else "given",
         "epochs": epochs,
-        "batch_size": min(batch_size, len(images) - few),
+        "batch_size": min(int(batch_size), len(images) - few),
         "optimizer": optimizer,
         "lr": lr,
         "momentum": 0.9,

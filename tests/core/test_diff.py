@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.cli import main
+from heatproof.diff import diff
 from heatproof.errors import HeatproofError
-from heatproof.report.diff import diff
 
 METHODS = [f"method{number:02d}" for number in range(20)]
 
