@@ -326,9 +326,10 @@ def main() -> None:
         rows += made
         if guarded is not None:
             tell(guarded, f"guard_{name.split(',')[0]}", given.out)
-    table = pd.DataFrame(rows)
-    table["over the floor"] = table["seconds"] / table["floor s"]
-    tell(table, "device", given.out)
+        # After each network, so that a run that is stopped keeps those that it has measured.
+        table = pd.DataFrame(rows)
+        table["over the floor"] = table["seconds"] / table["floor s"]
+        tell(table, "device", given.out)
 
 
 if __name__ == "__main__":
