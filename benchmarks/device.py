@@ -62,7 +62,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "finetuning": {"epochs": 1, "batch_size": 16},
     },
 }
-IMAGES = {"ResNet-20, 32×32": 128, "ResNet-18, 224×224": 32}
+IMAGES = {"ResNet-20, 32×32": 128, "ResNet-18, 224×224": 16}
 # Stages whose work is network passes.
 NETWORK = ("pretrain", "finetune", "accuracy", "attribute", "drops", "features", "respond")
 LARGE = 6
