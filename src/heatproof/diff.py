@@ -156,13 +156,9 @@ def print_diff(before: str, after: str, out: str | None = None) -> None:
         return
     if out.endswith(".html"):
         rows = found.table.to_dict("records")
-        told = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": _cell}
-        write_text(out, render("diff.html", title="What moved between two runs", **told))
+        values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": told}
+        write_text(out, render("diff.html", title="What moved between two runs", **values))
     elif out.endswith(".csv"):
         write_table(found.table, out)
     else:
         raise HeatproofError(f"--out is {out}: give it a name that ends in .csv or .html.")
-
-
-def _cell(value: float, places: int = 3) -> str:
-    return "" if pd.isna(value) else rounded(value, places)

@@ -59,6 +59,11 @@ class NotApplicable(Exception):
     """An explainer cannot work on this model; the text is the reason shown as a gap in the tables."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, to be quoted within a sentence."""
+    return " ".join(str(error).split("\n")[0].split())
+
+
 def runs_out(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory left."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:

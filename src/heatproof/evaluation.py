@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, first_line
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.registry import look_up, nearest
@@ -131,7 +131,7 @@ def evaluate(
         )
     common = {key: options.pop(key) for key in COMMON if key in options}
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
-    images, labels, ids = check_images(images, targets, common.get("image_ids"))
+    images, labels, ids = check_batch(images, targets, common.get("image_ids"))
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
     batch_size = common.get("batch_size", 64)
@@ -270,8 +270,8 @@ class _Asking:
         return intact_responses(self.session.query(self.batch))
 
 
-def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> tuple[Any, Any, list[str]]:
-    """Return images (N, C, H, W), the class of each (N,) int64, and their names, as everything else takes them.
+def check_images(images: Any) -> torch.Tensor:
+    """Return images (N, C, H, W) as a tensor.
 
     Raises
     ------
@@ -289,6 +289,22 @@ def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> 
         raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
     if not len(images):
         raise HeatproofError("The batch of images is empty: give at least one image.")
+    return images.detach()
+
+
+def check_batch(
+    images: Any, targets: Any, image_ids: Sequence[str] | None = None
+) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Return images (N, C, H, W), the class of each (N,) int64, and their names, as everything else takes them.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    import torch
+
+    images = check_images(images)
     try:
         labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
         labels = labels if labels.layout == torch.strided else labels.to_dense()
@@ -306,10 +322,23 @@ def check_images(images: Any, targets: Any, image_ids: Sequence[str] | None) -> 
     ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
     if len(ids) != len(images) or len(set(ids)) != len(ids):
         raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
+    check_finite(images, ids)
+    return images, labels.long(), ids
+
+
+def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
+    """Refuse images with a value that is no number.
+
+    Raises
+    ------
+    HeatproofError
+        With the name of the first such image.
+    """
+    import torch
+
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
         raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
-    return images.detach(), labels.long(), ids
 
 
 def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str] | None, dict[str, str]]:
@@ -389,9 +418,8 @@ def _device(named: Any) -> Any:
     try:
         return torch.empty(0, device=named).device
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
         raise HeatproofError(
-            f"The device {short(named)} cannot be used ({reason}): leave it out, or name another."
+            f"The device {short(named)} cannot be used ({first_line(error)}): leave it out, or name another."
         ) from None
 
 

@@ -214,16 +214,13 @@ def choose(
     import torch
 
     from heatproof.api.explain import selected
-    from heatproof.evaluation import check_images
+    from heatproof.evaluation import check_batch, check_images
 
     check_arguments(choose, locals(), "measures", "background")
-    if not isinstance(images, torch.Tensor | np.ndarray) or images.ndim != 4:
-        raise HeatproofError(
-            f"The images are {type(images).__name__}: give a float tensor (images, channels, height, width)."
-        )
+    images = check_images(images)
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
-    images, labels, _ = check_images(images, _said(model, images) if targets is None else targets, None)
+    images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
     scorers = {name: dict(own) for name, own in (measures or _measures(images)).items()}

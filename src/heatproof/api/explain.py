@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import HeatproofError, NotApplicable, first_line
 from heatproof.options import BatchSize, check_arguments, check_options
 from heatproof.registry import look_up
 
@@ -112,14 +112,15 @@ def explain(
     import torch
     import xarray
 
-    from heatproof.evaluation import check_images
+    from heatproof.evaluation import check_batch, check_finite, check_images
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     check_arguments(explain, locals(), "image_ids", "background")
-    images, labels, ids = check_images(images, targets, image_ids)
+    images, labels, ids = check_batch(images, targets, image_ids)
     if background is not None:
-        background = check_images(background, torch.zeros(count_of(background), dtype=torch.int64), None)[0]
+        background = check_images(background)
+        check_finite(background, range(len(background)))
     asked = selected(methods)
     check_fits(model, images, labels)
     size = tuple(images.shape[2:])
@@ -169,11 +170,6 @@ def explain(
     )
 
 
-def count_of(images: Any) -> int:
-    """Return how many images there are, 0 for what is no batch."""
-    return len(images) if hasattr(images, "__len__") and getattr(images, "ndim", None) != 0 else 0
-
-
 def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Refuse images that a network's weights cannot be multiplied with, and targets that it has no output for.
 
@@ -197,9 +193,8 @@ def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tenso
         with torch.no_grad():
             output = model(images[:1].to(device))
     except (RuntimeError, ValueError, AssertionError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
         raise HeatproofError(
-            f"The model fails on an image of {tuple(images.shape[1:])} ({reason}): give images that it takes."
+            f"The model fails on an image of {tuple(images.shape[1:])} ({first_line(error)}): give images that it takes."
         ) from error
     output = getattr(output, "logits", output)
     low, high = int(labels.min()), int(labels.max())

@@ -96,8 +96,8 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.api.explain import check_fits, count_of
-    from heatproof.evaluation import check_images
+    from heatproof.api.explain import check_fits
+    from heatproof.evaluation import check_batch, check_images
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import dataset_options
     from heatproof.registry import look_up
@@ -109,10 +109,8 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
-    count = count_of(images)
-    images, labels, _ = check_images(
-        images, torch.zeros(count, dtype=torch.int64) if targets is None else targets, None
-    )
+    images = check_images(images)
+    images, labels, _ = check_batch(images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets)
     check_fits(model, images, labels)
     look_up(BASELINES, baseline, "baseline")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
