@@ -65,8 +65,10 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 IMAGES = {"ResNet-20, 32×32": 128, "ResNet-18, 224×224": 16}
-# Stages whose work is network passes.
-NETWORK = ("pretrain", "finetune", "accuracy", "attribute", "drops", "features", "respond")
+# Functions of jobs whose work is network passes.
+NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
+# Columns of several jobs of one kind that are no sums.
+LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6
 
 
@@ -183,7 +185,7 @@ def run_job(path: str) -> None:
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     spec, runtime, stage = request["spec"], request["runtime"], request["stage"]
     function = resolve_name(request["run"])
-    network = stage in NETWORK
+    network = request["run"].startswith(NETWORK)
     if network:
         import torch
 
@@ -229,7 +231,12 @@ def run_job(path: str) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
         made = (passes.plain, passes.gradient)
-        found |= {"start-up": started + imports.seconds, "reading": reading.seconds, "writing": writing.seconds, "GiB": used}
+        found |= {
+            "start-up": started + imports.seconds,
+            "reading": reading.seconds,
+            "writing": writing.seconds,
+            "GiB": used,
+        }
         found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
         if sum(made):
             plain, backward = throughput(spec, runtime, made[1] > 0, trained)
@@ -287,7 +294,7 @@ def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], p
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
             found = json.loads(done.stdout.splitlines()[-1])
-            if stage not in NETWORK:
+            if not request["run"].startswith(NETWORK):
                 continue
             rows.append({"network": name, "stage": stage, "for": what, **found})
             floor = found.get("floor s")
@@ -315,7 +322,7 @@ def main() -> None:
         "batch_size": given.batch,
         "precision": given.precision,
         "attribution_jobs": "apart",
-        "weights": ["pretrained", "finetuned"],
+        "weights": ["finetuned"],
         "explainers": EXPLAINERS,
         "metrics": METRICS,
     }
@@ -337,6 +344,10 @@ def main() -> None:
             tell(guarded, f"guard_{name.split(',')[0]}", given.out)
         # After each network, so that a run that is stopped keeps those that it has measured.
         table = pd.DataFrame(rows)
+        kinds = table.groupby(["network", "stage", "for"], sort=False)
+        numbers = [name for name in table.columns if name not in ("network", "stage", "for")]
+        told = {name: "max" if name in LARGEST else "sum" for name in numbers}
+        table = kinds.agg(told).assign(jobs=kinds.size()).reset_index()
         table["over the floor"] = table["seconds"] / table["floor s"]
         tell(table, "device", given.out)
 
