@@ -194,7 +194,8 @@ def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tenso
             output = model(images[:1].to(device))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise HeatproofError(
-            f"The model fails on an image of {tuple(images.shape[1:])} ({first_line(error)}): give images that it takes."
+            f"The model fails on an image of {tuple(images.shape[1:])} ({first_line(error)}): give images that it "
+            "takes."
         ) from error
     output = getattr(output, "logits", output)
     low, high = int(labels.min()), int(labels.max())
