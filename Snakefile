@@ -53,7 +53,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        reports.targets(plan),
+        lambda wildcards: reports.targets(plan),
 
 
 include: "workflow/rules/prepare.smk"

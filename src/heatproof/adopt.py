@@ -19,6 +19,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import refuse_links, write_text
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.paths import RESULTS
 from heatproof.provenance import file_digest
 from heatproof.publishing import public
 
@@ -138,11 +139,15 @@ class Results:
     def refuse_older(self) -> bool:
         """Read every manifest before anything is touched, and return whether there is one.
 
+        Without a file that could be one, the jobs are not gone through: at the papers' size that takes seconds.
+
         Raises
         ------
         HeatproofError
             If one is of another version of heatproof.
         """
+        if next(Path(RESULTS).rglob("*.json"), None) is None:
+            return False
         manifests = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
         return any(manifests)
 

@@ -221,6 +221,7 @@ class Plan(Selection):
         spec = keyed(self._asking(where, response), self._modules(where[1], response))
         return {**spec, "store": self.store_of(where, response)}
 
+    @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
         """Return the path of the store of a response, without its ending."""
         return STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)

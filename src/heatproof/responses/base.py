@@ -279,11 +279,11 @@ class Response(ABC):
     def __hash__(self) -> int:
         return hash(self._identity)
 
-    @property
+    @cached_property
     def _identity(self) -> tuple[str, str]:
         return self.kind, repr(sorted(self.settings.items()))
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name in paths, derived from the settings."""
         return "_".join(self.words) + "-" + digest([self.kind, dict(self.settings)])[:8]

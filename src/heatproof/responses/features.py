@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ class Features(Response):
     }
     executors = ("heatproof.perturbation.features",)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name in paths, as of the patch drops."""
         return f"g{self.settings['grid']}_{self.settings['baseline']}"

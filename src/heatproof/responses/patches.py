@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
@@ -46,7 +46,7 @@ class Patches(NetworkResponse):
     options = staticmethod(patch_options)
     executors = ("heatproof.perturbation.patches",)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name in paths."""
         return f"g{self.settings['grid']}_{self.settings['baseline']}"
