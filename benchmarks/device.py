@@ -283,13 +283,19 @@ def working_in(folder: str) -> Iterator[None]:
 
 def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
     """Return a row for every job whose work is network passes, and the guard's table."""
+    from heatproof.workflow import MALLOC
+
     rows = []
     with tempfile.TemporaryDirectory() as folder, working_in(folder):
         for stage, what, request in jobs_of(config):
             path = Path("job.json")
             path.write_text(json.dumps(request), encoding="utf-8")
             done = subprocess.run(
-                [sys.executable, __file__, "--job", str(path)], capture_output=True, text=True, check=False
+                [sys.executable, __file__, "--job", str(path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, **MALLOC},
             )
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
