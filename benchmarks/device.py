@@ -258,13 +258,18 @@ class TimedDataset:
 
 
 def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield stage, what for, and the request of every job that leads to the scores."""
+    """Yield stage, what for, and the request of the jobs that lead to the scores; responses of one explainer alone."""
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
     plan = make_plan(config)
     graph, runtime = Graph(plan), plan.runtime()
+    # A response costs the same along every map, so one explainer tells; scores need no network.
+    one = next(iter(plan.explainers))
     for job in graph.needed(["results/scores.csv", "results/precision.csv"]):
+        other = job.stage == "curves" and job.wildcards["explainer"] != one
+        if other or job.stage in ("score", "all_scores"):
+            continue
         names = [entry["name"] for entry in job.spec.get("explainers", ())]
         where = [str(job.wildcards[key]) for key in ("weights", "response", "metric") if key in job.wildcards]
         request = {"run": job.run, "spec": job.spec, "runtime": runtime, "stage": job.stage}
