@@ -18,6 +18,10 @@ FILES = {
     "slurm_overhead": ["slurm_overhead.csv"],
     "scheduler": ["scheduler.csv"],
     "peers": ["peers.csv"],
+    "same_task": ["same_task.csv"],
+    "device": ["device.csv"],
+    "estimate_error": ["estimate_error.csv"],
+    "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
     "metric_quality": ["metric_quality.png", "critical_difference.png", "metric_quality.csv"],
 }

@@ -1,0 +1,98 @@
+"""The main command from an empty folder, in this checkout and others, in turns: wall time, and what Snakemake takes.
+
+    python benchmarks/main_command.py [CHECKOUT ...] --out FOLDER
+
+Runs `snakemake --cores N results/idsds_table.csv` with a checkout's default config. Told are the jobs, wall seconds and
+their ratio to this checkout's, processor seconds of everything and of Snakemake's main process alone, the share of the
+latter in the wall time, and the share of the jobs' processor time that goes into starting Python and importing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from _tell import parser, tell
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = "results/idsds_table.csv"
+# What each job imports before it does something.
+START = "import heatproof.job, torch, zarr, heatproof.store"
+
+
+def processor(function: Any) -> float:
+    """Return the processor seconds of the processes that a function starts and waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    function()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
+    """Run the workflow of a checkout in a folder of its own; return a row."""
+    path = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
+        command += ["--directory", folder, "--", *target]
+
+        def everything() -> None:
+            began, used = time.monotonic(), 0.0
+            running = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            process = psutil.Process(running.pid)
+            while running.poll() is None:
+                try:
+                    times = process.cpu_times()
+                    used = times.user + times.system
+                except psutil.Error:
+                    pass
+                time.sleep(0.2)
+            told.update({"wall s": time.monotonic() - began, "main process s": used, "code": running.returncode})
+
+        whole = processor(everything)
+        log.seek(0)
+        said = log.read()
+    if told.pop("code"):
+        raise SystemExit(said[-3000:])
+    jobs = next(int(line.split()[1]) for line in said.splitlines() if line.startswith("total"))
+    start = processor(lambda: subprocess.run([sys.executable, "-c", START], env=environment, check=False))
+    return {"jobs": jobs, **told, "processor s": whole, "start-up s": start * jobs}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("checkouts", nargs="*", type=Path, help="others, such as a clone of an earlier commit")
+    options.add_argument("--cores", type=int, default=2)
+    options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--all", action="store_true", help="everything that `all` makes, in place of the table")
+    given = options.parse_args()
+    target = ["results/datasets/digits.json"] if given.small else [] if given.all else [TARGET]
+    places = {"this checkout": ROOT, **{place.name: place.resolve() for place in given.checkouts}}
+    made: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
+    for _ in range(given.rounds):
+        for name, place in places.items():
+            made[name].append(run(place, target, given.cores))
+            print(name, made[name][-1], flush=True)
+    rows = []
+    for name, runs in made.items():
+        row = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+        jobs_alone = row["processor s"] - row["main process s"]
+        row |= {"main process over wall": row["main process s"] / row["wall s"]}
+        row |= {"start-up over jobs": row.pop("start-up s") / jobs_alone}
+        rows.append({"checkout": name, "target": " ".join(target) or "all", "cores": given.cores} | row)
+    for row in rows:
+        row["over this checkout"] = row["wall s"] / rows[0]["wall s"]
+    tell(rows, "main_command_all" if given.all else "main_command", given.out)
+
+
+if __name__ == "__main__":
+    main()
