@@ -359,7 +359,7 @@ def main() -> None:
         numbers = [name for name in table.columns if name not in ("network", "stage", "for")]
         told = {name: "max" if name in LARGEST else "sum" for name in numbers}
         table = kinds.agg(told).assign(jobs=kinds.size()).reset_index()
-        table["over the floor"] = table["seconds"] / table["floor s"]
+        table["over the floor"] = table["seconds"] / table["floor s"].where(table["floor s"] > 0)
         tell(table, "device", given.out)
 
 

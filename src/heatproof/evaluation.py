@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line
+from heatproof.grids import patch_sums
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.registry import look_up, nearest
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
     import xarray
 
 OUTPUTS = ("logit", "log_probability")
+# Axes of what a metric reads of a response, after the images.
+AXES = {
+    "patches": ("patch",),
+    "subsets": ("subset",),
+    "parts": ("part",),
+    "curves": ("step", "target"),
+    "pictures": ("picture", "target"),
+}
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
 
 
@@ -89,7 +98,8 @@ def evaluate(
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, instead of the
           map's order;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
-        - ``details`` (False), whether the arrays that the metric read, such as drops, are returned as well.
+        - ``details`` (False), whether what the metric read is returned as well: drops and sums of patches, outputs at
+          each step or picture, entropies in bytes.
 
         ``part_deletion`` needs ``masks`` (N, K, H, W) bool, true where a part is visible, and either ``removed``
         (N, K, C, H, W), the normalised images without each part, or ``drops`` (N, K).
@@ -101,9 +111,10 @@ def evaluate(
     xarray.Dataset
         ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; ``reason`` (image), why it is undefined,
         else empty; the metric's curves over (image, step) under their names, with the coordinate ``share``, the share
-        of the pixels that is changed; the metric, its direction, range, source and all options as attributes. Each with
-        a dimension ``method`` before the others where maps of several methods were given. For several metrics, a dict
-        of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
+        of the pixels that is changed. As attributes the metric, its direction, source, all options, as JSON the
+        complete settings of the responses that it read, and its range, but for logits where it is one of probabilities.
+        Each with a dimension ``method`` before the others where maps of several methods were given. For several
+        metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
         insertion, deletion and their difference, cost the passes of one.
 
     Raises
@@ -136,6 +147,13 @@ def evaluate(
     check_plain(_plain_options, common, "heatproof.evaluate")
     batch_size = common.get("batch_size", 64)
     ranking, explain = common.get("ranking"), common.get("explain")
+    read = [response for one in metrics.values() for response in one.responses.values()]
+    for name, given, reads in (
+        ("ranking", ranking, any(response.orders_pixels for response in read)),
+        ("explain", explain, any(response.explains for response in read)),
+    ):
+        if given is not None and not reads:
+            raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
         from heatproof.perturbation.reachable import check_mode
 
@@ -148,7 +166,7 @@ def evaluate(
         device=device,
         batch_size=batch_size_of(batch_size, device),
         seed=int(common.get("seed", 0)),
-        explain=None if explain is None else lambda along, method, batch: explain,
+        explain=None if explain is None else lambda along, method, batch: partial(_explained, explain),
         given={"ranking": None if ranking is None else np.asarray(ranking)},
     )
     batch = Batch(images, labels, ids)
@@ -242,8 +260,9 @@ class _Asking:
             for reading, arrays in read:
                 inputs |= reading.inputs(arrays, images, index if reading.response.along_maps else 0)
             result = one.entry.score(inputs, one.options)
-            details = {name: value for name, value in inputs.items() if name not in ("maps", "image_ids", "labels")}
-            scored[method.name] = _dataset(one.entry, options, images, maps, result, details if self.details else {})
+            scored[method.name] = _dataset(one, options, images, maps, result)
+            if self.details:
+                _add_details(scored[method.name], one, inputs, maps)
             shares = _shares(read[0][0], size) if read else None
             if shares is not None and scored[method.name].sizes.get("step") == len(shares):
                 scored[method.name].coords["share"] = ("step", shares)
@@ -401,6 +420,19 @@ def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
     return values.transpose(*names).values
 
 
+def _explained(explain: Callable[..., Any], images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the maps of a function of the caller's own as a tensor."""
+    import torch
+
+    maps = explain(images, targets)
+    try:
+        return maps if isinstance(maps, torch.Tensor) else torch.as_tensor(np.asarray(maps, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise HeatproofError(
+            f"The function of the option 'explain' returned {type(maps).__name__}: return maps (images, height, width)."
+        ) from None
+
+
 def _plain_options(*, seed: int = 0, batch_size: BatchSize = 64, details: bool = False) -> None:
     """Options of `evaluate` that are plain values, whatever the metric."""
 
@@ -430,40 +462,57 @@ def _device_of(model: Any, images: torch.Tensor) -> Any:
 
 
 def _dataset(
-    entry: Metric,
+    one: _Metric,
     options: dict[str, Any],
     images: ScoredImages,
     maps: np.ndarray,
     result: tuple[np.ndarray, np.ndarray, Any],
-    details: Mapping[str, Any],
 ) -> xarray.Dataset:
     import xarray
 
-    score, valid, curves = result
+    (score, valid, curves), entry = result, one.entry
     variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
     variables["reason"] = ("image", [("" if fine else _why(one)) for fine, one in zip(valid, maps, strict=True)])
     for name, values in curves.items():
         variables[name] = (("image", "step") if values.ndim == 2 else ("step",), values)
-    for name, values in details.items():
-        for part, array in ({name: values} if isinstance(values, np.ndarray) else _arrays(values)).items():
-            if array.ndim >= 1 and len(array) == len(score) and part not in variables:
-                variables[part] = (("image", *(f"{part}_{axis}" for axis in range(1, array.ndim))), array)
     attributes = {
         "metric": entry.name,
         "higher_is_better": int(entry.higher(options)),
-        "range": list(entry.range),
         "source": entry.source,
         "undefined": int((~valid).sum()),
-        **{key: _attribute(value) for key, value in options.items() if value is not None},
+        # With what follows from options that are left out, such as the steps, for each argument of the metric.
+        "responses": {name: dict(response.settings) for name, response in one.responses.items()},
+        **{key: value for key, value in options.items() if value is not None},
     }
+    # That of a metric over probabilities does not hold for logits.
+    if options.get("output") != "logit" or entry.options["output"] == "logit":
+        attributes["range"] = list(entry.range)
+    attributes = {key: _attribute(value) for key, value in attributes.items()}
     made = xarray.Dataset(variables, coords={"image": list(images.ids)}, attrs=attributes)
     made["score"].attrs = {"long_name": entry.summary, "higher_is_better": attributes["higher_is_better"]}
     return made
 
 
-def _arrays(value: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a response curve and the like."""
-    return {name: array for name, array in getattr(value, "arrays", {}).items() if isinstance(array, np.ndarray)}
+def _add_details(made: xarray.Dataset, one: _Metric, inputs: Mapping[str, Any], maps: np.ndarray) -> None:
+    """Add the arrays that the metric read: outputs along its responses, and of patch drops the sums of the maps."""
+    several = len(one.responses) > 1
+    for argument, response in one.responses.items():
+        value = inputs[argument]
+        axes = AXES.get(response.kind, ())
+        whole = {argument: value} if isinstance(value, np.ndarray) else getattr(value, "arrays", value)
+        for part, array in whole.items():
+            if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != made.sizes["image"]:
+                continue
+            name = f"{argument}_{part}" if several else part
+            own = [*axes, *(f"{name}_{number}" for number in range(len(axes) + 1, array.ndim))][: array.ndim - 1]
+            own = [f"{name}_{axis}" if made.sizes.get(axis, n) != n else axis
+                   for axis, n in zip(own, array.shape[1:], strict=True)]  # fmt: skip
+            if name not in made:
+                made[name] = (("image", *own), array)
+        if response.kind == "patches":
+            made[argument].attrs["units"] = one.options["output"]
+            sums = patch_sums(maps, response.settings["grid"], truncate=one.options.get("truncate", False))
+            made["patch_sums"] = (("image", "patch"), sums)
 
 
 def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:

@@ -88,10 +88,35 @@ def test_the_result_says_how_it_was_made(network, images, targets, made):
     assert result.attrs["baseline"] == "mean"
     assert json.loads(result.attrs["baseline_options"]) == fill
     assert result.attrs["grid"] == 4
-    assert result["drops"].sizes["drops_1"] == 16
+    assert result["drops"].sizes["patch"] == result["patch_sums"].sizes["patch"] == 16
     curve = heatproof.evaluate("rise_deletion", network, images, targets, made, steps=4)
     np.testing.assert_allclose(curve["share"], [0, 0.25, 0.5, 0.75, 1])
     assert curve.attrs["steps"] == 4
+
+
+def test_settings_that_follow_from_options_are_told(network, images, targets, made):
+    result = heatproof.evaluate("mas_difference", network, images, targets, made)
+    told = json.loads(result.attrs["responses"])
+    assert told["insertion"]["baseline"] == "blur"
+    assert told["deletion"]["baseline"] == "zeros"
+    assert told["insertion"]["steps"] == told["deletion"]["steps"] == result.sizes["step"] - 1
+    assert result.attrs["range"] == [-1, 1]
+    # The area under logits has no bounds.
+    assert "range" not in heatproof.evaluate("ids", network, images, targets, made, output="logit", steps=4).attrs
+
+
+def test_details_are_what_the_metric_read(network, images, targets, made):
+    one = made["attribution"].sel({"method": "saliency"}, drop=True)
+    drops = heatproof.evaluate("idsds", network, images, targets, one, details=True, grid=2)
+    side = one.sizes["y"] // 2
+    np.testing.assert_allclose(drops["patch_sums"][:, 0], one[:, :side, :side].sum(("y", "x")), rtol=1e-4)
+    assert drops["drops"].attrs["units"] == "logit"
+    pictures = heatproof.evaluate("sic", network, images.sigmoid(), targets, one, details=True)
+    assert pictures["entropy"].dims == ("image", "picture")
+    assert pictures["logit"].dims == ("image", "picture", "target")
+    both = heatproof.evaluate("rise_difference", network, images, targets, one, details=True, steps=4)
+    assert both["insertion_logit"].dims == both["deletion_logit"].dims == ("image", "step", "target")
+    assert not np.allclose(both["insertion_logit"][:, 0], both["deletion_logit"][:, 0])
 
 
 def test_an_undefined_score_has_a_reason(network, images, targets, made):

@@ -244,3 +244,39 @@ def test_a_metric_that_returns_an_array_is_said(monkeypatch):
     monkeypatch.setitem(METRICS, "idsds", lone)
     with pytest.raises(HeatproofError, match="'idsds' returned a ndarray"):
         heatproof.evaluate("idsds", *problem())
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "told"),
+    [
+        ("idsds", {"ranking": np.zeros((COUNT, SIDE**2), np.int64)}, "None of the metrics reads 'ranking'"),
+        ("idsds", {"explain": lambda images, targets: images.sum(1)}, "None of the metrics reads 'explain'"),
+        ("deletion_morf", {"explain": lambda images, targets: images.sum(1)}, "None of the metrics reads 'explain'"),
+        ("road_morf", {"noise": -1}, "'noise' of metric 'road_morf' must be a number of at least 0, not -1"),
+        ("soundness", {"level": 5}, "level is 5, which no accuracy reaches"),
+        ("deletion_morf", {"update": True, "explain": lambda images, targets: {1, 2}}, "'explain' returned set"),
+    ],
+)
+def test_what_no_metric_reads_is_refused(metric, options, told):
+    model, images, labels, maps = problem()
+    with pytest.raises(HeatproofError, match=told):
+        heatproof.evaluate(metric, model, images, labels, maps, **options)
+
+
+def test_arrays_serve_where_tensors_do():
+    model, images, labels, maps = problem()
+
+    def explain(changed, targets):
+        return changed.sum(1)
+
+    options = {"update": True, "steps": 4}
+    as_tensor = heatproof.evaluate("deletion_morf", model, images, labels, maps, explain=explain, **options)
+    as_array = heatproof.evaluate(
+        "deletion_morf", model, images, labels, maps, explain=lambda *given: explain(*given).numpy(), **options
+    )
+    np.testing.assert_array_equal(as_tensor["score"], as_array["score"])
+    mask = torch.zeros(SIDE, SIDE, dtype=torch.bool)
+    mask[0, :3] = True
+    scores = [heatproof.evaluate("sic", model, images, labels, maps, random_mask=given)["score"]
+              for given in (mask, mask.numpy())]  # fmt: skip
+    np.testing.assert_array_equal(*scores)

@@ -116,9 +116,12 @@ def not_finite(logits, images):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda logits, images: (logits, images), r"returned a tuple for 4 images, of which the first is 'image-0'"),
-        (lambda logits, images: logits[:, :, None], r"returned a tensor \(4, 7, 1\) for 4 images"),
-        (lambda logits, images: logits[:1], r"returned a tensor \(1, 7\) for 4 images"),
+        (
+            lambda logits, images: (logits, images),
+            r"returned a tuple for a batch of 4, .* image 'image-0'",
+        ),
+        (lambda logits, images: logits[:, :, None], r"returned a tensor \(4, 7, 1\) for a batch of 4"),
+        (lambda logits, images: logits[:1], r"returned a tensor \(1, 7\) for a batch of 4"),
         (lambda logits, images: logits[:, :6], r"target of image 'image-4' is class 6, .* classes 0 to 5"),
         (not_finite, r"not finite for image 'image-2'"),
     ],

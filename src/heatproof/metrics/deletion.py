@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from heatproof.metrics.arrays import area
 from heatproof.metrics.registry import Result, metric
+from heatproof.options import Bounds
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
@@ -134,7 +135,7 @@ def road(default_order: str) -> Any:
         step_size: int | None = None,
         fractions: Sequence[float] | None = None,
         imputation: str = "road",
-        noise: float = 0.01,
+        noise: Annotated[float, Bounds(least=0)] = 0.01,
         baseline: str = "zeros",
         baseline_options: Mapping[str, Any] | None = None,
         ties: str = "random",

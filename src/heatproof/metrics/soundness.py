@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import Result, metric
+from heatproof.options import Bounds
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
@@ -24,7 +25,7 @@ def soundness_sequences(
     *,
     fractions: Sequence[float] | None = None,
     imputation: str = "road",
-    noise: float = 0.01,
+    noise: Annotated[float, Bounds(least=0)] = 0.01,
     baseline: str = "zeros",
     baseline_options: Mapping[str, Any] | None = None,
     ties: str = "random",
@@ -48,7 +49,7 @@ def completeness_sequences(
     thresholds: Sequence[float] | None = None,
     rescale: bool = True,
     imputation: str = "road",
-    noise: float = 0.01,
+    noise: Annotated[float, Bounds(least=0)] = 0.01,
     baseline: str = "zeros",
     baseline_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Perturbation]:
@@ -143,6 +144,8 @@ def soundness(
     """
     if counted not in ("at_once", "next_step"):
         raise HeatproofError(f"counted is {counted!r}: take 'at_once' or 'next_step'.")
+    if output != "logit" and not 0 <= level <= 1:
+        raise HeatproofError(f"level is {level:g}, which no {output} reaches: take 0 to 1, or output: logit.")
     responses = deletion.read(output, target)[:, ::-1]
     if output == "accuracy" and 0 < threshold * len(responses) < 1:
         warnings.warn(

@@ -282,7 +282,7 @@ def _checked_output(output: object, images: torch.Tensor, rows: torch.Tensor, im
         return output
     got = f"a tensor {tuple(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
     raise HeatproofError(
-        f"The model returned {got} for {len(images)} images, of which the first is {image_ids[int(rows[0])]!r}: "
+        f"The model returned {got} for a batch of {len(images)}, the first made of image {image_ids[int(rows[0])]!r}: "
         "wrap it so that it returns one tensor of logits (images, classes)."
     )
 

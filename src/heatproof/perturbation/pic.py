@@ -340,9 +340,8 @@ def _checked_masks(
         )
     if ranking is not None:
         check_ranking(ranking, count, height * width, image_ids)
-    if always is None:
-        always = random_mask(height, width, seed)
-    elif always.shape != (height, width):
+    always = random_mask(height, width, seed) if always is None else np.asarray(always)
+    if always.shape != (height, width):
         raise HeatproofError(f"A random mask {always.shape} does not fit images of {height}×{width}.")
     always = always.astype(bool)
     kept_counts(height * width, thresholds)

@@ -239,6 +239,8 @@ class Response(ABC):
         Whether the network is first run on the intact images.
     explains
         Whether maps are recomputed on changed images.
+    orders_pixels
+        Whether pixels go in the order of a map, for which a ranking can be given.
     in_memory
         Options of `heatproof.evaluate` only; the workflow takes them from the model and the dataset.
     argument
@@ -258,6 +260,7 @@ class Response(ABC):
     holds: ClassVar[Mapping[str, Array]]
     needs_intact: ClassVar[bool] = False
     explains: ClassVar[bool] = False
+    orders_pixels: ClassVar[bool] = False
     argument: ClassVar[str]
     in_memory: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None

@@ -79,6 +79,7 @@ class TwoTargets(MapResponse):
     """Map response for two target classes: the label, and the class predicted for the intact image."""
 
     needs_intact = True
+    orders_pixels = True
 
     def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the outputs of both targets as separate arrays, and the intact prediction."""
