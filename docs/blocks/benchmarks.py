@@ -20,6 +20,7 @@ FILES = {
     "peers": ["peers.csv"],
     "same_task": ["same_task.csv"],
     "device": ["device.csv"],
+    "device_before": ["device.csv"],
     "estimate_error": ["estimate_error.csv"],
     "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
@@ -48,4 +49,18 @@ def metric_quality() -> str:
     return rows(cells)
 
 
-BLOCKS = {"metric_quality": metric_quality}
+def device() -> str:
+    """Return a row for each kind of job: time over the floor and start-up, each beside that of an earlier commit."""
+    now, before = (pd.read_csv(DATA / name / "device.csv") for name in ("device", "device_before"))
+    table = now.merge(before, on=["network", "stage", "for"], how="left", suffixes=("", " before"))
+    table["passes"] = table["forward"] + table["gradient"]
+    names = ["network", "stage", "for", "seconds", "floor s", "over the floor", "over the floor before", "passes"]
+    names += ["passes before", "padding and check", "reading", "writing", "start-up", "start-up before", "GiB"]
+    table["passes before"] = table["forward before"] + table["gradient before"]
+    cells = [["" if pd.isna(cell) else number(cell, 0 if "passes" in name or "padding" in name else 2)
+              if isinstance(cell, float) else str(cell) for name, cell in zip(names, row, strict=True)]
+             for row in table[names].astype(object).to_numpy()]  # fmt: skip
+    return rows([names, *cells])
+
+
+BLOCKS = {"metric_quality": metric_quality, "device": device}

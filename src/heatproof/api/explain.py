@@ -14,7 +14,7 @@ import numpy as np
 
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
 from heatproof.errors import HeatproofError, NotApplicable, first_line
-from heatproof.options import BatchSize, check_arguments, check_options
+from heatproof.options import BatchSize, check_arguments, check_options, short
 from heatproof.registry import look_up
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _one(name: str | None, method: Method) -> Asked:
         options = dict(method)
         if name is None:
             raise HeatproofError(
-                f"A method is {method!r}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
+                f"A method is {short(method)}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
             )
         inner = next(iter(options.items()), (None, None))
         if len(options) == 1 and name not in EXPLAINERS and isinstance(inner[1], Mapping):

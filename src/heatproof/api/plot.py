@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     Raises
     ------
     HeatproofError
-        If there is no such image, or there are too few axes.
+        If there is no such image, the picture is not one of the maps' size, or there are too few axes.
     """
     import matplotlib.pyplot as plt
     import seaborn as sns
@@ -55,10 +56,8 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
             f"{len(names) + first} pictures are to be drawn, and there are {len(axes)} axes: give more."
         )
     if picture is not None:
-        pixels = np.asarray(picture, dtype=np.float64)
-        pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
-        low, high = pixels.min(), pixels.max()
-        axes[0].imshow((pixels - low) / (high - low if high > low else 1), cmap="gray", interpolation="nearest")
+        pixels = _pixels(picture, (made.sizes["y"], made.sizes["x"]))
+        axes[0].imshow(pixels, cmap="gray", interpolation="nearest")
         axes[0].set_title(str(made["image"].values[row]), size=9)
     for name, one in zip(names, list(axes)[first:], strict=False):
         values = made["attribution"].sel({"method": name}).values[row]
@@ -95,6 +94,8 @@ def curves(result: Any, name: str | None = None, ax: Axes | None = None, band: b
     HeatproofError
         If the result has no curves, or none of that name.
     """
+    if not hasattr(result, "data_vars"):
+        raise HeatproofError(f"The result is {type(result).__name__}: give that of one metric of heatproof.evaluate.")
     known = [
         str(key) for key, values in result.data_vars.items() if values.dims[-1:] == ("step",) and "image" in values.dims
     ]
@@ -136,8 +137,17 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    HeatproofError
+        If it is something else, or has no such measure.
     """
-    table = found.table
+    table = getattr(found, "table", None)
+    if table is None:
+        raise HeatproofError(
+            f"The order is {type(found).__name__}: give what heatproof.choose or heatproof.compare returns."
+        )
     if "kappa" in table:
         columns, label, inside = ("kappa", "ci_low", "ci_high"), "κ of Meta-Rank, higher is better", "in_best_set"
     else:
@@ -170,9 +180,23 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _row(made: Any, image: int | str) -> int:
+    if "attribution" not in getattr(made, "data_vars", ()):
+        raise HeatproofError(f"The maps are {type(made).__name__}: give what heatproof.explain returns.")
     names = made["image"].values.tolist()
-    if isinstance(image, int) and -len(names) <= image < len(names):
-        return image
-    if image not in names:
-        raise HeatproofError(f"There is no image {image!r}: give a number below {len(names)}, or a name.")
+    if isinstance(image, int | np.integer) and -len(names) <= image < len(names):
+        return int(image)
+    if not isinstance(image, str) or image not in names:
+        raise HeatproofError(f"There is no image {short(image)}: give a number below {len(names)}, or a name.")
     return int(names.index(image))
+
+
+def _pixels(picture: Any, size: tuple[int, int]) -> np.ndarray:
+    """Return a picture (H, W) or (H, W, C) in [0, 1]."""
+    pixels = np.asarray(picture, dtype=np.float64)
+    if pixels.ndim not in (2, 3) or pixels.shape[-2:] != size or pixels.shape[:-2] not in ((), (1,), (3,)):
+        raise HeatproofError(
+            f"The picture has the shape {pixels.shape}: give one of (3, {size[0]}, {size[1]}), such as images[0]."
+        )
+    low, high = pixels.min(), pixels.max()
+    pixels = (pixels - low) / (high - low if high > low else 1)
+    return pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels

@@ -145,7 +145,8 @@ def training_cost(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: f
     twice = 2 if "pretrained" in spec else 1
     devices = spec["training"].get("devices", 1)
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
-    return Timed(start_up + (train + validation) * found["read"], {"epochs": spec["training"]["epochs"] * epoch})
+    start = max(start_up, found.get("start", 0.0))
+    return Timed(start + (train + validation) * found["read"], {"epochs": spec["training"]["epochs"] * epoch})
 
 
 def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def estimate(
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, say)
-        measured, scaled = time_all(bench, responses, budget)
+        measured, scaled = time_all(bench, responses, budget, missing)
         if published:
             faster = published[0] * bench.run("resnet50", {"precision": _precision_of(plan)})[2]["forward"]
     where = bench.device
@@ -210,8 +210,13 @@ def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str 
     return found
 
 
-def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Measured, list[str]]:
-    """Time every stage on every network; return it, and the networks that were only timed by one pass."""
+def time_all(
+    bench: Bench, responses: bool, budget: float, missing: Collection[str] = ()
+) -> tuple[account.Measured, list[str]]:
+    """Time every stage on every network; return it, and the networks that were only timed by one pass.
+
+    For `missing` datasets noise stands, of which only the number of training images is known.
+    """
     plan, graph, began, scaled = bench.plan, Graph(bench.plan), time.monotonic(), []
     measured = account.Measured(bench.start_up())
     jobs = account.planned(graph, responses)
@@ -230,7 +235,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
             gradient, stages, steps = known[size]
             ratio = network["gradient"] / gradient
             stages = {name: timed.scaled(ratio) for name, timed in stages.items()}
-            steps = {**{key: steps[key] * ratio for key in ("train", "validate")}, "read": steps["read"]}
+            steps = {**steps, **{key: steps[key] * ratio for key in ("train", "validate")}}
             scaled.append(model)
         else:
             stages = {kind: bench.shard(job) for kind, job in kinds[dataset, model].items()}
@@ -241,7 +246,7 @@ def time_all(bench: Bench, responses: bool, budget: float) -> tuple[account.Meas
                 names += list(plan.metrics) if responses else []
                 measured.score = bench.scores(dataset, model, names)
         options, splits = plan.datasets[dataset]["options"], network["splits"]
-        if plan.datasets[dataset]["kind"].startswith(synthetic.__name__):
+        if dataset in missing:
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         found = {**steps, "splits": splits}
         trained = {
