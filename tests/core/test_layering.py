@@ -98,7 +98,7 @@ ALLOWED = {
     "guard": {"errors", "files", "manifest"},
     "job": {"errors", "files", "manifest", "publishing", "registry"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
-    "estimate": BASE | {"config", "data", "models", "training", "responses", "plan"},
+    "estimate": BASE | {"config", "data", "models", "training", "responses", "plan", "workflow"},
     "cli": {
         "errors",
         "options",

@@ -85,11 +85,18 @@ def case():
     return network, images, labels, maps, explain, given
 
 
+def read(name):
+    entry = METRICS[name]
+    return tuple(entry.responses(entry.reads.complete(entry.options)).values())
+
+
 def evaluate(case, names):
     network, images, labels, maps, explain, given = case
     counter = Counter(network)
     asked = {name: {**ASKED.get(name, {}), **given.get(name, {})} for name in names}
-    found = heatproof.evaluate(asked, network, images, labels, maps, explain=explain)
+    # What none of the metrics reads is refused.
+    reads = {"explain": explain} if any(response.explains for name in names for response in read(name)) else {}
+    found = heatproof.evaluate(asked, network, images, labels, maps, **reads)
     return found, counter
 
 
@@ -97,10 +104,6 @@ def others():
     """Return metrics without a row, one for each response that they read: what they cost is measured of each alone."""
     known = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
     names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in ASKED]
-
-    def read(name):
-        entry = METRICS[name]
-        return tuple(entry.responses(entry.reads.complete(entry.options)).values())
 
     asked = {response for name in ASKED if name in METRICS for response in read(name)}
     return {read(name): name for name in names if not asked.issuperset(read(name))}
