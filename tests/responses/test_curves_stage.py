@@ -190,7 +190,8 @@ def test_other_batch_sizes_stay_within_rounding(batch_size, project, in_one_shar
     compared = 0
     for name in ("idsds", "idsds_probability", *NAMES):
         theirs, ours = (made.scores(name) for made in (other, in_one_shard))
-        np.testing.assert_allclose(theirs.score, ours.score, rtol=1e-5, atol=1e-5)
+        # Rounding grows with the logits that a score is made of, also where they cancel.
+        np.testing.assert_allclose(theirs.score, ours.score, rtol=1e-5, atol=1e-5 * max(1, ours.score.abs().max()))
         gaps = []
         for table in (theirs, ours):
             means = table.groupby("method").score.mean().to_numpy()
