@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,16 +17,16 @@ from heatproof.job import guarded
 from heatproof.options import seconds_of
 from heatproof.publishing import escaped
 
-log = logging.getLogger(__name__)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, or 1 with one sentence on what is wrong."""
 
     def work() -> None:
         options = vars(_parser().parse_args(arguments))
-        # What a command needs is imported when it runs.
-        resolve_name(options.pop("run"))(**options)
+        # What a command needs is imported when it runs. It prints by itself, or returns what is to be printed.
+        told = resolve_name(options.pop("run"))(*options.pop("paths", ()), **options)
+        if told is not None:
+            print(escaped(told))
 
     return guarded(work)
 
@@ -37,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"heatproof {version('heatproof')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     configs = argparse.ArgumentParser(add_help=False)
-    configs.add_argument("configs", nargs="+", metavar="config", help="a YAML config, and others merged into it")
+    configs.add_argument("paths", nargs="+", metavar="config", help="a YAML config, and others merged into it")
 
     def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
         parser = under.add_parser(name, help=summary, **settings)
@@ -50,10 +49,10 @@ def _parser() -> argparse.ArgumentParser:
         "--config", dest="config_path", metavar="CONFIG", help="methods of this config instead of the default one"
     )
 
-    command("check", "heatproof.cli:check", "check a config before work starts", parents=[configs])
+    command("check", "heatproof.check:check_config", "check a config before work starts", parents=[configs])
 
     new = "write a config for a folder of photographs and a network"
-    starting = command("init", "heatproof.cli:init", new)
+    starting = command("init", "heatproof.new_config:init", new)
     starting.add_argument("photos", help="class folders, or train beside val or test with class folders")
     starting.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME or an architecture of heatproof")
     starting.add_argument("--out", default="mine.yaml", metavar="FILE", help="where the config is written")
@@ -70,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--more", type=shlex.split, default=(), metavar="OPTIONS", help=more)
     some = argparse.ArgumentParser(add_help=False)
     some.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
-    command("status", "heatproof.cli:status", "how much of a config is made", parents=[some])
+    command("status", "heatproof.running:status", "how much of a config is made", parents=[some])
     page = command(
         "report", "heatproof.running:report", "make the page of the results, and say where it is", parents=[some]
     )
@@ -80,12 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     command("accept", "heatproof.cli:accept", keep, parents=[configs])
 
     room = "what of the results can go, and what it would cost to make it again"
-    pruned = command("prune", "heatproof.cli:prune", room, parents=[configs])
-    pruned.add_argument("--target", action="append", default=[], help="what runs ask Snakemake for, instead of all")
+    pruned = command("prune", "heatproof.prune:prune", room, parents=[configs])
+    asked = "what runs ask Snakemake for, instead of all"
+    pruned.add_argument("--target", dest="targets", action="append", default=[], metavar="TARGET", help=asked)
     pruned.add_argument("--delete", action="append", default=[], metavar="KIND", help="remove what is of this kind")
 
     cost = "what a config costs, from a few images on this device"
-    costs = command("estimate", "heatproof.cli:estimate", cost, parents=[configs])
+    costs = command("estimate", "heatproof.estimate.estimate:estimate", cost, parents=[configs])
     costs.add_argument(
         "--gpus", "--jobs", dest="workers", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU"
     )
@@ -113,9 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     pack = "one file to cite: tables, page, config, provenance and checksums of a run"
-    packed = command("bundle", "heatproof.cli:bundle", pack, parents=[some])
+    packed = command("bundle", "heatproof.bundle:bundle", pack, parents=[some])
     packed.add_argument("--out", default="heatproof.zip", metavar="FILE.zip")
-    checked = command("verify", "heatproof.cli:verify", "check that a bundle is whole")
+    checked = command("verify", "heatproof.bundle:verify", "check that a bundle is whole")
     checked.add_argument("path", metavar="FILE.zip")
 
     rank = command(
@@ -170,29 +170,8 @@ def _throughput(given: str) -> tuple[str, float] | str:
         ) from None
 
 
-def status(configs: Sequence[str]) -> None:
-    """Print how much of a config is made."""
-    from heatproof.running import status
-
-    print(escaped(status(configs)))
-
-
-def check(configs: Sequence[str]) -> None:
-    """Print what a config asks for, if it is sound."""
-    from heatproof.check import check_config
-
-    print(escaped(check_config(*configs)))
-
-
-def init(**options: Any) -> None:
-    """Write a config, and print what to do next."""
-    from heatproof import new_config
-
-    print(escaped(new_config.init(**options)))
-
-
-def accept(configs: Sequence[str]) -> None:
-    """Keep results of other code whose values are the same, and print what differs."""
+def accept(*paths: str) -> str:
+    """Keep results of other code whose values are the same, and return what differs."""
     from heatproof.accept import report
     from heatproof.config import read_config
     from heatproof.lock import hold_folder, let_go
@@ -201,33 +180,13 @@ def accept(configs: Sequence[str]) -> None:
     from heatproof.plan.validate import make_plan
 
     held = hold_folder(RESULTS)
-    plan = make_plan(read_config(*configs))
-    print(escaped(report(Graph(plan), plan.runtime())))
+    plan = make_plan(read_config(*paths))
+    told = report(Graph(plan), plan.runtime())
     let_go(held)
+    return told
 
 
-def prune(configs: Sequence[str], target: Sequence[str], delete: Sequence[str]) -> None:
-    """Print what of the results can go, and remove the kinds that are named."""
-    from heatproof.prune import prune
-
-    print(escaped(prune(*configs, targets=target, delete=delete)))
-
-
-def bundle(configs: Sequence[str], out: str) -> None:
-    """Write a bundle, and print what is in it."""
-    from heatproof import bundle
-
-    print(escaped(bundle.bundle(configs, out=out)))
-
-
-def verify(path: str) -> None:
-    """Check a bundle."""
-    from heatproof import bundle
-
-    print(escaped(bundle.verify(path)))
-
-
-def rank(paths: Sequence[str], **options: Any) -> None:
+def rank(*paths: str, **options: Any) -> None:
     """Rank tables, of bundles and runs as well."""
     from heatproof.bundle import unpacked
     from heatproof.report import ranking
@@ -236,19 +195,12 @@ def rank(paths: Sequence[str], **options: Any) -> None:
         ranking.rank(unpacked(paths, Path(folder)), **options)
 
 
-def estimate(configs: Sequence[str], **options: Any) -> None:
-    """Print what a config costs."""
-    from heatproof.estimate import estimate
-
-    print(escaped(estimate.estimate(*configs, **options, say=lambda line: log.info("timing %s", line))))
-
-
-def show(output: str, methods: list[str] | None, **options: Any) -> None:
-    """Draw a picture of maps, and print where it is."""
+def show(output: str, methods: list[str] | None, **options: Any) -> str:
+    """Draw a picture of maps, and return where it is."""
     from heatproof.report import map_figure
 
     map_figure.show(**options, methods=methods or None, output=output)
-    print(escaped(output))
+    return output
 
 
 if __name__ == "__main__":

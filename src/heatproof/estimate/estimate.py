@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from heatproof.options import seconds_of
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
+
+log = logging.getLogger(__name__)
 
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
@@ -36,7 +40,6 @@ def estimate(
     budget: float = BUDGET,
     as_if: tuple[str, float] | str | None = None,
     within: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Return what a config costs, as text.
 
@@ -61,8 +64,6 @@ def estimate(
         `heatproof.estimate.gpus`, whose published throughput of a ResNet-50 is held against this device's.
     within
         Seconds that a run may take: the most images that fit are told as lines of the config. None for its `budget`.
-    say
-        Told what is being timed.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def estimate(
     published = throughput(as_if, _precision_of(plan)) if isinstance(as_if, str) else None
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
-        bench = Bench(plan, Path(folder), few, say)
+        bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing)
         if published:
             faster = published[0] * bench.run("resnet50", {"precision": _precision_of(plan)})[2]["forward"]
