@@ -90,13 +90,27 @@ class Job:
         return "/".join([BENCHMARKS, self.stage, *(values or [self.stage])]) + ".tsv"
 
 
+# Plan to the wildcards of the jobs of a stage.
+Level = Callable[["Plan"], Iterable[Wildcards]]
+
+
+def once_if(asked: Callable[[Plan], Any]) -> Level:
+    """Return the wildcards of a stage of one job, which a plan has or has not."""
+    return lambda plan: [{}] if asked(plan) else []
+
+
+def one_each(name: str, values: Callable[[Plan], Iterable[Any]]) -> Level:
+    """Return one wildcard, which takes some values."""
+    return lambda plan: [{name: value} for value in values(plan)]
+
+
 @dataclass(frozen=True)
 class Stage:
     """A kind of job: what runs it, how one is made, and which there are."""
 
     run: str
     make: Callable[..., Made]
-    every: Callable[[Plan], Iterable[Wildcards]]
+    every: Level
     sources: Callable[..., Iterable[str]]
 
 
@@ -105,7 +119,7 @@ STAGES: dict[str, Stage] = {}
 
 def stage(
     run: str,
-    every: Callable[[Plan], Iterable[Wildcards]] = lambda plan: [{}],
+    every: Level = once_if(lambda plan: True),
     sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.

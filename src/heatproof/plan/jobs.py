@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from heatproof.plan import paths
-from heatproof.plan.graph import Graph, Job, Made, Product, Wildcards, stage
+from heatproof.plan.graph import Graph, Job, Level, Made, Product, Wildcards, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import keyed
 from heatproof.responses.features import Features
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from heatproof.responses.base import Response
 
 RESPOND = "heatproof.responses.run:respond"
-Level = Callable[["Plan"], Iterable[Wildcards]]
 
 
 def _each(*levels: Level) -> Level:
@@ -32,11 +31,6 @@ def _each(*levels: Level) -> Level:
             yield {name: value for wildcards in named for name, value in wildcards.items()}
 
     return every
-
-
-def _named(name: str, values: Callable[[Plan], Iterable[Any]]) -> Level:
-    """Return one wildcard, which takes some values."""
-    return lambda plan: [{name: value} for value in values(plan)]
 
 
 def _files_of(spec: Mapping[str, Any]) -> list[Product]:
@@ -53,7 +47,7 @@ def _shard(spec: Mapping[str, Any], key: str, files: Sequence[str]) -> Product:
 
 # ---- datasets and weights --------------------------------------------------------------------------------------------
 
-_datasets = _named("dataset", lambda plan: plan.datasets)
+_datasets = one_each("dataset", lambda plan: plan.datasets)
 
 
 @stage("heatproof.data.prepare:prepare", _datasets)
@@ -67,7 +61,7 @@ def _checkpoint(plan: Plan, model: str, **_: Any) -> list[str]:
     return plan.checkpoint_file(model)
 
 
-@stage("heatproof.models.fetch:fetch", _named("model", lambda plan: plan.transferred()), _checkpoint)
+@stage("heatproof.models.fetch:fetch", one_each("model", lambda plan: plan.transferred()), _checkpoint)
 def fetch_start(plan: Plan, model: str) -> Made:
     """Return the job that fetches the weights with which a training begins."""
     spec = plan.start_spec(model)
@@ -102,14 +96,14 @@ def pretrain(plan: Plan, dataset: str, model: str) -> Made:
     return spec, [spec["dataset"]["manifest"], *start], _files_of(spec)
 
 
-@stage("heatproof.training.stages:finetune", _each(_pairs, _named("weights", lambda plan: plan.finetuned())))
+@stage("heatproof.training.stages:finetune", _each(_pairs, one_each("weights", lambda plan: plan.finetuned())))
 def finetune(plan: Plan, **where: str) -> Made:
     """Return the job that finetunes a network in the domain of patch deletion."""
     spec = plan.finetune_spec(**where)
     return spec, [spec["dataset"]["manifest"], spec["pretrained"]], _files_of(spec)
 
 
-@stage("heatproof.training.stages:keep_epoch", _each(_pairs, _named("weights", lambda plan: plan.kept)))
+@stage("heatproof.training.stages:keep_epoch", _each(_pairs, one_each("weights", lambda plan: plan.kept)))
 def keep_epoch(plan: Plan, **where: str) -> Made:
     """Return the job that takes one epoch's weights out of a finetuning."""
     spec = plan.kept_spec(**where)
@@ -177,7 +171,7 @@ def guard(plan: Plan, **where: str) -> Made:
     return spec, [plan.dataset_spec(network.dataset)["manifest"], weights["output"]], _files_of(spec)
 
 
-@stage("heatproof.guard:all_guards", lambda plan: [{}] if plan.guarded else [])
+@stage("heatproof.guard:all_guards", once_if(lambda plan: plan.guarded))
 def precision(plan: Plan) -> Made:
     """Return the job of the table of what a lower precision does to the scores of all networks."""
     tables = [(paths.GUARD_FILES["output"].format(**where), where) for where in _guarded(plan)]
@@ -192,7 +186,7 @@ def _after_guard(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[
     return [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
 
 
-_shards = _named("shard", lambda plan: plan.shards(plan.images))
+_shards = one_each("shard", lambda plan: plan.shards(plan.images))
 
 
 def _of_responses(responses: Callable[[Plan], Mapping[str, Response]]) -> Level:
@@ -270,7 +264,7 @@ def _grids(plan: Plan) -> list[Wildcards]:
     ]
 
 
-@stage(RESPOND, _each(_grids, _named("shard", lambda plan: plan.shards(plan.drop_images))))
+@stage(RESPOND, _each(_grids, one_each("shard", lambda plan: plan.shards(plan.drop_images))))
 def drops(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of patch drops."""
     return _of_network(plan, where, Patches({"grid": where["grid"], "baseline": where["baseline"]}))
@@ -293,13 +287,13 @@ def parts(plan: Plan, **where: Any) -> Made:
     return _of_network(plan, where, Parts())
 
 
-@stage(RESPOND, _each(_networks, _named("shard", lambda plan: plan.shards(plan.similarity_images))))
+@stage(RESPOND, _each(_networks, one_each("shard", lambda plan: plan.shards(plan.similarity_images))))
 def channels(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of the activations of channels."""
     return _of_network(plan, where, Channels())
 
 
-@stage(RESPOND, _each(_grids, _named("shard", lambda plan: plan.shards(plan.drop_images))))
+@stage(RESPOND, _each(_grids, one_each("shard", lambda plan: plan.shards(plan.drop_images))))
 def features(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of features of images that are intact and with a deleted patch."""
     return _of_network(plan, where, Features({"grid": where["grid"], "baseline": where["baseline"]}))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import cache, wraps
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import heatproof.plan.jobs  # noqa: F401  (its stages come first, whoever is imported first)
@@ -14,7 +14,7 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Made, Product, Wildcards, stage
+from heatproof.plan.graph import Level, Made, Product, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
@@ -32,16 +32,8 @@ PUBLISHED = ROOT / "claims" / "published"
 Told = tuple[Any, ...]
 
 
-def _once(plan: Plan) -> Iterator[Wildcards]:
-    yield {}
-
-
-def _if_shown(plan: Plan) -> Iterator[Wildcards]:
-    yield from [{}] if shown_images(plan) else ()
-
-
 def _report(
-    run: str, manifest: str, every: Callable[[Plan], Iterator[Wildcards]] = _once
+    run: str, manifest: str, every: Level = once_if(lambda plan: True)
 ) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
@@ -51,26 +43,31 @@ def _report(
         @wraps(tell)
         def make(plan: Plan, **where: str) -> Made:
             told, inputs, files, *more = tell(plan, **where)
-            mine = manifest.format(**where)
-            scores = {key: plan.config["scores"][key] for key in ("bootstrap", "level")}
-            spec = {"seed": plan.config["seed"], **scores, "references": plan.reference_methods, **told}
-            whole = keyed({**spec, "manifest": mine}, [run.partition(":")[0], *chain(*more)])
-            return whole, list(dict.fromkeys(inputs)), [Product(mine, whole["key"], (*files, mine), files[0])]
+            mine, scores = manifest.format(**where), plan.config["scores"]
+            drawn = {"seed": plan.config["seed"], "bootstrap": scores["bootstrap"], "level": scores["level"]}
+            spec = {**drawn, "references": plan.reference_methods, **told, "manifest": mine}
+            spec = keyed(spec, [run.partition(":")[0], *chain(*more)])
+            return spec, list(dict.fromkeys(inputs)), [Product(mine, spec["key"], (*files, mine), files[0])]
 
         return make
 
     return enter
 
 
+def _keys(plan: Plan, cases: list[Case]) -> str:
+    """Return a digest of the keys of some test cases' scores."""
+    return digest([plan.score_spec(case)["key"] for case in cases])
+
+
+def _directions(plan: Plan, cases: list[Case]) -> dict[str, bool]:
+    """Return of some test cases' metrics whether higher is better."""
+    return {case.metric: plan.score_spec(case)["higher_is_better"] for case in cases}
+
+
 def _scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
     """Return where the scores of some test cases are, and what they are."""
-    specs = [plan.score_spec(case) for case in cases]
-    return {
-        "scores": paths.SCORES,
-        "cases": plan.cases_by_name(cases),
-        "directions": {spec["metric"]: spec["higher_is_better"] for spec in specs},
-        "upstream": digest([spec["key"] for spec in specs]),
-    }
+    named = {"scores": paths.SCORES, "cases": plan.cases_by_name(cases)}
+    return {**named, "directions": _directions(plan, cases), "upstream": _keys(plan, cases)}
 
 
 @cache
@@ -92,16 +89,9 @@ def shown_images(plan: Plan) -> int:
 def shown_methods(plan: Plan) -> list[dict[str, Any]]:
     """Return every method with the place of its map in its explainer's store, and of its own among the explainer's."""
     return [
-        {
-            "method": method,
-            "explainer": entry.name,
-            "index": list(entry.maps).index(name),
-            "place": place,
-            "transform": transform,
-            "reference": not entry.uses_model,
-        }
+        {**row, "explainer": entry.name, "place": place, "reference": not entry.uses_model}
         for entry in plan.explainers.values()
-        for place, (method, (name, transform)) in enumerate(entry.methods.items())
+        for place, row in enumerate(entry.rows)
     ]
 
 
@@ -109,19 +99,6 @@ def _map_files(plan: Plan, networks: Iterable[Network], images: int, explainers:
     """Return the shards of maps of some networks; those that know no model belong to all of a dataset."""
     bases = dict.fromkeys(plan.maps_of(*network, name) for network in networks for name in explainers)
     return [file for base in bases for shard in plan.shards(images) for file in paths.map_files(base, shard)]
-
-
-def _curve_files(plan: Plan, networks: Iterable[Network], responses: Iterable[str]) -> list[str]:
-    return [
-        file
-        for network in networks
-        for name in plan.explainers
-        for response in responses
-        for shard in plan.shards(plan.response_images(plan.method_responses[response]))
-        for file in paths.curve_files(
-            paths.CURVES.format(**network._asdict(), explainer=name, response=response), shard
-        )
-    ]
 
 
 def _dataset_files(plan: Plan) -> list[str]:
@@ -144,7 +121,7 @@ def tables(plan: Plan) -> Told:
     drops = [{**item, "drops": paths.DROPS.format(**item)} for item in drops]
     spec = {
         "scores": plan.score_files(),
-        "upstream": digest([plan.score_spec(case)["key"] for case in plan.test_cases()]),
+        "upstream": _keys(plan, plan.test_cases()),
         "drops": drops,
         # One network on one grid and baseline is one test case, not two.
         "ranked": sorted({item["metric"] for item in drops}),
@@ -184,11 +161,7 @@ def several_baselines(plan: Plan) -> list[Case]:
     return found if len({case.baseline for case in found}) > 1 else []
 
 
-def _if_several_baselines(plan: Plan) -> Iterator[Wildcards]:
-    yield from [{}] if several_baselines(plan) else ()
-
-
-@_report("heatproof.report.baselines:compare_baselines", paths.BASELINES_MANIFEST, _if_several_baselines)
+@_report("heatproof.report.baselines:compare_baselines", paths.BASELINES_MANIFEST, once_if(several_baselines))
 def baselines(plan: Plan) -> Told:
     """Return the job of the tables that compare baselines."""
     cases = several_baselines(plan)
@@ -204,8 +177,7 @@ def baselines(plan: Plan) -> Told:
     described = [
         {**case.where, "baseline": case.baseline, "scores": paths.SCORES.format(**case.where)} for case in cases
     ]
-    upstream = digest([plan.score_spec(case)["key"] for case in cases])
-    spec = {"cases": described, "methods": methods, "upstream": upstream}
+    spec = {"cases": described, "methods": methods, "upstream": _keys(plan, cases)}
     return spec, plan.score_files(cases), [*paths.BASELINES.values()]
 
 
@@ -227,17 +199,13 @@ def _claimed_methods(plan: Plan) -> list[dict[str, Any]]:
 def claims(plan: Plan) -> Told:
     """Return the job of the claims card."""
     cases = plan.all_cases()
-    scores = _scored(plan, cases)
-    asked = {case.metric: plan.score_spec(case) for case in reversed(cases)}
     spec = {
-        "scores": scores["scores"],
-        "cases": scores["cases"],
+        "scores": paths.SCORES,
+        "cases": plan.cases_by_name(cases),
         "metrics": {
             name: {
-                **{key: asked[name][key] for key in ("kind", "options", "higher_is_better")},
-                "grid": case.grid,
-                "baseline": case.baseline,
-                "output": case.output,
+                **{key: plan.score_spec(case)[key] for key in ("kind", "options", "higher_is_better")},
+                **{key: getattr(case, key) for key in ("grid", "baseline", "output")},
             }
             for name, case in {case.metric: case for case in reversed(cases)}.items()
         },
@@ -251,7 +219,7 @@ def claims(plan: Plan) -> Told:
         "models": {name: {**asdict(model.design), "kind": model.kind} for name, model in plan.models.items()},
         "accuracy": paths.ACCURACY,
         "published": {path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
-        "upstream": [scores["upstream"], tables(plan)[0]["key"]],
+        "upstream": [_keys(plan, cases), tables(plan)[0]["key"]],
         "output": paths.CLAIMS,
         "orders": paths.PUBLISHED,
     }
@@ -341,9 +309,8 @@ def in_domain(plan: Plan) -> Told:
 @_report("heatproof.report.costs:costs", paths.COSTS_MANIFEST)
 def costs(plan: Plan) -> Told:
     """Return the job of the table that sets the cost of each method beside its score."""
-    files = plan.score_files()
-    keys = [plan.score_spec(case)["key"] for case in plan.test_cases()]
-    spec = {"scores": files, "table": paths.IDSDS_TABLE, "methods": _claimed_methods(plan), "upstream": digest(keys)}
+    files, keys = plan.score_files(), _keys(plan, plan.test_cases())
+    spec = {"scores": files, "table": paths.IDSDS_TABLE, "methods": _claimed_methods(plan), "upstream": keys}
     return spec, [paths.IDSDS_TABLE, *files], [paths.COSTS]
 
 
@@ -372,7 +339,7 @@ def checks(plan: Plan) -> Told:
     return spec, plan.score_files(cases), [*paths.CHECKS.values(), *chart_files(plan)]
 
 
-@_report("heatproof.report.montage:montage", paths.MONTAGE_MANIFEST, _if_shown)
+@_report("heatproof.report.montage:montage", paths.MONTAGE_MANIFEST, once_if(shown_images))
 def montage(plan: Plan) -> Told:
     """Return the job of the montages of maps."""
     cases, images = plain_cases(plan), min(shown_images(plan), MONTAGE_IMAGES)
@@ -381,7 +348,7 @@ def montage(plan: Plan) -> Told:
         "datasets": {dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
         "cases": [case.where for case in cases],
         "methods": shown_methods(plan),
-        "upstream": digest([plan.score_spec(case)["key"] for case in cases]),
+        "upstream": _keys(plan, cases),
     }
     maps = _map_files(plan, [case.network for case in cases], images, plan.explainers)
     return spec, [*maps, *plan.score_files(cases)], montage_files(plan)
@@ -395,34 +362,33 @@ def montage_files(plan: Plan) -> list[str]:
 # ---- figures and pages -----------------------------------------------------------------------------------------------
 
 
-def _figures(plan: Plan) -> Iterator[Wildcards]:
-    """Yield the figures of the tables that the page shows."""
+def _figures(plan: Plan) -> list[str]:
+    """Return the figures of the tables that the page shows."""
     there = _page_tables(plan).keys()
-    yield from ({"figure": name} for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there)
+    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there]
 
 
-@_report("heatproof.report.results:draw_figure", paths.FIGURE_MANIFEST, _figures)
+@_report("heatproof.report.results:draw_figure", paths.FIGURE_MANIFEST, one_each("figure", _figures))
 def figure(plan: Plan, figure: str) -> Told:
     """Return the job of a figure of one table."""
     entry, tables = FIGURES[figure], _page_tables(plan)
-    table, manifest, of = tables[entry.reads]
+    read = {
+        name: {"table": tables[name][0], "upstream": tables[name][1]["key"]} for name in (entry.reads, *entry.beside)
+    }
     spec = {
         "figure": figure,
         "module": entry.draw.__module__,
-        "table": table,
-        "upstream": of["key"],
+        **read.pop(entry.reads),
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
+        **({"beside": read} if read else {}),
     }
-    inputs = [table, manifest]
-    if entry.beside:
-        spec["beside"] = {name: {"table": tables[name][0], "upstream": tables[name][2]["key"]} for name in entry.beside}
-        inputs += [file for name in entry.beside for file in tables[name][:2]]
+    inputs = [file for name in (entry.reads, *entry.beside) for file in (tables[name][0], tables[name][1]["manifest"])]
     return spec, inputs, [*paths.filled(paths.FIGURE_FILES, figure=figure).values()], [entry.draw.__module__]
 
 
 def figure_files(plan: Plan, page: bool = False) -> list[str]:
     """Return the figures of tables, or those of them that stand on the index page."""
-    chosen = [where["figure"] for where in _figures(plan) if FIGURES[where["figure"]].page or not page]
+    chosen = [name for name in _figures(plan) if FIGURES[name].page or not page]
     return [path.format(figure=name) for name in chosen for path in paths.FIGURE_FILES.values()]
 
 
@@ -430,15 +396,15 @@ def figure_files(plan: Plan, page: bool = False) -> list[str]:
 def report_page(plan: Plan) -> Told:
     """Return the job of the index page and the page of maps."""
     cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-    specs = {case: plan.score_spec(case) for case in cases}
     # Measured seconds differ from run to run, and a page is to be the same again.
     shown = {name: made for name, made in _page_tables(plan).items() if name not in ("costs", *paths.PUBLISHED)}
     networks, curves, images = list(plan.networks()), _page_curves(plan), shown_images(plan)
-    made = {name: {"path": path, "manifest": file, "code": of["code"]} for name, (path, file, of) in shown.items()}
     spec = {
-        "tables": made,
+        "tables": {
+            name: {"path": path, "manifest": of["manifest"], "code": of["code"]} for name, (path, of) in shown.items()
+        },
         "all_metrics": all_metrics(plan),
-        "directions": {case.metric: asked["higher_is_better"] for case, asked in specs.items()},
+        "directions": _directions(plan, cases),
         # Metrics of other responses say in their tables how many they are over.
         "evaluated": plan.images_of_kinds["drops"],
         "images": images,
@@ -453,24 +419,26 @@ def report_page(plan: Plan) -> Told:
         ],
         "methods": shown_methods(plan),
         "curves": curves,
-        "codes": {case.metric: asked["code"] for case, asked in specs.items()},
-        "upstream": digest([of["key"] for of in [*(made for _, _, made in shown.values()), *specs.values()]]),
+        "codes": {case.metric: plan.score_spec(case)["code"] for case in cases},
+        "upstream": digest([of["key"] for of in [*(of for _, of in shown.values()), *map(plan.score_spec, cases)]]),
         "figures": [
             {"name": name, "path": paths.FIGURE_FILES["svg"].format(figure=name), "caption": FIGURES[name].caption}
-            for where in _figures(plan)
-            if FIGURES[name := where["figure"]].page
+            for name in _figures(plan)
+            if FIGURES[name].page
         ],
         "templates": _templates(),
     }
     inputs = figure_files(plan, page=True)
-    inputs += [file for path, manifest, _ in shown.values() for file in (path, manifest)] + _dataset_files(plan)
+    inputs += [file for path, of in shown.values() for file in (path, of["manifest"])] + _dataset_files(plan)
     for network in networks:
         inputs.append(paths.WEIGHTS_MANIFEST.format(**network._asdict()))
         for grid, baseline in plan.combinations_on(network.weights, network.model):
             base = paths.DROPS.format(**network._asdict(), grid=grid, baseline=baseline)
             inputs += [file for shard in plan.shards(max(images, 1)) for file in paths.drop_files(base, shard)]
     inputs += _map_files(plan, networks, max(images, 1), plan.explainers)
-    inputs += _curve_files(plan, networks, [response["name"] for response in curves])
+    for network, explainer, curve in product(networks, plan.explainers, curves):
+        base = paths.CURVES.format(**network._asdict(), explainer=explainer, response=curve["name"])
+        inputs += [file for shard in range(curve["shards"]) for file in paths.curve_files(base, shard)]
     for case in cases:
         inputs += [paths.SCORES.format(**case.where), paths.SCORES_MANIFEST.format(**case.where)]
     return spec, inputs, page_files(plan)
@@ -481,28 +449,26 @@ def page_files(plan: Plan) -> list[str]:
     return [paths.PAGE, paths.GALLERY] if shown_images(plan) else [paths.PAGE]
 
 
-def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
-    """Return the tables that the page shows, each with its manifest and the spec that makes it.
+def _page_tables(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the tables that the page shows, each with the spec that makes it.
 
     The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
     ranking of all test cases.
     """
-    shown = {name: (path, paths.TABLES_MANIFEST, tables(plan)[0]) for name, path in paths.TABLES.items()}
-    shown["in_domain"] = (paths.IN_DOMAIN, paths.IN_DOMAIN_MANIFEST, in_domain(plan)[0])
-    shown["costs"] = (paths.COSTS, paths.COSTS_MANIFEST, costs(plan)[0])
+    shown: dict[Callable[..., Made], dict[str, str]] = {
+        tables: paths.TABLES,
+        in_domain: {"in_domain": paths.IN_DOMAIN},
+        costs: {"costs": paths.COSTS},
+    }
     if several_baselines(plan):
-        for name, path in list(paths.BASELINES.items())[:3]:
-            key = "baselines" if name == "scores" else f"baselines_{name}"
-            shown[key] = (path, paths.BASELINES_MANIFEST, baselines(plan)[0])
+        named = {"baselines": "scores", "baselines_agreement": "agreement", "baselines_conclusions": "conclusions"}
+        shown[baselines] = {table: paths.BASELINES[name] for table, name in named.items()}
     if all_metrics(plan):
-        shown["scores"] = (paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST, all_scores(plan)[0])
-        for name, path in {"claims": paths.CLAIMS, **paths.PUBLISHED}.items():
-            shown[name] = (path, paths.CLAIMS_MANIFEST, claims(plan)[0])
-        for name in ("ranking", "variance"):
-            shown[name] = (paths.RELIABILITY[name], paths.RELIABILITY_MANIFEST, reliability(plan)[0])
-        for name in ("summary", "captions"):
-            shown[name] = (paths.CHECKS[name], paths.CHECKS_MANIFEST, checks(plan)[0])
-    return shown
+        shown[all_scores] = {"scores": paths.SCORES_TABLE}
+        shown[claims] = {"claims": paths.CLAIMS, **paths.PUBLISHED}
+        shown[reliability] = {name: paths.RELIABILITY[name] for name in ("ranking", "variance")}
+        shown[checks] = {name: paths.CHECKS[name] for name in ("summary", "captions")}
+    return {name: (path, make(plan)[0]) for make, files in shown.items() for name, path in files.items()}
 
 
 def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, Any]:
