@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class Job:
 Level = Callable[["Plan"], Iterable[Wildcards]]
 
 
+def once(plan: Plan) -> list[Wildcards]:
+    """Return the wildcards of a stage of one job."""
+    return [{}]
+
+
 def once_if(asked: Callable[[Plan], Any]) -> Level:
     """Return the wildcards of a stage of one job, which a plan has or has not."""
     return lambda plan: [{}] if asked(plan) else []
@@ -119,7 +125,7 @@ STAGES: dict[str, Stage] = {}
 
 def stage(
     run: str,
-    every: Level = once_if(lambda plan: True),
+    every: Level = once,
     sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.
@@ -170,11 +176,13 @@ class Graph:
             self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
 
-    def jobs(self) -> Iterator[Job]:
-        """Yield every job, stage by stage, what is upstream first."""
-        for name, kind in STAGES.items():
-            for wildcards in kind.every(self.plan):
-                yield self.job(name, wildcards)
+    def jobs(self) -> list[Job]:
+        """Return every job, stage by stage, what is upstream first."""
+        return self._jobs
+
+    @cached_property
+    def _jobs(self) -> list[Job]:
+        return [self.job(name, wildcards) for name, kind in STAGES.items() for wildcards in kind.every(self.plan)]
 
     def read_by(self, job: Job) -> dict[str, str]:
         """Return the manifests of what a job reads, each with the key that it must have."""
@@ -185,8 +193,8 @@ class Graph:
 
     def needed(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that lead to some files, upstream first."""
-        jobs, wanted, found = list(self.jobs()), set(files), []
-        for job in reversed(jobs):
+        wanted, found = set(files), []
+        for job in reversed(self.jobs()):
             if not wanted.isdisjoint(job.outputs):
                 found.append(job)
                 wanted.update(job.inputs)

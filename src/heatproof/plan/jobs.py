@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from heatproof.plan import paths
-from heatproof.plan.graph import Graph, Job, Level, Made, Product, Wildcards, once_if, one_each, stage
-from heatproof.plan.paths import Case, Network
-from heatproof.plan.plan import keyed
+from heatproof.plan.graph import Graph, Level, Made, Product, Wildcards, once_if, one_each, stage
+from heatproof.plan.paths import Network
+from heatproof.plan.plan import Plan, keyed
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
 
 if TYPE_CHECKING:
-    from heatproof.plan.plan import Plan
     from heatproof.responses.base import Response
 
 RESPOND = "heatproof.responses.run:respond"
+# What networks are made by, and not run on the images that are scored.
+UPSTREAM = ("prepare", "fetch_start", "fetch", "pretrain", "finetune", "keep_epoch")
 
 
 def _each(*levels: Level) -> Level:
@@ -61,33 +62,26 @@ def _checkpoint(plan: Plan, model: str, **_: Any) -> list[str]:
     return plan.checkpoint_file(model)
 
 
-@stage("heatproof.models.fetch:fetch", one_each("model", lambda plan: plan.transferred()), _checkpoint)
+@stage("heatproof.models.fetch:fetch", one_each("model", Plan.transferred), _checkpoint)
 def fetch_start(plan: Plan, model: str) -> Made:
     """Return the job that fetches the weights with which a training begins."""
     spec = plan.start_spec(model)
     return spec, [], _files_of(spec)
 
 
-def _pairs(plan: Plan) -> list[Wildcards]:
-    return [{"dataset": dataset, "model": model} for dataset, model in plan.pairs()]
+def _pairs(models: Callable[[Plan], Collection[str]] = lambda plan: plan.models) -> Level:
+    """Return the wildcards of some models, each on all of its datasets."""
+    return lambda plan: [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in models(plan)]
 
 
-def _fetched(plan: Plan) -> list[Wildcards]:
-    return [where for where in _pairs(plan) if where["model"] in plan.fetched()]
-
-
-def _trained(plan: Plan) -> list[Wildcards]:
-    return [where for where in _pairs(plan) if where["model"] in plan.trained()]
-
-
-@stage("heatproof.models.fetch:fetch", _fetched, _checkpoint)
+@stage("heatproof.models.fetch:fetch", _pairs(Plan.fetched), _checkpoint)
 def fetch(plan: Plan, dataset: str, model: str) -> Made:
     """Return the job that fetches weights that are scored as they are."""
     spec = plan.pretrain_spec(dataset, model)
     return spec, [spec["dataset"]["manifest"]], _files_of(spec)
 
 
-@stage("heatproof.training.stages:pretrain", _trained)
+@stage("heatproof.training.stages:pretrain", _pairs(Plan.trained))
 def pretrain(plan: Plan, dataset: str, model: str) -> Made:
     """Return the job that trains a network, from scratch or from fetched weights."""
     spec = plan.pretrain_spec(dataset, model)
@@ -96,14 +90,14 @@ def pretrain(plan: Plan, dataset: str, model: str) -> Made:
     return spec, [spec["dataset"]["manifest"], *start], _files_of(spec)
 
 
-@stage("heatproof.training.stages:finetune", _each(_pairs, one_each("weights", lambda plan: plan.finetuned())))
+@stage("heatproof.training.stages:finetune", _each(_pairs(), one_each("weights", Plan.finetuned)))
 def finetune(plan: Plan, **where: str) -> Made:
     """Return the job that finetunes a network in the domain of patch deletion."""
     spec = plan.finetune_spec(**where)
     return spec, [spec["dataset"]["manifest"], spec["pretrained"]], _files_of(spec)
 
 
-@stage("heatproof.training.stages:keep_epoch", _each(_pairs, one_each("weights", lambda plan: plan.kept)))
+@stage("heatproof.training.stages:keep_epoch", _each(_pairs(), one_each("weights", lambda plan: plan.kept)))
 def keep_epoch(plan: Plan, **where: str) -> Made:
     """Return the job that takes one epoch's weights out of a finetuning."""
     spec = plan.kept_spec(**where)
@@ -122,8 +116,8 @@ def _guarded(plan: Plan) -> list[Wildcards]:
 
 
 @cache
-def _sample(plan: Plan, precision: str | None) -> tuple[Plan, list[Job]]:
-    """Return a plan of a few images, in float32 or in the precisions of the config, and its jobs that run networks."""
+def _sample(plan: Plan, precision: str | None) -> Graph:
+    """Return the jobs of a few images, in float32 or in the precisions of the config."""
     few = min(plan.config["precision_guard"]["images"], plan.images)
     given = plan.config["evaluation"]
     config = {
@@ -137,18 +131,7 @@ def _sample(plan: Plan, precision: str | None) -> tuple[Plan, list[Job]]:
             for name, given in plan.config["metrics"].items()
         },
     }
-    sample = type(plan)(config)
-    upstream = ("prepare", "fetch_start", "fetch", "pretrain", "finetune", "keep_epoch")
-    return sample, [job for job in Graph(sample).jobs() if job.stage not in upstream]
-
-
-def _jobs_to(cases: list[Case], jobs: list[Job]) -> list[tuple[str, Mapping[str, Any]]]:
-    wanted, found = {paths.SCORES.format(**case.where) for case in cases}, []
-    for job in reversed(jobs):
-        if not wanted.isdisjoint(job.outputs):
-            found.append((job.run, job.spec))
-            wanted.update(job.inputs)
-    return found[::-1]
+    return Graph(Plan(config))
 
 
 @stage("heatproof.guard:guard", _guarded)
@@ -157,9 +140,10 @@ def guard(plan: Plan, **where: str) -> Made:
     network, weights = Network(**where), plan.weights_spec(**where)
     spec: dict[str, Any] = {"refuse": plan.config["precision_guard"]["refuse"], "weights": weights["output"]}
     for name, precision in (("exact", "float32"), ("lower", None)):
-        sample, jobs = _sample(plan, precision)
-        cases = [case for case in sample.all_cases() if case.network == network]
-        spec[name] = _jobs_to(cases, jobs)
+        graph = _sample(plan, precision)
+        sample, cases = graph.plan, [case for case in graph.plan.all_cases() if case.network == network]
+        needed = graph.needed(sample.score_files(cases))
+        spec[name] = [(job.run, job.spec) for job in needed if job.stage not in UPSTREAM]
     spec["images"] = sample.images
     spec["scores"] = {
         case.metric: [paths.SCORES.format(**case.where), sample.score_spec(case)["higher_is_better"]] for case in cases
@@ -276,12 +260,11 @@ def subsets(plan: Plan, **where: Any) -> Made:
     return _of_network(plan, where, plan.model_responses[where["response"]])
 
 
-def _part_shards(plan: Plan) -> list[Wildcards]:
-    shards = plan.shards(plan.response_images(Parts())) if plan.reads_parts else []
-    return [{"shard": shard} for shard in shards]
+def _part_shards(plan: Plan) -> list[int]:
+    return plan.shards(plan.response_images(Parts())) if plan.reads_parts else []
 
 
-@stage(RESPOND, _each(_networks, _part_shards))
+@stage(RESPOND, _each(_networks, one_each("shard", _part_shards)))
 def parts(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of responses to images without a part."""
     return _of_network(plan, where, Parts())

@@ -14,25 +14,9 @@ from typing import Any
 
 from heatproof.models.packaged import is_packaged
 from heatproof.perturbation.baselines import baseline_modules
+from heatproof.plan import paths
 from heatproof.plan.metrics import MetricChoice
-from heatproof.plan.paths import (
-    DATASET,
-    MAPS,
-    NO_MODEL,
-    PRETRAINED,
-    RESUME_HINT,
-    SCORES,
-    SCORES_MANIFEST,
-    START_FILES,
-    STORES,
-    WEIGHTS_FILES,
-    Case,
-    Network,
-    drop_file,
-    filled,
-    map_file,
-    response_files,
-)
+from heatproof.plan.paths import PRETRAINED, Case, Network
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
@@ -67,7 +51,7 @@ class Plan(Selection):
         made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
         made["seed"] = self.config["seed"]
         key = _key(made, _code(("heatproof.data.prepare", made["module"])))
-        return {**made, "name": dataset, "key": key, "manifest": DATASET.format(dataset=dataset)}
+        return {**made, "name": dataset, "key": key, "manifest": paths.DATASET.format(dataset=dataset)}
 
     @cache
     def model_spec(self, model: str) -> dict[str, Any]:
@@ -99,7 +83,7 @@ class Plan(Selection):
     def _weights_of(self, network: Network) -> dict[str, Any]:
         """Return what any weights are told: of what they are, and their files."""
         of = {"dataset": self.dataset_spec(network.dataset), "model": self._network_of(network.model)}
-        return {**of, **filled(WEIGHTS_FILES, **network._asdict())}
+        return {**of, **paths.filled(paths.WEIGHTS_FILES, **network._asdict())}
 
     def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {"seed": self.config["seed"], **settings}
@@ -110,7 +94,7 @@ class Plan(Selection):
     def start_spec(self, model: str) -> dict[str, Any]:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
-        return _fetched({"model": self._network_of(model), **filled(START_FILES, model=model)}, entry)
+        return _fetched({"model": self._network_of(model), **paths.filled(paths.START_FILES, model=model)}, entry)
 
     @cache
     def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
@@ -128,7 +112,7 @@ class Plan(Selection):
         entry, epoch = self.kept[weights]
         whole = self.weights_spec(dataset, model, entry)
         spec = {"epoch": epoch, "upstream": whole["key"], "kept": whole["kept"], "trained": whole["history"]}
-        files = filled(WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
+        files = paths.filled(paths.WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
         return keyed(spec | files, ["heatproof.training.stages"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
@@ -177,29 +161,25 @@ class Plan(Selection):
         if model is None or weights is None:
             seed = {"seed": self.config["seed"], "model": None, "weights": None}
             return {"dataset": self.dataset_spec(dataset), **seed, **stored}
-        output = self.config["attribution"]["output"]
-        return {
-            **self._passes(dataset, model, weights, "maps"),
-            "model": self.model_spec(model),
-            "output": output,
-            **stored,
-        }
+        own = {"model": self.model_spec(model), "output": self.config["attribution"]["output"]}
+        return {**self._passes(dataset, model, weights, "maps"), **own, **stored}
 
     @cache
     def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
         given, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
-        described: dict[str, Any] = {"kind": entry.kind, "module": entry.module}
-        described["maps"] = dict(entry.maps)
         modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
         drops = (self.finetuning(model, weights) if model and weights else None) or self.config["finetuning"]
-        described["options"] = self.explainer_options(name, drops["baseline"])
-        if filled := described["options"].get("baseline"):
+        options = self.explainer_options(name, drops["baseline"])
+        described = {"kind": entry.kind, "module": entry.module, "maps": dict(entry.maps), "options": options}
+        if filled := options.get("baseline"):
             described["grid"] = drops["grid"]
             modules += [*FILLING, *baseline_modules(filled)]
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
-        store = MAPS.format(dataset=dataset, model=model or NO_MODEL, weights=weights or NO_MODEL, explainer=name)
+        store = paths.MAPS.format(
+            dataset=dataset, model=model or paths.NO_MODEL, weights=weights or paths.NO_MODEL, explainer=name
+        )
         return {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
 
     def _maps_for(self, network: Network, explainer: str) -> dict[str, Any]:
@@ -224,7 +204,7 @@ class Plan(Selection):
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
         """Return the path of the store of a response, without its ending."""
-        return STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)
+        return paths.STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)
 
     def _modules(self, model: str, response: Response) -> list[str]:
         filled = baseline_modules(response.settings.get("baseline"))
@@ -306,7 +286,7 @@ class Plan(Selection):
 
     def score_files(self, cases: list[Case] | None = None) -> list[str]:
         """Return the scores of some test cases; left out, those of the patch drops."""
-        return [SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
+        return [paths.SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
     @cache
     def score_spec(self, case: Case) -> dict[str, Any]:
@@ -338,12 +318,12 @@ class Plan(Selection):
             "images": self.images_of(case.metric),
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
-            "classes": DATASET.format(dataset=network.dataset),
+            "classes": paths.DATASET.format(dataset=network.dataset),
             "drops": self.store_of(network, self.intact(network)),
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
-            "output": SCORES.format(**case.where),
-            "manifest": SCORES_MANIFEST.format(**case.where),
+            "output": paths.SCORES.format(**case.where),
+            "manifest": paths.SCORES_MANIFEST.format(**case.where),
             "upstream": self._score_upstream(network, entry),
         }
         return keyed(spec, ["heatproof.metrics.score", entry.module])
@@ -373,12 +353,12 @@ class Plan(Selection):
         where, entry = case.network, self._entry_of(case)
         files, intact = [], self.intact(case.network)
         for shard in self.shards(self.images_of(case.metric)):
-            files.append(drop_file(self.store_of(where, intact), "predicted", shard))
+            files.append(paths.drop_file(self.store_of(where, intact), "predicted", shard))
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:
-                    files.append(map_file(self.maps_of(*where, explainer), shard))
+                    files.append(paths.map_file(self.maps_of(*where, explainer), shard))
                 for response, _ in self._served(entry).values():
-                    files += response_files(response, self.store_of(where, response, explainer), shard)
+                    files += paths.response_files(response, self.store_of(where, response, explainer), shard)
         return list(dict.fromkeys(files))
 
     def cases_by_name(self, cases: list[Case]) -> dict[str, dict[str, dict[str, list[str]]]]:
@@ -395,7 +375,7 @@ def _keeping(epochs: list[int], network: Network) -> dict[str, Any]:
 
     No part of its key: what is kept changes neither the training nor what follows from its weights.
     """
-    return {"keep": epochs, "kept": RESUME_HINT.format(**network._asdict())}
+    return {"keep": epochs, "kept": paths.RESUME_HINT.format(**network._asdict())}
 
 
 @cache

@@ -14,7 +14,7 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Level, Made, Product, once_if, one_each, stage
+from heatproof.plan.graph import Level, Made, Product, once, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
@@ -32,9 +32,7 @@ PUBLISHED = ROOT / "claims" / "published"
 Told = tuple[Any, ...]
 
 
-def _report(
-    run: str, manifest: str, every: Level = once_if(lambda plan: True)
-) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
+def _report(run: str, manifest: str, every: Level = once) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
     def enter(tell: Callable[..., Told]) -> Callable[..., Made]:
@@ -372,17 +370,16 @@ def _figures(plan: Plan) -> list[str]:
 def figure(plan: Plan, figure: str) -> Told:
     """Return the job of a figure of one table."""
     entry, tables = FIGURES[figure], _page_tables(plan)
-    read = {
-        name: {"table": tables[name][0], "upstream": tables[name][1]["key"]} for name in (entry.reads, *entry.beside)
-    }
+    read = {name: tables[name] for name in (entry.reads, *entry.beside)}
+    told = {name: {"table": path, "upstream": of["key"]} for name, (path, of) in read.items()}
     spec = {
         "figure": figure,
         "module": entry.draw.__module__,
-        **read.pop(entry.reads),
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
-        **({"beside": read} if read else {}),
+        **told.pop(entry.reads),
+        **({"beside": told} if told else {}),
     }
-    inputs = [file for name in (entry.reads, *entry.beside) for file in (tables[name][0], tables[name][1]["manifest"])]
+    inputs = [file for path, of in read.values() for file in (path, of["manifest"])]
     return spec, inputs, [*paths.filled(paths.FIGURE_FILES, figure=figure).values()], [entry.draw.__module__]
 
 
