@@ -45,9 +45,8 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = command("list", "heatproof.report.cli_list:print_names", "what can be named in a config")
     listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])
-    listing.add_argument(
-        "--config", dest="config_path", metavar="CONFIG", help="methods of this config instead of the default one"
-    )
+    whose = "methods of this config instead of the default one"
+    listing.add_argument("--config", dest="config_path", metavar="CONFIG", help=whose)
 
     command("check", "heatproof.check:check_config", "check a config before work starts", parents=[configs])
 
@@ -70,9 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     some = argparse.ArgumentParser(add_help=False)
     some.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
     command("status", "heatproof.running:status", "how much of a config is made", parents=[some])
-    page = command(
-        "report", "heatproof.running:report", "make the page of the results, and say where it is", parents=[some]
-    )
+    where = "make the page of the results, and say where it is"
+    page = command("report", "heatproof.running:report", where, parents=[some])
     page.add_argument("--cores", metavar="N", help="how many at once; by default all")
 
     keep = "keep results of other code whose values today's code makes the same"
@@ -86,31 +84,18 @@ def _parser() -> argparse.ArgumentParser:
 
     cost = "what a config costs, from a few images on this device"
     costs = command("estimate", "heatproof.estimate.estimate:estimate", cost, parents=[configs])
-    costs.add_argument(
-        "--gpus", "--jobs", dest="workers", type=int, default=1, metavar="N", help="GPUs, or jobs at once on a CPU"
-    )
+    most = "GPUs, or jobs at once on a CPU"
+    costs.add_argument("--gpus", "--jobs", dest="workers", type=int, default=1, metavar="N", help=most)
     costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
     costs.add_argument("--images", type=int, metavar="N", help="how many are timed")
-    costs.add_argument(
-        "--scores", dest="responses", action="store_true", help="results/scores.csv as well, and so every response"
-    )
-    costs.add_argument(
-        "--seconds",
-        dest="budget",
-        metavar="SECONDS",
-        type=float,
-        default=300,
-        help="of timing, after which each network is timed by one pass",
-    )
-    costs.add_argument(
-        "--budget", dest="within", type=seconds_of, metavar="TIME", help="instead of the config's: how many images fit"
-    )
-    costs.add_argument(
-        "--as-if",
-        type=_throughput,
-        metavar="MODEL=N|GPU",
-        help="hours of a device where N images a second go through MODEL, or of a GPU with a published throughput",
-    )
+    every = "results/scores.csv as well, and so every response"
+    costs.add_argument("--scores", dest="responses", action="store_true", help=every)
+    timing = "of timing, after which each network is timed by one pass"
+    costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=timing)
+    fits = "instead of the config's: how many images fit"
+    costs.add_argument("--budget", dest="within", type=seconds_of, metavar="TIME", help=fits)
+    other = "hours of a device where N images a second go through MODEL, or of a GPU with a published throughput"
+    costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=other)
 
     pack = "one file to cite: tables, page, config, provenance and checksums of a run"
     packed = command("bundle", "heatproof.bundle:bundle", pack, parents=[some])
@@ -118,15 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     checked = command("verify", "heatproof.bundle:verify", "check that a bundle is whole")
     checked.add_argument("path", metavar="FILE.zip")
 
-    rank = command(
-        "rank", "heatproof.cli:rank", "rank the methods of anybody's tables of scores, of runs and of bundles"
-    )
-    rank.add_argument(
-        "paths",
-        nargs="+",
-        metavar="TABLE",
-        help="CSV with method, score and any of dataset, model, …; results; bundles",
-    )
+    anybody = "rank the methods of anybody's tables of scores, of runs and of bundles"
+    rank = command("rank", "heatproof.cli:rank", anybody)
+    columns = "CSV with method, score and any of dataset, model, …; results; bundles"
+    rank.add_argument("paths", nargs="+", metavar="TABLE", help=columns)
     rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
     rank.add_argument("--lower", type=_names, default="", metavar="METRIC,...", help="metrics of which lower is better")
     rank.add_argument("--seed", type=int, default=0, help="of the resamples")

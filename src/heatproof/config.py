@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Tag,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from heatproof.config_types import (
@@ -492,30 +484,20 @@ def _over_baselines(config: Config) -> Config:
     }
 
 
-def label_baselines(config: Any, found: dict[str, None]) -> Any:
+def label_baselines(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
     """Return a config with the callable's name in place of every baseline of the user's own, and note those in `found`.
 
     Names of baselines stand in paths and tables, where ``package.module:callable`` cannot.
     """
-
-    def label(name: Any) -> Any:
-        if isinstance(name, str) and ":" in name:
-            found[name] = None
-            return name.rpartition(":")[2]
-        return name
-
+    if isinstance(config, Mapping):
+        kinds = {"baseline": str, "baselines": list}
+        return {key: label_baselines(one, found, isinstance(one, kinds.get(key, ()))) for key, one in config.items()}
     if isinstance(config, list):
-        return [label_baselines(value, found) for value in config]
-    if not isinstance(config, Mapping):
-        return config
-    return {
-        key: label(value)
-        if key == "baseline"
-        else [label(name) for name in value]
-        if key == "baselines" and isinstance(value, list)
-        else label_baselines(value, found)
-        for key, value in config.items()
-    }
+        return [label_baselines(one, found, is_baseline) for one in config]
+    if is_baseline and isinstance(config, str) and ":" in config:
+        found[config] = None
+        return config.rpartition(":")[2]
+    return config
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -148,14 +148,8 @@ class OneLine(DefaultFormatter):
 class Terminal(ColorizingTextHandler):
     """Snakemake's handler, without its blank lines between jobs."""
 
-    @property
-    def last_msg_was_job_info(self) -> bool:
-        """True, so that no blank line comes before a job."""
-        return True
-
-    @last_msg_was_job_info.setter
-    def last_msg_was_job_info(self, value: bool) -> None:
-        pass
+    # True whatever Snakemake sets it to, so that no blank line comes before a job.
+    last_msg_was_job_info = property(lambda self: True, lambda self, value: None)
 
 
 def speak(logger: logging.Logger, graph: Graph) -> OneLine:

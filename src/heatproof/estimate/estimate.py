@@ -75,22 +75,21 @@ def estimate(
     plan, missing = plan_of(paths, device, images)
     if within is None and plan.config["budget"] != "none":
         within = seconds_of(plan.config["budget"])
+    precision = plan.precision_of("maps")
     pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
-    published = throughput(as_if, _precision_of(plan)) if isinstance(as_if, str) else None
+    published = throughput(as_if, precision) if isinstance(as_if, str) else None
     few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing)
         if published:
-            faster = published[0] * bench.run("resnet50", {"precision": _precision_of(plan)})[2]["forward"]
-    where = bench.device
-    if published:
-        measured.scale(faster)
-        gpu = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
-        where = f"{where}, told for one {faster:.3g} times as fast: {gpu}"
-    elif isinstance(as_if, tuple) and pair:
-        faster = measured.as_if(pair, as_if[1])
-        where = f"{where}, told for one {faster:.3g} times as fast: {as_if[0]} at {as_if[1]:g} images a second"
+            faster = published[0] * bench.run("resnet50", {"precision": precision})[2]["forward"]
+            measured.scale(faster)
+            meant = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
+        elif isinstance(as_if, tuple) and pair:
+            faster = measured.as_if(pair, as_if[1])
+            meant = f"{as_if[0]} at {as_if[1]:g} images a second"
+    where = f"{bench.device}, told for one {faster:.3g} times as fast: {meant}" if as_if else bench.device
     notes = []
     if missing:
         notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
@@ -101,11 +100,6 @@ def estimate(
     if within is not None:
         told += ["", _fitting_told(plan, measured, workers, responses, within)]
     return "\n".join([*told, *notes, RANDOM])
-
-
-def _precision_of(plan: Plan) -> str:
-    given: Any = plan.config["precision"]
-    return given if isinstance(given, str) else plan.precision_of("maps")
 
 
 def _maps_told(plan: Plan) -> str:
@@ -262,10 +256,14 @@ def time_all(
 def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
     jobs = account.jobs_of(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
-    lines = [f"{name} to {target}, timed on {bench.images} images on this device ({where}):", ""]
+    total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     # Of a run of minutes, hours would be zeros.
-    unit, length = ("hours", 3600) if sum(job.seconds for job in jobs) > 3600 else ("seconds", 1)
-    lines.append(f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}")
+    unit, length = ("hours", 3600) if total > 3600 else ("seconds", 1)
+    lines = [
+        f"{name} to {target}, timed on {bench.images} images on this device ({where}):",
+        "",
+        f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}",
+    ]
     # In the order of the stages that there are, upstream first.
     for stage in sorted({job.stage for job in jobs}, key=[*STAGES].index):
         own = [job for job in jobs if job.stage == stage]
@@ -275,7 +273,6 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
             f"{size_told(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
-    total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     wall = account.wall_time(jobs, workers)
     lines += [
         f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {size_told(disk):>10}",

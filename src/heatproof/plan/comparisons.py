@@ -38,10 +38,7 @@ def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
     yield from of.drops()
     for factor, named in {"seed": of.seeds(), "weights": of.kinds_of_weights()}.items():
         for setting in settings:
-            metrics = {weights: of.metric(weights, setting) for weights in named.values()}
-            found = [
-                (level, weights, metric, "raw") for level, weights in named.items() if (metric := metrics[weights])
-            ]
+            found = [(level, w, metric, "raw") for level, w in named.items() if (metric := of.metric(w, setting))]
             yield from _if_varied(factor, setting, found)
     if any(len(entry.methods) > len(entry.maps) for entry in plan.explainers.values()):
         for setting in settings:

@@ -82,7 +82,7 @@ class ModelChoice:
     expected_accuracy: float | None = None
 
 
-def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, given: Mapping[str, Any]) -> Any:
+def _find(table: Mapping[str, Any], kind: str, what: str, name: str, given: Mapping[str, Any]) -> Any:
     """Look up a kind; an entry that has settings and no kind may be one under a name of the user's own."""
     try:
         return look_up(table, kind, what)
@@ -96,14 +96,14 @@ def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, g
         if kind != name or not given:
             raise
         raise HeatproofError(
-            f"{error} Under a name of your own, `{key}` among the settings says which it is."
+            f"{error} Under a name of your own, `{what}` among the settings says which it is."
         ) from None
 
 
 def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
     kind = given.pop("dataset", name)
-    entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", "dataset", name, given)
+    entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
     size = None if entry is None else entry.image_size(given)
@@ -118,7 +118,7 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
         found = next((known for known in EXPLAINERS.values() if known.function is function), None)
         entry = found or Explainer(name, function, {name: True})
     else:
-        entry = _find(EXPLAINERS, kind, "explainer", "explainer", name, given)
+        entry = _find(EXPLAINERS, kind, "explainer", name, given)
     defaults = check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
     check_defaults(defaults, f"explainer {name!r}")
     if (filled := given.get("baseline")) not in (None, SAME):
@@ -142,15 +142,13 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         architecture, options = f"{library}_model", {"name": called, **options}
     entry = None
     if not is_reference(architecture):
-        entry = _find(ARCHITECTURES, architecture, "architecture", "architecture", name, given)
+        entry = _find(ARCHITECTURES, architecture, "architecture", name, given)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
     facts = entry.facts_for(options) if entry else InputFacts()
     design = entry.design_for(options) if entry else Design(architecture)
     named = {key: given[key] for key in ("mean", "std", "cam_layer") if key in given}
-    overrides: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in named.items()
-    }
+    overrides = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     datasets = tuple(given.get("datasets", config["datasets"]))
     for dataset in datasets:
         look_up(config["datasets"], dataset, "dataset in this config")

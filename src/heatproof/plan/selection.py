@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -375,7 +375,11 @@ class Selection:
         settings.pop("keep")
         return settings
 
+    def training(self, model: str, weights: str) -> Mapping[str, Any]:
+        """Return how these weights are trained, where they are: by a finetuning, or else by the pretraining."""
+        return self.finetuning(model, weights) or self.models[model].pretraining
+
     def training_devices(self, model: str, weights: str) -> int:
-        """Return how many devices share the training of these weights, where they are trained."""
-        settings = self.finetuning(model, weights)
-        return (self.models[model].pretraining if settings is None else settings)["devices"]
+        """Return how many devices share the training of these weights."""
+        devices: int = self.training(model, weights)["devices"]
+        return devices

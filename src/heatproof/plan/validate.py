@@ -96,22 +96,19 @@ def _check_kept(plan: Plan) -> None:
                     f"pretraining.keep names epoch {epoch}, and the model {model!r} has a checkpoint and is not "
                     "trained here: leave `keep` out, or give this model a config of its own."
                 )
-            epochs = (plan.finetuning(model, weights) or plan.models[model].pretraining)["epochs"]
-            if epoch > epochs and entry == PRETRAINED:
+            named, made = f"The weights {entry!r} keep", "finetuned"
+            if entry == PRETRAINED:
+                named, made = "pretraining.keep names", "trained"
+            if epoch > (epochs := plan.training(model, weights)["epochs"]):
                 raise HeatproofError(
-                    f"pretraining.keep names epoch {epoch}, and the model {model!r} is trained for {epochs}: keep "
-                    "earlier ones, or raise the epochs."
-                )
-            if epoch > epochs:
-                raise HeatproofError(
-                    f"The weights {entry!r} keep epoch {epoch}, and the model {model!r} is finetuned for {epochs}: "
-                    "keep earlier ones, or raise the epochs."
+                    f"{named} epoch {epoch}, and the model {model!r} is {made} for {epochs}: keep earlier ones, or "
+                    "raise the epochs."
                 )
 
 
 def _check_devices(plan: Plan) -> None:
     for model, weights in plan.trainings():
-        settings = plan.finetuning(model, weights) or plan.models[model].pretraining
+        settings = plan.training(model, weights)
         if settings["devices"] > 1 and settings["batch_size"] < 2 * settings["devices"]:
             raise HeatproofError(
                 f"The {weights} weights of {model!r} are trained on devices: {settings['devices']} with batch_size: "
