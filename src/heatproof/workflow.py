@@ -240,11 +240,8 @@ KINDS = {".csv": "table", ".txt": "text", ".html": "page", ".png": "figure", ".s
 
 
 def shown_in(report: Callable[..., Any], name: str, *files: str) -> list[Any]:
-    """Return outputs of a rule that stand in Snakemake's report, under the caption of a name."""
+    """Return outputs of a rule; all but manifests stand in Snakemake's report, under the caption of a name."""
     category, what = SHOWN[name]
-    labels = [{"what": what, "kind": KINDS[Path(file).suffix]} for file in files]
-    caption = f"../report/{name}.rst"
-    return [
-        report(file, caption=caption, category=category, labels=label)
-        for file, label in zip(files, labels, strict=True)
-    ]
+    shown = partial(report, caption=f"../report/{name}.rst", category=category)
+    kinds = {file: KINDS.get(Path(file).suffix) for file in files}
+    return [shown(file, labels={"what": what, "kind": kind}) if kind else file for file, kind in kinds.items()]

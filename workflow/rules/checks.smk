@@ -20,8 +20,7 @@ if reports.shown_images(plan):
         input:
             reads("montage"),
         output:
-            shown("montage", *reports.montage_files(plan)),
-            paths.MONTAGE_MANIFEST,
+            shown("montage", *reports.montage_files(plan), paths.MONTAGE_MANIFEST),
         log:
             "results/logs/montage.log",
         benchmark:

@@ -3,8 +3,7 @@ use rule all_scores as claims with:
     input:
         reads("claims"),
     output:
-        shown("claims", paths.CLAIMS, *paths.PUBLISHED.values()),
-        paths.CLAIMS_MANIFEST,
+        shown("claims", paths.CLAIMS, *paths.PUBLISHED.values(), paths.CLAIMS_MANIFEST),
     log:
         "results/logs/claims.log",
     benchmark:

@@ -9,7 +9,7 @@ from snakemake.settings.types import RerunTrigger
 
 from heatproof.errors import HeatproofError
 from heatproof.plan import paths, reports
-from heatproof.plan.graph import BENCHMARKS
+from heatproof.plan.graph import benchmark_of
 from heatproof.terminal import say_what_came_out, speak
 from heatproof.workflow import (
     RUN,
@@ -69,9 +69,8 @@ def reads(stage):
 
 
 def measured(stage, *wildcards):
-    # Where Snakemake writes time and memory of a job: Job.benchmark, by which adopt knows the file.
-    parts = [f"{{{name}}}" for name in wildcards] or [stage]
-    return os.path.join(BENCHMARKS, stage, *parts) + ".tsv"
+    # Where Snakemake writes time and memory of a job.
+    return benchmark_of(stage, [f"{{{name}}}" for name in wildcards])
 
 
 def told(wildcards, output):

@@ -6,9 +6,9 @@ if plan.method_responses and plan.explainers:
             reads("curves"),
         output:
             of_explainers(
-                paths.at(paths.CURVES, response=list(plan.method_responses)),
+                paths.at(paths.CURVES, response=plan.method_responses),
                 paths.curve_files,
-                list(plan.explainers),
+                plan.explainers,
             ),
         log:
             f"results/logs/curves/{{dataset}}/{{model}}/{{weights}}/{{response}}/{WHOSE}.{{shard}}.log",
@@ -30,8 +30,7 @@ if plan.model_responses:
         output:
             updates(
                 paths.subset_files(
-                    paths.at(paths.SUBSETS, response=list(plan.model_responses)),
-                    "{shard}",
+                    paths.at(paths.SUBSETS, response=plan.model_responses), "{shard}"
                 )
             ),
         log:

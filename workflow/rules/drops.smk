@@ -36,8 +36,7 @@ if plan.guarded:
         input:
             reads("precision"),
         output:
-            shown("precision", paths.GUARDS["output"]),
-            paths.GUARDS["manifest"],
+            shown("precision", *paths.GUARDS.values()),
         log:
             "results/logs/precision.log",
         benchmark:

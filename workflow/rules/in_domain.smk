@@ -16,8 +16,7 @@ use rule all_scores as in_domain with:
     input:
         reads("in_domain"),
     output:
-        shown("in_domain", paths.IN_DOMAIN),
-        paths.IN_DOMAIN_MANIFEST,
+        shown("in_domain", paths.IN_DOMAIN, paths.IN_DOMAIN_MANIFEST),
     log:
         "results/logs/in_domain.log",
     benchmark:

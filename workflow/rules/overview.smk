@@ -3,8 +3,7 @@ use rule score as overview with:
     input:
         reads("overview"),
     output:
-        shown("overview", *paths.OVERVIEW.values()),
-        paths.OVERVIEW_MANIFEST,
+        shown("overview", *paths.OVERVIEW.values(), paths.OVERVIEW_MANIFEST),
     log:
         "results/logs/overview.log",
     benchmark:

@@ -39,8 +39,7 @@ use rule score as all_scores with:
     input:
         reads("all_scores"),
     output:
-        shown("scores", paths.SCORES_TABLE),
-        paths.SCORES_TABLE_MANIFEST,
+        shown("scores", paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST),
     log:
         "results/logs/scores.log",
     benchmark:
@@ -56,8 +55,7 @@ use rule all_scores as costs with:
     input:
         reads("costs"),
     output:
-        shown("costs", paths.COSTS),
-        paths.COSTS_MANIFEST,
+        shown("costs", paths.COSTS, paths.COSTS_MANIFEST),
     log:
         "results/logs/costs.log",
     benchmark:
@@ -72,8 +70,7 @@ if reports.several_baselines(plan):
         input:
             reads("baselines"),
         output:
-            shown("baselines", *paths.BASELINES.values()),
-            paths.BASELINES_MANIFEST,
+            shown("baselines", *paths.BASELINES.values(), paths.BASELINES_MANIFEST),
         log:
             "results/logs/baselines.log",
         benchmark:

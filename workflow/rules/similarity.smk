@@ -20,8 +20,7 @@ use rule all_scores as similarity with:
     input:
         reads("similarity"),
     output:
-        shown("similarity", *paths.SIMILARITY.values()),
-        paths.SIMILARITY_MANIFEST,
+        shown("similarity", *paths.SIMILARITY.values(), paths.SIMILARITY_MANIFEST),
     log:
         "results/logs/similarity.log",
     benchmark:

@@ -1,19 +1,12 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
+TRAINED = paths.TUNED_FILES if plan.keep(paths.PRETRAINED) else paths.WEIGHTS_FILES
+
+
 use rule prepare as pretrain with:
     input:
         reads("pretrain"),
     output:
-        updates(
-            paths.all_at(
-                (
-                    paths.TUNED_FILES
-                    if plan.keep(paths.PRETRAINED)
-                    else paths.WEIGHTS_FILES
-                ),
-                weights=paths.PRETRAINED,
-                model=plan.trained(),
-            )
-        ),
+        updates(paths.all_at(TRAINED, weights=paths.PRETRAINED, model=plan.trained())),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
     benchmark:
@@ -45,7 +38,7 @@ use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        paths.all_at(paths.WEIGHTS_FILES, weights=list(plan.kept)),
+        paths.all_at(paths.WEIGHTS_FILES, weights=plan.kept),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:

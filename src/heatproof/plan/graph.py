@@ -5,7 +5,7 @@ Rules, the check of results before a start, `heatproof accept`, `heatproof estim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 Wildcards = Mapping[str, Any]
-BENCHMARKS = "results/benchmarks"
 # In the order in which they stand in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
 # Spec, inputs and products of one job.
 Made = tuple[dict[str, Any], list[str], list["Product"]]
+
+
+def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
+    """Return where the time and memory of a job are written."""
+    return "/".join(["results/benchmarks", stage, *(wildcards or [stage])]) + ".tsv"
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,7 @@ class Job:
     @property
     def benchmark(self) -> str:
         """Where its time and memory are written; a file that Snakemake counts as an output."""
-        values = [str(self.wildcards[name]) for name in WILDCARDS if name in self.wildcards]
-        return "/".join([BENCHMARKS, self.stage, *(values or [self.stage])]) + ".tsv"
+        return benchmark_of(self.stage, [str(self.wildcards[name]) for name in WILDCARDS if name in self.wildcards])
 
 
 # Plan to the wildcards of the jobs of a stage.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -193,8 +193,8 @@ def filled(patterns: Mapping[str, str], **wildcards: str) -> dict[str, str]:
     return {name: pattern.format(**wildcards) for name, pattern in patterns.items()}
 
 
-def at(pattern: str, **values: str | list[str]) -> str:
-    """Fill wildcards of a path pattern: by a text, or by a list of texts that the wildcard is constrained to."""
+def at(pattern: str, **values: str | Iterable[str]) -> str:
+    """Fill wildcards of a path pattern: by a text, or by several texts that the wildcard is constrained to."""
     for key, value in values.items():
         if not isinstance(value, str):
             value = "{" + key + "," + ("|".join(map(re.escape, value)) or "(?!)") + "}"
@@ -202,7 +202,7 @@ def at(pattern: str, **values: str | list[str]) -> str:
     return pattern
 
 
-def all_at(patterns: Mapping[str, str], **values: str | list[str]) -> list[str]:
+def all_at(patterns: Mapping[str, str], **values: str | Iterable[str]) -> list[str]:
     """Return several path patterns with wildcards filled as `at` does."""
     return [at(pattern, **values) for pattern in patterns.values()]
 
