@@ -63,20 +63,20 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
         refuse_links(folder)
     for job, rank in graph.ranks():
         # No earlier than all that is stale: an archive may have brought the times of 1970.
-        newest = max([LONG_AGO * 10**9, *_times(job.inputs)])
+        newest = max([LONG_AGO * 10**9, *times(job.inputs)])
         for product in job.products:
             damage = results.damage(product)
             if damage:
                 damaged.append(damage)
                 mark_stale(job, product, rank)
             elif results.is_current(job, product) or results.is_pruned(job, product):
-                if min(_times(product.files)) < newest:
+                if min(times(product.files)) < newest:
                     _set_times(product.files, newest)
             # Without its manifest, nothing says whose a file is.
             elif results.is_stale(job, product) or not remembers or results.manifest(product.manifest) is None:
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
-        if any(time < newest for time in _times([job.benchmark])):
+        if any(time < newest for time in times([job.benchmark])):
             _set_times([job.benchmark], newest)
     return damaged
 
@@ -177,8 +177,7 @@ class Results:
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
-        folder = Path(product.manifest).parent
-        stats = [(_stat(folder / facts["file"]), facts["bytes"]) for facts in recorded.get("files", ())]
+        stats = [(_stat(file), facts["bytes"]) for file, facts in self._files(product)]
         sizes_fit = all(stat and stat.st_size == size for stat, size in stats)
         return sizes_fit and all(map(_stat, product.files))
 
@@ -191,13 +190,9 @@ class Results:
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return f"{product.manifest} is damaged." if os.path.lexists(product.manifest) else None
-        folder = Path(product.manifest).parent
-        for facts in recorded.get("files", ()):
-            file = folder / facts["file"]
-            stat = _stat(file)
-            if stat is None:
-                continue
-            if stat.st_size != facts["bytes"] or (stat.st_size <= SMALL and file_digest(file) != facts["sha256"]):
+        for file, facts in self._files(product):
+            stat, size = _stat(file), facts["bytes"]
+            if stat and (stat.st_size != size or (size <= SMALL and file_digest(file) != facts["sha256"])):
                 return f"{file} is damaged (its bytes are not those that were written)."
         return self._store_damage(product, recorded) if product.images is not None else None
 
@@ -238,11 +233,16 @@ class Results:
     def _digests(self) -> dict[str, str]:
         """What the manifests say of the bytes of all files that jobs of the graph make."""
         return {
-            os.path.normpath(Path(product.manifest).parent / facts["file"]): facts["sha256"]
+            os.path.normpath(file): facts["sha256"]
             for job in self.graph.jobs()
             for product in job.products
-            for facts in (self.manifest(product.manifest) or {}).get("files", ())
+            for file, facts in self._files(product)
         }
+
+    def _files(self, product: Product) -> list[tuple[Path, dict[str, Any]]]:
+        """Return the files that a manifest lists, each with what it says of it."""
+        recorded = self.manifest(product.manifest) or {}
+        return [(Path(product.manifest).parent / facts["file"], facts) for facts in recorded.get("files", ())]
 
 
 def pruned_file(manifest: str | Path) -> Path:
@@ -259,7 +259,7 @@ def mark_stale(job: Job, product: Product, rank: int) -> None:
     if not job.inputs:
         Path(product.manifest).unlink(missing_ok=True)
         return
-    oldest = min([LONG_AGO * 10**9, *_times(job.sources)])
+    oldest = min([LONG_AGO * 10**9, *times(job.sources)])
     _set_times(product.files, oldest - max(rank, 1) * 10**9)
 
 
@@ -269,7 +269,8 @@ def _set_times(files: Iterable[str], when: int) -> None:
             os.utime(file, ns=(when, when))
 
 
-def _times(files: Iterable[str]) -> list[int]:
+def times(files: Iterable[str]) -> list[int]:
+    """Return when files were changed, in nanoseconds; of those that are there."""
     return [stat.st_mtime_ns for stat in map(_stat, files) if stat]
 
 

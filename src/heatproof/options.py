@@ -15,6 +15,7 @@ from collections import abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.errors import HeatproofError
@@ -304,12 +305,8 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Tell whether a number lies within."""
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
+        limits = ((ge, self.least), (gt, self.above), (le, self.most), (lt, self.below))
+        return all(limit is None or holds(value, limit) for holds, limit in limits)
 
     def __str__(self) -> str:
         words = {"of at least": self.least, "above": self.above, "of at most": self.most, "below": self.below}

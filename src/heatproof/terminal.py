@@ -87,11 +87,7 @@ def job_line(what: str, wildcards: Mapping[str, Any], spec: Mapping[str, Any]) -
     """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
     named = {name: str(value) for name, value in wildcards.items()}
     network = " ".join(named[key] for key in ("model", "weights") if key in named)
-    whose = [
-        named.get("dataset", ""),
-        network,
-        *(named.get(key, "") for key in ("explainer", "metric", "response", "figure")),
-    ]
+    whose = [named.get("dataset"), network, *map(named.get, ("explainer", "metric", "response", "figure"))]
     if "grid" in named:
         whose.append(f"grid {named['grid']}, {named['baseline']}")
     low, high = spec.get("images", (0, 0)) if isinstance(spec.get("images"), list) else (0, 0)

@@ -45,8 +45,11 @@ def try_out(plan: Plan, device: bool = True) -> None:
         module = plan.datasets[name]["module"]
         if not (models or explainers or _is_own(module) or module == FOLDERS):
             continue
+        from heatproof.data.prepare import check_dataset, open_dataset
+
         with _trying(f"dataset {name!r}"):
-            dataset = _open(plan, name)
+            dataset = open_dataset(plan.dataset_spec(name))
+            check_dataset(dataset, name)
             _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
             with _trying(f"model {model!r}"):
@@ -113,14 +116,6 @@ def _trying(what: str) -> Iterator[None]:
         ) from error
 
 
-def _open(plan: Plan, name: str) -> Dataset:
-    from heatproof.data.prepare import check_dataset, open_dataset
-
-    dataset = open_dataset(plan.dataset_spec(name))
-    check_dataset(dataset, name)
-    return dataset
-
-
 def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     from dataclasses import asdict
 
@@ -142,9 +137,9 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     image = _image(plan, model, dataset)
     with torch.no_grad():
         logits, again = network(image), network(image)
-    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (1, dataset.num_classes):
-        is_tensor = isinstance(logits, torch.Tensor)
-        returned = f"an output of shape {tuple(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
+    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else None
+    if shape != (1, dataset.num_classes):
+        returned = f"a {type(logits).__name__}" if shape is None else f"an output of shape {shape}"
         raise HeatproofError(
             f"The model {model!r} returns {returned} for one image of {name!r}, but it must return logits of shape "
             f"{(1, dataset.num_classes)}: one logit per class."

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heatproof.adopt import adopt, bring_target
+from heatproof.adopt import adopt, bring_target, times
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import write_json, write_text
@@ -132,14 +132,8 @@ def one_a_job(files: Iterable[str], *, apart: bool) -> list[str]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for file in files:
         groups.setdefault(made_with(file, apart), []).append(file)
-    return [group[0] if len(group) == 1 else min(group, key=_made_at) for group in groups.values()]
-
-
-def _made_at(file: str) -> int:
-    try:
-        return os.stat(file).st_mtime_ns
-    except OSError:
-        return -1
+    # What is missing has no time, and comes first.
+    return [group[0] if len(group) == 1 else min(group, key=lambda file: times([file])) for group in groups.values()]
 
 
 def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:

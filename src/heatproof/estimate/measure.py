@@ -109,13 +109,8 @@ class Bench:
         """Leave random weights of a model, and time a pass of it."""
         every = dict.fromkeys([PRETRAINED, *self.plan.weights])
         outputs = [self.plan.weights_spec(dataset, model, weights)["output"] for weights in every]
-        spec = {
-            "dataset": self.plan.dataset_spec(dataset),
-            "model": self.plan.model_spec(model),
-            "outputs": outputs,
-            "images": self.images,
-        }
-        return self.run("weights", spec)[2]
+        spec = {"dataset": self.plan.dataset_spec(dataset), "model": self.plan.model_spec(model)}
+        return self.run("weights", {**spec, "outputs": outputs, "images": self.images})[2]
 
     def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""

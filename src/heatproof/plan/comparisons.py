@@ -127,8 +127,8 @@ class Conventions:
             for setting, levels in settings.items():
                 yield from _if_varied(factor, setting, levels, _told(factor, home[place]))
         for weights in dict.fromkeys([self.plain, PRETRAINED]):
-            metrics = {output: self.single_deletion(weights, (*home[:2], output)) for output in drops["outputs"]}
-            found = [(output, weights, metric, "raw") for output, metric in metrics.items() if metric]
+            scored = {output: self.single_deletion(weights, (*home[:2], output)) for output in drops["outputs"]}
+            found = [(output, weights, metric, "raw") for output, metric in scored.items() if metric]
             yield from _if_varied("output", weights, found)
 
     def tuned_for(self, factor: str, value: Any) -> str:

@@ -164,10 +164,11 @@ def precision(plan: Plan) -> Made:
     return spec, [path for path, _ in tables], _files_of(spec)
 
 
-def _after_guard(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[str]:
-    """Return what a job in a lower precision waits for."""
+def _inputs(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[str]:
+    """Return what a job that runs a network waits for, and of a lower precision the guard as well."""
     lower = plan.guarded and "precision" in spec
-    return [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
+    guards = [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
+    return [spec["dataset"]["manifest"], spec["weights"], *guards]
 
 
 _shards = one_each("shard", lambda plan: plan.shards(plan.images))
@@ -192,19 +193,18 @@ def _whose(explainers: Callable[[Plan], Iterable[str]]) -> Level:
     return level
 
 
-def _maps(spec: dict[str, Any], weights: list[str]) -> Made:
+def _maps(spec: dict[str, Any], inputs: list[str]) -> Made:
     """Return the job of a shard of maps."""
     products = [_shard(spec, one["key"], paths.map_files(one["store"], spec["shard"])) for one in spec["explainers"]]
-    return spec, [spec["dataset"]["manifest"], *weights], products
+    return spec, inputs, products
 
 
 @stage("heatproof.attribution.make:attribute", _each(_networks, _shards, _whose(lambda plan: plan.model_explainers)))
-def attribute(plan: Plan, dataset: str, model: str, weights: str, shard: int, explainer: str | None = None) -> Made:
+def attribute(plan: Plan, shard: int, explainer: str | None = None, **where: str) -> Made:
     """Return the job of one shard of maps, of all explainers or of one."""
     chosen = [explainer] if explainer else plan.model_explainers
-    spec = plan.attribute_spec(dataset, model, weights, chosen, shard)
-    network = Network(dataset, model, weights)._asdict()
-    return _maps(spec, [spec["weights"], *_after_guard(plan, spec, network)])
+    spec = plan.attribute_spec(**where, explainers=chosen, shard=shard)
+    return _maps(spec, _inputs(plan, spec, where))
 
 
 @stage(
@@ -213,7 +213,8 @@ def attribute(plan: Plan, dataset: str, model: str, weights: str, shard: int, ex
 def attribute_reference(plan: Plan, dataset: str, shard: int, explainer: str | None = None) -> Made:
     """Return the job of one shard of maps that know no model."""
     chosen = [explainer] if explainer else plan.reference_explainers
-    return _maps(plan.attribute_spec(dataset, None, None, chosen, shard), [])
+    spec = plan.attribute_spec(dataset, None, None, chosen, shard)
+    return _maps(spec, [spec["dataset"]["manifest"]])
 
 
 _curves = _of_responses(lambda plan: plan.method_responses)
@@ -229,15 +230,14 @@ def curves(plan: Plan, response: str, shard: int, explainer: str | None = None, 
         for entry in spec["explainers"]
     ]
     maps = [paths.map_file(entry["maps_store"], shard) for entry in spec["explainers"]]
-    return spec, [spec["dataset"]["manifest"], spec["weights"], *_after_guard(plan, spec, where), *maps], products
+    return spec, [*_inputs(plan, spec, where), *maps], products
 
 
 def _of_network(plan: Plan, where: Wildcards, response: Response) -> Made:
     """Return the job of one shard of a response that needs no map."""
     spec = plan.response_spec(Network(where["dataset"], where["model"], where["weights"]), response, where["shard"])
     files = paths.response_files(response, spec["store"], where["shard"])
-    inputs = [spec["dataset"]["manifest"], spec["weights"], *_after_guard(plan, spec, where)]
-    return spec, inputs, [_shard(spec, spec["key"], files)]
+    return spec, _inputs(plan, spec, where), [_shard(spec, spec["key"], files)]
 
 
 def _grids(plan: Plan) -> list[Wildcards]:

@@ -233,16 +233,13 @@ class Plan(Selection):
     @cache
     def _curves_entry(self, where: Network, asked: Response, name: str) -> dict[str, Any]:
         entry, maps = self.explainers[name], self._maps_for(where, name)
-        given = {**self._asking(where, asked), "maps": maps["key"]}
-        given["methods"] = [[method["index"], method["transform"]] for method in entry.rows]
-        modules = self._modules(where.model, asked)
-        if asked.explains:
-            modules += ["heatproof.responses.explaining", entry.module]
-        described: dict[str, Any] = {
-            key: maps[key] for key in ("name", "kind", "module", "options", "maps", "grid") if key in maps
-        }
-        described |= {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
-        return {**described, "key": keyed(given, modules)["key"]}
+        methods = [[method["index"], method["transform"]] for method in entry.rows]
+        given = {**self._asking(where, asked), "maps": maps["key"], "methods": methods}
+        explaining = ["heatproof.responses.explaining", entry.module] if asked.explains else []
+        key = keyed(given, [*self._modules(where.model, asked), *explaining])["key"]
+        described = {name: one for name, one in maps.items() if name not in ("needs", "store")}
+        own = {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
+        return {**described, **own, "key": key}
 
     def runtime(self) -> dict[str, Any]:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
@@ -256,12 +253,11 @@ class Plan(Selection):
         """Return the test case of a network and a metric."""
         entry, tuned = self.entry(model, weights, metric), self.finetuning(model, weights)
         drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
-        trained = self.models[model].pretraining if tuned is None else tuned
         published = tuned is None and model in self.fetched()
         return Case(
             Network(dataset, model, weights),
             metric,
-            training_seed=None if published else trained.get("seed", self.config["seed"]),
+            training_seed=None if published else self.training(model, weights).get("seed", self.config["seed"]),
             grid=drops.get("grid"),
             baseline=drops.get("baseline"),
             output=entry.output,
@@ -291,7 +287,7 @@ class Plan(Selection):
     @cache
     def score_spec(self, case: Case) -> dict[str, Any]:
         """Return what makes the scores of all methods in one test case."""
-        network, entry = case.network, self._entry_of(case)
+        network, entry = case.network, self.entry(case.network.model, case.network.weights, case.metric)
         spec = {
             **case.where,
             "case": case.told(),
@@ -332,9 +328,6 @@ class Plan(Selection):
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
 
-    def _entry_of(self, case: Case) -> MetricChoice:
-        return self.entry(case.network.model, case.network.weights, case.metric)
-
     def _score_upstream(self, network: Network, entry: MetricChoice) -> str:
         """Return a digest of the keys of all that is behind the scores of a test case."""
         keys: list[Any] = [self._response_whole(network, self.intact(network))["key"]]
@@ -350,7 +343,7 @@ class Plan(Selection):
 
     def score_inputs(self, case: Case) -> list[str]:
         """Return the shards that the scores of a test case are of."""
-        where, entry = case.network, self._entry_of(case)
+        where, entry = case.network, self.entry(case.network.model, case.network.weights, case.metric)
         files, intact = [], self.intact(case.network)
         for shard in self.shards(self.images_of(case.metric)):
             files.append(paths.drop_file(self.store_of(where, intact), "predicted", shard))

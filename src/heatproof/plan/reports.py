@@ -484,15 +484,12 @@ def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, 
 
 def _page_curves(plan: Plan) -> list[dict[str, Any]]:
     """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
-    read_by: dict[str, list[str]] = {}
-    for metric, entry in plan.metrics.items():
-        for response in entry.responses.values():
-            read_by.setdefault(plan.serving[response][0].name, []).append(metric)
+    read = [(plan.serving[one][0].name, metric) for metric, of in plan.metrics.items() for one in of.responses.values()]
     return [
         {
             "name": name,
             "settings": dict(response.settings),
-            "metrics": read_by[name],
+            "metrics": [metric for response, metric in read if response == name],
             "images": plan.response_images(response),
             "shards": len(plan.shards(plan.response_images(response))),
         }

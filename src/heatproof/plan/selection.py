@@ -269,7 +269,7 @@ class Selection:
         """Yield every network that is scored: dataset, model, weights."""
         for (dataset, model), weights in product(self.pairs(), self.weights):
             # Published weights are the same whatever seed the finetuning has.
-            if weights != PRETRAINED or self.kinds[model] == model or model not in self.fetched():
+            if weights != PRETRAINED or self.models[model].kind == model or model not in self.fetched():
                 yield Network(dataset, model, weights)
 
     def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
@@ -359,11 +359,7 @@ class Selection:
     @property
     def reads_parts(self) -> list[str]:
         """Names of the metrics that read what a model loses without the parts of an object."""
-        return [
-            name
-            for name, entry in self.metrics.items()
-            if any(response.rule == "parts" for response in entry.responses.values())
-        ]
+        return [name for name, entry in self.metrics.items() if "parts" in entry.kinds]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
         """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole training."""
