@@ -283,11 +283,9 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
     gpu = max(timed.device_memory for stages in measured.stages.values() for timed in stages.values())
     if gpu:
         lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
-    costs = list(account.cost_by_explainer(jobs).items())[:8]
     lines += ["", f"The explainers that cost most, in {unit} of maps and of responses along them:"]
-    lines += [
-        f"  {name:<30} {maps * 3600 / length:9.3g} {curves * 3600 / length:9.3g}" for name, (maps, curves) in costs
-    ]
+    for name, hours in [*account.cost_by_explainer(jobs).items()][:8]:
+        lines.append(f"  {name:<30} " + " ".join(f"{one * 3600 / length:9.3g}" for one in hours))
     return lines
 
 

@@ -106,9 +106,8 @@ class Conventions:
         """Return the metric of a setting on some weights."""
         if setting == SINGLE_DELETION:
             return self.single_deletion(weights, self.home)
-        return (
-            setting if weights in self.plan.weights and setting in self.plan.metrics_on(weights, self.model) else None
-        )
+        known = self.plan.metrics_on(weights, self.model) if weights in self.plan.weights else []
+        return setting if setting in known else None
 
     def drops(self) -> Iterator[Comparison]:
         """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
@@ -210,7 +209,5 @@ def compared_cases(plan: Plan) -> list[Case]:
 
 def plain_cases(plan: Plan) -> list[Case]:
     """Return the plain weights of every network with their single-deletion score."""
-    found = [(dataset, model, Conventions(plan, model)) for dataset, model in plan.pairs()]
-    return [
-        plan.case(dataset, model, of.plain, of.metric(of.plain, SINGLE_DELETION) or "") for dataset, model, of in found
-    ]
+    found = [(pair, Conventions(plan, pair[1])) for pair in plan.pairs()]
+    return [plan.case(*pair, of.plain, of.metric(of.plain, SINGLE_DELETION) or "") for pair, of in found]

@@ -189,10 +189,8 @@ class Graph:
 
     def read_by(self, job: Job) -> dict[str, str]:
         """Return the manifests of what a job reads, each with the key that it must have."""
-        upstream = [
-            (file, product) for file in job.inputs if file in self.makers for product in self.makers[file].products
-        ]
-        return {product.manifest: product.key for file, product in upstream if file in product.files}
+        makers = [(file, self.makers[file]) for file in job.inputs if file in self.makers]
+        return {one.manifest: one.key for file, maker in makers for one in maker.products if file in one.files}
 
     def needed(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that lead to some files, upstream first."""

@@ -19,6 +19,7 @@ from heatproof.responses.patches import Patches
 if TYPE_CHECKING:
     from heatproof.responses.base import Response
 
+ATTRIBUTE = "heatproof.attribution.make:attribute"
 RESPOND = "heatproof.responses.run:respond"
 # What networks are made by, and not run on the images that are scored.
 UPSTREAM = ("prepare", "fetch_start", "fetch", "pretrain", "finetune", "keep_epoch")
@@ -199,7 +200,7 @@ def _maps(spec: dict[str, Any], inputs: list[str]) -> Made:
     return spec, inputs, products
 
 
-@stage("heatproof.attribution.make:attribute", _each(_networks, _shards, _whose(lambda plan: plan.model_explainers)))
+@stage(ATTRIBUTE, _each(_networks, _shards, _whose(lambda plan: plan.model_explainers)))
 def attribute(plan: Plan, shard: int, explainer: str | None = None, **where: str) -> Made:
     """Return the job of one shard of maps, of all explainers or of one."""
     chosen = [explainer] if explainer else plan.model_explainers
@@ -207,9 +208,7 @@ def attribute(plan: Plan, shard: int, explainer: str | None = None, **where: str
     return _maps(spec, _inputs(plan, spec, where))
 
 
-@stage(
-    "heatproof.attribution.make:attribute", _each(_datasets, _shards, _whose(lambda plan: plan.reference_explainers))
-)
+@stage(ATTRIBUTE, _each(_datasets, _shards, _whose(lambda plan: plan.reference_explainers)))
 def attribute_reference(plan: Plan, dataset: str, shard: int, explainer: str | None = None) -> Made:
     """Return the job of one shard of maps that know no model."""
     chosen = [explainer] if explainer else plan.reference_explainers

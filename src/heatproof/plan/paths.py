@@ -19,6 +19,12 @@ PRETRAINED = "pretrained"
 # Stands for the model and for the weights in the path of maps that know no model.
 NO_MODEL = "no_model"
 
+
+def _in(folder: str, **files: str) -> dict[str, str]:
+    """Return the paths of some files in a folder of the results, by the names that their job knows them by."""
+    return {name: f"{RESULTS}/{folder}/{file}" for name, file in files.items()}
+
+
 DATASET = RESULTS + "/datasets/{dataset}.json"
 # By the names that jobs know their files by.
 ENDINGS = {"output": ".safetensors", "history": ".history.csv", "manifest": ".json"}
@@ -30,10 +36,7 @@ START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending 
 RESUME_HINT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
 TUNED_FILES = {**WEIGHTS_FILES, "kept": RESUME_HINT}
 # What a lower precision does to scores, of each network and of all.
-GUARD_FILES = {
-    name: RESULTS + "/precision/{dataset}/{model}/{weights}" + ending
-    for name, ending in {"output": ".csv", "manifest": ".json"}.items()
-}
+GUARD_FILES = _in("precision/{dataset}/{model}", output="{weights}.csv", manifest="{weights}.json")
 GUARDS = {"output": RESULTS + "/precision.csv", "manifest": RESULTS + "/precision.json"}
 DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
 MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
@@ -45,18 +48,13 @@ CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
 FEATURES = DROPS.replace("/drops/", "/features/")
 # Rule to the store of a response that it makes; patch drops and features with their name in place of grid and baseline.
 STORES = {"curves": CURVES, "subsets": SUBSETS, "parts": PARTS, "channels": CHANNELS}
-STORES |= {
-    rule: pattern.replace("g{grid}_{baseline}", "{response}")
-    for rule, pattern in (("drops", DROPS), ("features", FEATURES))
-}
+STORES |= {rule: SUBSETS.replace("/subsets/", f"/{rule}/") for rule in ("drops", "features")}
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 SCORES_TABLE = RESULTS + "/scores.csv"
 SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 # By the names that their jobs know them by.
-TABLES = {
-    name: f"{RESULTS}/{name}.csv" for name in ("verdict", "idsds_table", "meta_rank", "accuracy", "applicability")
-}
+TABLES = {key: f"{RESULTS}/{key}.csv" for key in ("verdict", "idsds_table", "meta_rank", "accuracy", "applicability")}
 TABLES_MANIFEST = RESULTS + "/tables.json"
 VERDICT, IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
 BASELINES = {
@@ -92,11 +90,9 @@ RELIABILITY = {
         "variance",
     )
 }
-RELIABILITY_PNG = {
-    "consistency_png": f"{RANKING}/consistency.png",
-    "difference_png": f"{RANKING}/critical_difference.png",
-    "truth_png": f"{RANKING}/truth.png",
-}
+RELIABILITY_PNG = _in(
+    "ranking", consistency_png="consistency.png", difference_png="critical_difference.png", truth_png="truth.png"
+)
 RELIABILITY_MANIFEST = RANKING + "/manifest.json"
 
 FIGURES = RESULTS + "/figures"
@@ -114,18 +110,9 @@ GALLERY = FIGURES + "/maps.html"
 MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
 MONTAGE_MANIFEST = FIGURES + "/montage.json"
 
-SIMILARITY = {
-    "output": f"{RESULTS}/similarity/similarity.csv",
-    "figure": f"{RESULTS}/similarity/similarity.png",
-    "exciting": f"{RESULTS}/similarity/exciting.png",
-}
+SIMILARITY = _in("similarity", output="similarity.csv", figure="similarity.png", exciting="exciting.png")
 SIMILARITY_MANIFEST = RESULTS + "/similarity/similarity.json"
-CHECKS = {
-    "page": f"{RESULTS}/checks/index.html",
-    "methods": f"{RESULTS}/checks/methods.csv",
-    "summary": f"{RESULTS}/checks/summary.csv",
-    "captions": f"{RESULTS}/checks/captions.csv",
-}
+CHECKS = _in("checks", page="index.html", methods="methods.csv", summary="summary.csv", captions="captions.csv")
 CHECKS_FIGURE = RESULTS + "/checks/{factor}.{ending}"
 CHECKS_MANIFEST = RESULTS + "/checks/manifest.json"
 PAGE = RESULTS + "/report/index.html"

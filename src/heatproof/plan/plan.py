@@ -177,9 +177,8 @@ class Plan(Selection):
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
-        store = paths.MAPS.format(
-            dataset=dataset, model=model or paths.NO_MODEL, weights=weights or paths.NO_MODEL, explainer=name
-        )
+        where = {"dataset": dataset, "model": model or paths.NO_MODEL, "weights": weights or paths.NO_MODEL}
+        store = paths.MAPS.format(**where, explainer=name)
         return {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
 
     def _maps_for(self, network: Network, explainer: str) -> dict[str, Any]:

@@ -163,6 +163,7 @@ def several_baselines(plan: Plan) -> list[Case]:
 def baselines(plan: Plan) -> Told:
     """Return the job of the tables that compare baselines."""
     cases = several_baselines(plan)
+    files = plan.score_files(cases)
     methods = [
         {
             "method": row["name"],
@@ -172,11 +173,9 @@ def baselines(plan: Plan) -> Told:
         }
         for row in _claimed_methods(plan)
     ]
-    described = [
-        {**case.where, "baseline": case.baseline, "scores": paths.SCORES.format(**case.where)} for case in cases
-    ]
-    spec = {"cases": described, "methods": methods, "upstream": _keys(plan, cases)}
-    return spec, plan.score_files(cases), [*paths.BASELINES.values()]
+    told = [{**case.where, "baseline": case.baseline, "scores": file} for case, file in zip(cases, files, strict=True)]
+    spec = {"cases": told, "methods": methods, "upstream": _keys(plan, cases)}
+    return spec, files, [*paths.BASELINES.values()]
 
 
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
