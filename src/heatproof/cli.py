@@ -35,8 +35,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="heatproof", description="Prove your heatmaps.")
     parser.add_argument("--version", action="version", version=f"heatproof {version('heatproof')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    merged = "a YAML config, and others merged into it"
     configs = argparse.ArgumentParser(add_help=False)
-    configs.add_argument("paths", nargs="+", metavar="config", help="a YAML config, and others merged into it")
+    configs.add_argument("paths", nargs="+", metavar="config", help=merged)
+    some = argparse.ArgumentParser(add_help=False)
+    some.add_argument("configs", nargs="*", metavar="config", help=merged)
 
     def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
         parser = under.add_parser(name, help=summary, **settings)
@@ -58,16 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     starting.add_argument("--checkpoint", metavar="FILE", help="published weights, whose head is trained anew")
 
     going = "run the workflow in this folder; a config is a file, or the name of one that comes with heatproof"
-    running = command("run", "heatproof.running:run", going)
-    running.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
+    running = command("run", "heatproof.running:run", going, parents=[some])
     running.add_argument("--cores", metavar="N", help="how many at once; by default all")
     running.add_argument("--profile", metavar="PROFILE", help="of a cluster: slurm, or a folder of your own")
     running.add_argument("--target", dest="targets", action="append", default=[], metavar="FILE", help="instead of all")
     running.add_argument("--dry-run", "-n", dest="dry", action="store_true", help="print what would run")
     more = "further options of snakemake, as one argument: --more='--keep-going --jobs 3'"
     running.add_argument("--more", type=shlex.split, default=(), metavar="OPTIONS", help=more)
-    some = argparse.ArgumentParser(add_help=False)
-    some.add_argument("configs", nargs="*", metavar="config", help="a YAML config, and others merged into it")
     command("status", "heatproof.running:status", "how much of a config is made", parents=[some])
     where = "make the page of the results, and say where it is"
     page = command("report", "heatproof.running:report", where, parents=[some])

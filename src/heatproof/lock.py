@@ -76,10 +76,8 @@ def _lock(file: IO[str]) -> bool:
     """Take the system's lock; a file system without locks has none to refuse."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 

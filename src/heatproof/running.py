@@ -7,13 +7,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
-
-if TYPE_CHECKING:
-    from heatproof.plan.graph import Graph
 
 PACKAGED = Path(__file__).with_name("_workflow")
 
@@ -111,21 +107,16 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
 
 def status(configs: Sequence[str]) -> str:
     """Return how much of a config is made, a line for each stage."""
+    from heatproof.adopt import Results
     from heatproof.config import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.reports import targets
     from heatproof.plan.validate import make_plan
 
     graph = Graph(make_plan(read_config(*(config_file(one) for one in configs))))
-    return _told(graph, targets(graph.plan))
-
-
-def _told(graph: Graph, wanted: Sequence[str]) -> str:
-    from heatproof.adopt import Results
-
     results = Results(graph)
     stages: dict[str, list[bool]] = {}
-    for job in graph.needed(wanted):
+    for job in graph.needed(targets(graph.plan)):
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
         stages.setdefault(job.stage, []).append(whole)
     every = [one for jobs in stages.values() for one in jobs]

@@ -73,8 +73,8 @@ def look_at_pictures(plan: Plan) -> list[str]:
     for name in [name for name, entry in plan.datasets.items() if "root" in entry["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
         lines += check_pictures(dataset, name, LOOKED_AT)
-        for model in [model for model in plan.models_of(name) if plan.models[model].checkpoint]:
-            lines += _read_otherwise(plan.models[model], name, dataset)
+        for model in plan.models_of(name):
+            lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
     return lines
 
 

@@ -35,21 +35,17 @@ class ExplainerChoice:
 
     @property
     def methods(self) -> dict[str, tuple[str, str]]:
-        """Method name to (map, transform): every map raw, and a signed one absolute as well."""
-        rows = {}
-        for name, signed in self.maps.items():
-            rows[name] = (name, "raw")
-            if signed:
-                rows[f"{name}_abs"] = (name, "abs")
-        return rows
+        """Method name to (map, transform)."""
+        maps = list(self.maps)
+        return {row["method"]: (maps[row["index"]], row["transform"]) for row in self.rows}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Every method with the place of its map in the explainer's store, and what is done to it."""
-        places = {name: place for place, name in enumerate(self.maps)}
+        """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
         return [
-            {"method": method, "index": places[name], "transform": transform}
-            for method, (name, transform) in self.methods.items()
+            {"method": name if transform == "raw" else f"{name}_abs", "index": index, "transform": transform}
+            for index, (name, signed) in enumerate(self.maps.items())
+            for transform in (("raw", "abs") if signed else ("raw",))
         ]
 
 
