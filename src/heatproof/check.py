@@ -139,8 +139,7 @@ def _without_weights(spec: Mapping[str, Any]) -> torch.nn.Module:
     from heatproof.models.network import build_network
 
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), torch.device("meta"):
             return build_network(spec, num_classes=2)
     except Exception:  # a builder can compute with its weights in any way
         return build_network(spec, num_classes=2)

@@ -17,31 +17,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from heatproof.config_types import (
-    MOST_IMAGES,
-    MOST_IN_BATCH,
-    NAMES,
-    ONE,
-    SEVERAL,
-    Baseline,
-    ChannelNumbers,
-    Devices,
-    Digest,
-    Distinct,
-    Entries,
-    Epochs,
-    Grid,
-    Images,
-    NameOf,
-    NumberOrAuto,
-    OneOrSeveral,
-    Positive,
-    Precision,
-    Seed,
-    Share,
-    Time,
-    known_target,
-)
+from heatproof import config_types as types
+from heatproof.config_types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
 
@@ -70,13 +47,13 @@ def _plain(value: Any) -> Any:
 class Training(Section):
     """Settings of a training."""
 
-    epochs: Epochs
+    epochs: types.Epochs
     """Passes over the training images."""
-    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)]
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)]
     """Images in one step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """`sgd`, with momentum, `adam`, or `adamw`."""
-    lr: Positive
+    lr: types.Positive
     """Learning rate at the start."""
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Momentum of SGD."""
@@ -84,9 +61,9 @@ class Training(Section):
     """Weight decay."""
     schedule: Literal["step", "cosine"]
     """`step` multiplies the rate by `decay` every `decay_every` epochs, `cosine` lowers it to zero."""
-    decay: Positive = 0.1
+    decay: types.Positive = 0.1
     """Factor of the step schedule."""
-    decay_every: Epochs = 10
+    decay_every: types.Epochs = 10
     """Epochs between steps of the step schedule."""
     loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
     """`cross_entropy` over the classes, or `binary_cross_entropy` of every class against the others, as B-cos networks
@@ -98,19 +75,19 @@ class Training(Section):
     explanation could show (`docs/null_control.md`)."""
     shift: Annotated[int, Field(ge=0, le=8192)] = 0
     """Largest random shift of training images, in pixels per direction."""
-    random_resized_crop: Share = 0.0
+    random_resized_crop: types.Share = 0.0
     """Smallest share of a training picture's area that a random crop has, which is resized to the size of the images;
     as torchvision's `RandomResizedCrop`, whose default is 0.08. 0 for no crops."""
-    random_horizontal_flip: Share = 0.0
+    random_horizontal_flip: types.Share = 0.0
     """Probability with which a training image is mirrored; as torchvision's `RandomHorizontalFlip`, whose default is
     0.5."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the training passes: `float32`, or `bfloat16` to save time and memory. Weights, optimizer steps and
     validation stay in float32. Later stages use the top-level `precision`."""
-    devices: Devices = 1
+    devices: types.Devices = 1
     """Number of GPUs of one node that share each batch; on a CPU, processes. More than 1 needs `pip install
     "heatproof[multi-gpu]"` and a `batch_size` of at least two images per device; see `docs/devices.md`."""
-    seed: Seed = UNSET
+    seed: types.Seed = UNSET
     """Seed of this training, for example to finetune twice. Default: the top-level `seed`."""
 
 
@@ -120,12 +97,12 @@ class Pretraining(Training):
     epochs: Annotated[int, Field(ge=0, le=100_000)] = 30
     """Passes over the training images; 0 keeps the weights that the model is built with: random ones, or those that an
     architecture of your own loads itself."""
-    keep: Annotated[list[Epochs], Distinct] = []
+    keep: Annotated[list[types.Epochs], types.Distinct] = []
     """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
     `finetuned_epoch4` or `pretrained_epoch50`, and is scored. Those of `pretraining` need `pretrained` among the
     weights, and models that are trained here."""
-    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 128
-    lr: Positive = 0.1
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)] = 128
+    lr: types.Positive = 0.1
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0005
     schedule: Literal["step", "cosine"] = "cosine"
 
@@ -133,20 +110,20 @@ class Pretraining(Training):
 class Finetuning(Training):
     """In-domain finetuning with patch deletion (Hesse et al. 2024, section 3)."""
 
-    grid: Grid = 4
+    grid: types.Grid = 4
     """Patches along one side of the image; one patch per image is deleted."""
-    baseline: Baseline = UNSET
+    baseline: types.Baseline = UNSET
     """What replaces the deleted patch. Default: the first of `drops.baselines`."""
     labels: Literal["true", "shuffled", "own"] = "true"  # type: ignore[assignment]
     """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax)
     is what it learns to say of the image without a patch. No label is read (`docs/self_taught.md`)."""
-    share: Share = 0.5
+    share: types.Share = 0.5
     """Share of the training images in which a patch is deleted."""
-    keep: Annotated[list[Epochs], Distinct] = []
+    keep: Annotated[list[types.Epochs], types.Distinct] = []
     """Epochs whose weights are also kept, as those of a pretraining."""
-    epochs: Epochs = 30
-    batch_size: Annotated[int, Field(ge=2, le=MOST_IN_BATCH)] = 256
-    lr: Positive = 0.001
+    epochs: types.Epochs = 30
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)] = 256
+    lr: types.Positive = 0.001
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0001
     schedule: Literal["step", "cosine"] = "step"
 
@@ -174,7 +151,7 @@ WeightsSettings = _overrides("WeightsSettings", Finetuning)
 class ModelSettings(Section):
     """Settings of one model."""
 
-    architecture: Annotated[str, NameOf("architecture")] = UNSET
+    architecture: Annotated[str, types.NameOf("architecture")] = UNSET
     """A known architecture (`heatproof list models`, `docs/models.md`), or `package.module:callable` that takes
     `num_classes` and returns a `torch.nn.Module`. Default: the entry's name."""
     options: dict[str, Any] = UNSET
@@ -184,7 +161,7 @@ class ModelSettings(Section):
     checkpoint: Annotated[str, Field(min_length=1)] = UNSET
     """File or URL of pretrained weights, instead of training from scratch: safetensors, or a format that
     `torch.load(weights_only=True)` reads. `package:NAME` reads them from an installed package (`docs/models.md`)."""
-    sha256: Digest = UNSET
+    sha256: types.Digest = UNSET
     """SHA-256 of the checkpoint, or at least its first 8 digits, as in the names of published files. Required for a
     URL."""
     expected_accuracy: Annotated[float, Field(gt=0, le=1)] = UNSET
@@ -194,10 +171,10 @@ class ModelSettings(Section):
     transfer: bool = UNSET
     """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
     other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
-    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], ChannelNumbers] = UNSET
+    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], types.ChannelNumbers] = UNSET
     """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
     trained with; the baseline `zeros` is zero after normalisation."""
-    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], ChannelNumbers] = UNSET
+    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], types.ChannelNumbers] = UNSET
     """Channel standard deviations for normalising input in [0, 1], as `mean`."""
     cam_layer: str | None = None
     """Submodule that class activation maps read. Default: the architecture's, or where it has none (`null`) the last
@@ -211,20 +188,20 @@ class ModelSettings(Section):
 class ImagesOfResponses(Section):
     """Number of images of each kind of response, where they differ."""
 
-    drops: Images
+    drops: types.Images
     """Images of IDSDS and SDS, and of metrics that read patch drops or maps alone."""
-    curves: Images = UNSET
+    curves: types.Images = UNSET
     """Images of metrics that read responses along every method's map, which cost most. Default: those of `drops`."""
-    subsets: Images = UNSET
+    subsets: types.Images = UNSET
     """Images of metrics that read responses to random subsets. Default: those of `curves`."""
-    parts: Images = UNSET
+    parts: types.Images = UNSET
     """Images of metrics that read responses to images without a part. Default: those of `curves`."""
 
 
 class Evaluation(Section):
     """Number of images that are scored."""
 
-    images: Annotated[Annotated[Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
+    images: Annotated[Annotated[types.Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
     """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
     further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
@@ -235,7 +212,7 @@ class Evaluation(Section):
     of MAS do. The share of the others stands beside the scores either way."""
     balanced: bool = False
     """Whether to score a network on equally many images of each class that has any: on the first of each."""
-    accuracy_images: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 0
+    accuracy_images: Annotated[int, Field(ge=0, le=types.MOST_IMAGES)] = 0
     """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
     cheap, because they need no maps."""
 
@@ -258,7 +235,7 @@ class PrecisionOfStages(Section):
 class PrecisionGuard(Section):
     """Check of a lower precision on the run's own images, before anything is made in it."""
 
-    images: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 32
+    images: Annotated[int, Field(ge=0, le=types.MOST_IMAGES)] = 32
     """Number of images that every network is explained and scored on in float32 and in `precision`; 0 for no check.
     `results/precision.csv` has the scores in both."""
     refuse: bool = True
@@ -268,14 +245,14 @@ class PrecisionGuard(Section):
 class Drops(Section):
     """Patch drops that are cached and scored, for every combination of grid and baseline."""
 
-    grids: Annotated[list[Grid], Distinct, Field(min_length=1)] = [4]
+    grids: Annotated[list[types.Grid], types.Distinct, Field(min_length=1)] = [4]
     """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
-    baselines: Annotated[list[Baseline], Distinct, Field(min_length=1)] = ["mean"]
+    baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
     """What replaces a deleted patch: `mean`, the mean colour of the training images; `zeros` (after normalisation),
     which is the mean colour only where `mean` and `std` are the data's own; `background`, the median colour of the
     image's border; `neighbours`, in-painting from the patch's border; `blur`; `random`; or `package.module:callable`
     of your own (`docs/protocol.md`)."""
-    outputs: Annotated[list[Literal["logit", "probability"]], Distinct, Field(min_length=1)] = ["logit"]
+    outputs: Annotated[list[Literal["logit", "probability"]], types.Distinct, Field(min_length=1)] = ["logit"]
     """Output whose drops are scored: the target's `logit`, its softmax `probability`, or both. Names of probability
     scores end in `_probability`. Needs no further network passes."""
 
@@ -321,18 +298,18 @@ class Report(Section):
 class Settings(Section):
     """What to evaluate. Every key has a default; config/config.yaml is a whole example."""
 
-    seed: Seed = 0
+    seed: types.Seed = 0
     """Seed of all random numbers. Change it to measure the effect of chance; everything is recomputed."""
     plugins: list[str] = []
     """Modules of your own, as `my_package.module`, that register explainers, metrics, models, datasets, claims or
     figures. They are imported by the plan and by every job; installed packages declare theirs as entry points of the
     group `heatproof` instead."""
-    baselines: Annotated[list[Baseline], Distinct] = []
+    baselines: Annotated[list[types.Baseline], types.Distinct] = []
     """Baselines as an axis of the run: each finetuned weights are made once in the domain of each, from the same
     pretraining, and the drops, responses and scores of each are made on those weights. The first carries the plain
     names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
     `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
-    target: Annotated[str | int, BeforeValidator(known_target)] = "label"
+    target: Annotated[str | int, BeforeValidator(types.known_target)] = "label"
     """Class that is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
     network predicts for the intact image), or one class of all images, by its number."""
     training_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -363,17 +340,15 @@ class Settings(Section):
     """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
     report: Report = Report()
-    shard_size: Annotated[int, Field(ge=1, le=MOST_IN_BATCH)] = 256
+    shard_size: AtOnce = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""
     attribution_jobs: Literal["together", "apart"] = "together"
     """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
     `apart` uses one job per explainer. Use `apart` on a cluster."""
-    batch_size: Annotated[
-        Annotated[int, Field(ge=1, le=MOST_IN_BATCH), Tag(ONE)] | Annotated[Literal["auto"], Tag(SEVERAL)], NumberOrAuto
-    ] = 64
+    batch_size: Annotated[Annotated[AtOnce, Tag(ONE)] | Annotated[Literal["auto"], Tag(SEVERAL)], NumberOrAuto] = 64
     """Images in one network pass; `auto` starts with 512 on an NVIDIA GPU, and 64 on a CPU. Halved if memory runs out.
     Reruns nothing."""
-    threads: Devices = 1
+    threads: types.Devices = 1
     """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""
@@ -391,7 +366,7 @@ class Settings(Section):
     deterministic: bool = False
     """Whether to forbid nondeterministic algorithms on a GPU. On a CPU results are always bitwise reproducible. Reruns
     nothing."""
-    budget: Time = "none"
+    budget: types.Time = "none"
     """How long a run may take, such as `2h` or `15min`, or `none`: `heatproof estimate` prints the numbers of images
     that fit on the machine where it runs, and the progress of a run says when the rest will take longer. Ends and
     reruns nothing."""
@@ -460,8 +435,7 @@ def normalise(config: Mapping[str, Any]) -> Config:
 
 def _over_baselines(config: Config) -> Config:
     """Write the axis of baselines out: drops of each, and for each finetuned weights in its domain."""
-    axis = config["baselines"] or config["drops"]["baselines"]
-    first, *others = axis
+    first, *others = config["baselines"] or config["drops"]["baselines"]
     if not config["baselines"]:
         return {**config, "finetuning": {"baseline": first, **config["finetuning"]}}
     weights: dict[str, Config] = {}
@@ -476,12 +450,8 @@ def _over_baselines(config: Config) -> Config:
                     f"The weights {variant!r} have the name that `baselines` gives to {name!r}: rename them."
                 )
             weights[variant] = {**settings, "baseline": baseline}
-    return {
-        **config,
-        "weights": weights,
-        "finetuning": {**config["finetuning"], "baseline": first},
-        "drops": {**config["drops"], "baselines": list(axis)},
-    }
+    made = merge(config, {"finetuning": {"baseline": first}, "drops": {"baselines": config["baselines"]}})
+    return {**made, "weights": weights}
 
 
 def label_baselines(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
@@ -585,8 +555,8 @@ def _finish(node: Any, names: Mapping[str, Iterable[str]]) -> Any:
     if not isinstance(node, dict):
         return " ".join(node.split()) if isinstance(node, str) else node
     # A title repeats its key, and a default of None says that there is none.
-    left_out = {"title", NAMES} | ({"default"} if node.get("default", 0) is None else set())
+    left_out = {"title", types.NAMES} | ({"default"} if node.get("default", 0) is None else set())
     finished = {key: _finish(item, names) for key, item in node.items() if key not in left_out}
-    if NAMES in node:
-        finished["anyOf"] = [{"enum": sorted(names[node[NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
+    if types.NAMES in node:
+        finished["anyOf"] = [{"enum": sorted(names[node[types.NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
     return finished

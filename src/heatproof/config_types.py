@@ -105,6 +105,7 @@ Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
 MOST_IN_BATCH = 1_000_000
 Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
+AtOnce = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
 # Tags of a value that is one for all, or several by name; they stand in no message.
 ONE, SEVERAL = "one value", "several values"
 OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)

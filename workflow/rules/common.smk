@@ -7,45 +7,37 @@ from snakemake.io import report as in_report
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 
+from heatproof import workflow as engine
 from heatproof.errors import HeatproofError
 from heatproof.plan import paths, reports
 from heatproof.plan.graph import benchmark_of
 from heatproof.terminal import say_what_came_out, speak
-from heatproof.workflow import (
-    RUN,
-    begin,
-    check_before_start,
-    job_environment,
-    job_threads,
-    one_a_job,
-    shown_in,
-    spec_file,
-    why_it_failed,
-)
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     deployment = workflow.deployment_settings.deployment_method
-    graph = check_before_start(
+    graph = engine.check_before_start(
         config, workflow.is_main_process, deployment, workflow.local_exec
     )
     plan = graph.plan
     if workflow.is_main_process:
         speak(logger, graph)
-        begin(graph, paths.RESULTS, workflow.dryrun)
+        engine.begin(graph, paths.RESULTS, workflow.dryrun)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
 # What jobs need beside their specs, and what reruns none of them.
-os.environ.update(job_environment(plan, workflow.basedir, deployment))
-THREADS = job_threads(plan, workflow.resource_settings.cores, workflow.local_exec)
+os.environ.update(engine.job_environment(plan, workflow.basedir, deployment))
+THREADS = engine.job_threads(
+    plan, workflow.resource_settings.cores, workflow.local_exec
+)
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
 WHOSE = "{explainer}" if APART else "all"
-shown = partial(shown_in, in_report)
+shown = partial(engine.shown_in, in_report)
 WHO = ["explainer"] if APART else []
 NETWORK = ["dataset", "model", "weights"]
 
@@ -63,7 +55,7 @@ def set_up_snakemake():
 def reads(stage):
     def inputs(wildcards):
         set_up_snakemake()
-        return one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
+        return engine.one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
 
     return inputs
 
@@ -75,7 +67,9 @@ def measured(stage, *wildcards):
 
 def told(wildcards, output):
     # The job of these outputs, which `reads` has looked up before.
-    return spec_file(graph, graph.makers[output[0]], paths.RESULTS, not workflow.dryrun)
+    return engine.spec_file(
+        graph, graph.makers[output[0]], paths.RESULTS, not workflow.dryrun
+    )
 
 
 def grows(amount):
@@ -102,5 +96,5 @@ def training_gpus(w):
 
 
 def say_why():
-    if reason := why_it_failed(paths.RESULTS):
+    if reason := engine.why_it_failed(paths.RESULTS):
         print(f"heatproof: {reason}", file=sys.stderr)

@@ -16,7 +16,7 @@ rule prepare:
     message:
         "data"
     shell:
-        RUN
+        engine.RUN
 
 
 use rule prepare as fetch_start with:

@@ -47,8 +47,7 @@ class Timed:
 
     def scaled(self, ratio: float) -> Timed:
         """Return the same with a network whose passes take `ratio` times as long."""
-        slower = {name: seconds * ratio for name, seconds in self.per_image.items()}
-        return replace(self, per_image=slower)
+        return replace(self, per_image={name: seconds * ratio for name, seconds in self.per_image.items()})
 
     def seconds(self, images: float, names: list[str] | None = None) -> float:
         """Return the seconds of a job with so many images, of all explainers or of some."""

@@ -23,8 +23,9 @@ from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 
-# What trainings did before there was a choice.
+# What trainings and passes did before there was a choice.
 USUAL = (
+    ("target", "label"),
     ("precision", "float32"),
     ("devices", 1),
     ("labels", "true"),
@@ -136,9 +137,8 @@ class Plan(Selection):
             "seed": self.config["seed"],
         }
         # The label and float32 go without saying.
-        usual = {"target": "label", "precision": "float32"}
         given = {"target": self.config["target"], "precision": self.precision_of(stage)}
-        return passes | {key: given[key] for key in usual if given[key] != usual[key]}
+        return passes | {key: value for key, value in given.items() if (key, value) not in USUAL}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]

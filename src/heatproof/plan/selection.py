@@ -238,8 +238,7 @@ class Selection:
         given = self.config["precision"]
         if isinstance(given, str):
             return given
-        precision: str = given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32")
-        return precision
+        return str(given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
 
     @property
     def guarded(self) -> bool:
@@ -377,5 +376,4 @@ class Selection:
 
     def training_devices(self, model: str, weights: str) -> int:
         """Return how many devices share the training of these weights."""
-        devices: int = self.training(model, weights)["devices"]
-        return devices
+        return int(self.training(model, weights)["devices"])
