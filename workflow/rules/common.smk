@@ -7,7 +7,8 @@ from snakemake.io import report as in_report
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 
-from heatproof import workflow as engine
+# `workflow` is Snakemake's own object.
+from heatproof import workflow as ours
 from heatproof.errors import HeatproofError
 from heatproof.plan import paths, reports
 from heatproof.plan.graph import benchmark_of
@@ -18,26 +19,24 @@ ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     deployment = workflow.deployment_settings.deployment_method
-    graph = engine.check_before_start(
+    graph = ours.check_before_start(
         config, workflow.is_main_process, deployment, workflow.local_exec
     )
     plan = graph.plan
     if workflow.is_main_process:
         speak(logger, graph)
-        engine.begin(graph, paths.RESULTS, workflow.dryrun)
+        ours.begin(graph, paths.RESULTS, workflow.dryrun)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
 # What jobs need beside their specs, and what reruns none of them.
-os.environ.update(engine.job_environment(plan, workflow.basedir, deployment))
-THREADS = engine.job_threads(
-    plan, workflow.resource_settings.cores, workflow.local_exec
-)
+os.environ.update(ours.job_environment(plan, workflow.basedir, deployment))
+THREADS = ours.job_threads(plan, workflow.resource_settings.cores, workflow.local_exec)
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
 WHOSE = "{explainer}" if APART else "all"
-shown = partial(engine.shown_in, in_report)
+shown = partial(ours.shown_in, in_report)
 WHO = ["explainer"] if APART else []
 NETWORK = ["dataset", "model", "weights"]
 
@@ -55,7 +54,7 @@ def set_up_snakemake():
 def reads(stage):
     def inputs(wildcards):
         set_up_snakemake()
-        return engine.one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
+        return ours.one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
 
     return inputs
 
@@ -67,7 +66,7 @@ def measured(stage, *wildcards):
 
 def told(wildcards, output):
     # The job of these outputs, which `reads` has looked up before.
-    return engine.spec_file(
+    return ours.spec_file(
         graph, graph.makers[output[0]], paths.RESULTS, not workflow.dryrun
     )
 
@@ -96,5 +95,5 @@ def training_gpus(w):
 
 
 def say_why():
-    if reason := engine.why_it_failed(paths.RESULTS):
+    if reason := ours.why_it_failed(paths.RESULTS):
         print(f"heatproof: {reason}", file=sys.stderr)

@@ -16,7 +16,7 @@ rule prepare:
     message:
         "data"
     shell:
-        engine.RUN
+        ours.RUN
 
 
 use rule prepare as fetch_start with:
