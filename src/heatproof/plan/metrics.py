@@ -106,8 +106,8 @@ def read_metric(
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
         patches = "grid" in known and (given.get("grid") or known["grid"])
-        fills_pixels = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
-        domain = reference[1] if fills_pixels else "mean"
+        can_fill = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
+        domain = reference[1] if can_fill else "mean"
         given = {**given, "baseline": domain}
     if "target" in known:
         if given.get("target", target) != target:
