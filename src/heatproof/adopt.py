@@ -65,8 +65,7 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
         # No earlier than all that is stale: an archive may have brought the times of 1970.
         newest = max([LONG_AGO * 10**9, *times(job.inputs)])
         for product in job.products:
-            damage = results.damage(product)
-            if damage:
+            if damage := results.damage(product):
                 damaged.append(damage)
                 mark_stale(job, product, rank)
             elif results.is_current(job, product) or results.is_pruned(job, product):

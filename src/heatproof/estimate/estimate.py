@@ -167,10 +167,8 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
     HeatproofError
         If the config is wrong, or a dataset is not here and nothing is known of its size.
     """
-    config, missing = read_config(*paths), []
-    if device is not None:
-        config = merge(config, {"device": device})
-    datasets = []
+    config = merge(read_config(*paths), {} if device is None else {"device": device})
+    datasets, missing = [], []
     for item in config["datasets"]:
         name, given = (item, {}) if isinstance(item, str) else next(iter(item.items()))
         kind, options = given.get("dataset", name), {k: v for k, v in given.items() if k != "dataset"}

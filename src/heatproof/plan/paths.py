@@ -57,12 +57,8 @@ SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
 TABLES = {key: f"{RESULTS}/{key}.csv" for key in ("verdict", "idsds_table", "meta_rank", "accuracy", "applicability")}
 TABLES_MANIFEST = RESULTS + "/tables.json"
 VERDICT, IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
-BASELINES = {
-    "scores": RESULTS + "/baselines.csv",
-    "agreement": RESULTS + "/baselines/agreement.csv",
-    "conclusions": RESULTS + "/baselines/conclusions.csv",
-    "summary": RESULTS + "/baselines/summary.txt",
-}
+BASELINES = {"scores": RESULTS + "/baselines.csv"}
+BASELINES |= _in("baselines", agreement="agreement.csv", conclusions="conclusions.csv", summary="summary.txt")
 BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
 COSTS = RESULTS + "/costs.csv"
 COSTS_MANIFEST = RESULTS + "/costs.json"

@@ -129,13 +129,8 @@ class Plan(Selection):
     def _passes(self, dataset: str, model: str, weights: str, stage: str) -> dict[str, Any]:
         """Return what any run of a network depends on; the stage has a precision."""
         upstream = self.weights_spec(dataset, model, weights)
-        passes = {
-            "dataset": self.dataset_spec(dataset),
-            "model": self._network_of(model),
-            "weights": upstream["output"],
-            "upstream": upstream["key"],
-            "seed": self.config["seed"],
-        }
+        of = {"dataset": self.dataset_spec(dataset), "model": self._network_of(model), "seed": self.config["seed"]}
+        passes = {**of, "weights": upstream["output"], "upstream": upstream["key"]}
         # The label and float32 go without saying.
         given = {"target": self.config["target"], "precision": self.precision_of(stage)}
         return passes | {key: value for key, value in given.items() if (key, value) not in USUAL}
@@ -250,18 +245,12 @@ class Plan(Selection):
     @cache
     def case(self, dataset: str, model: str, weights: str, metric: str) -> Case:
         """Return the test case of a network and a metric."""
-        entry, tuned = self.entry(model, weights, metric), self.finetuning(model, weights)
+        entry = self.entry(model, weights, metric)
         drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
-        published = tuned is None and model in self.fetched()
-        return Case(
-            Network(dataset, model, weights),
-            metric,
-            training_seed=None if published else self.training(model, weights).get("seed", self.config["seed"]),
-            grid=drops.get("grid"),
-            baseline=drops.get("baseline"),
-            output=entry.output,
-            target=str(self.config["target"]),
-        )
+        published = self.finetuning(model, weights) is None and model in self.fetched()
+        seed = None if published else self.training(model, weights).get("seed", self.config["seed"])
+        network, target = Network(dataset, model, weights), str(self.config["target"])
+        return Case(network, metric, seed, drops.get("grid"), drops.get("baseline"), entry.output, target)
 
     def test_cases(self) -> list[Case]:
         """Return the test cases of the patch drops, in which methods are ranked."""
