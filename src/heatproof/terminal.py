@@ -30,28 +30,11 @@ from heatproof.registry import nearest
 EVERY = 10
 VERDICTS = 6
 SHOWN = 3
-SILENT = {
-    LogEvent.WORKFLOW_STARTED,
-    LogEvent.JOB_STARTED,
-    LogEvent.JOB_FINISHED,
-    LogEvent.RESOURCES_INFO,
-    LogEvent.SHELLCMD,
-}
+SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
 # Of Snakemake's scheduler after every job, and of its ways to end.
-NOISE = (
-    "Select jobs to execute",
-    "Assuming unrestricted",
-    "Building DAG",
-    "host: ",
-    "Using shell",
-    "Restored previous",
-    "Cannot restore",
-    "Shutting down",
-    "Exiting because",
-    "WorkflowError:\nAt least one job",
-    "RuleException:\nCalledProcessError",
-    "Elapsed time",
-)
+STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
+ENDS = ("Shutting down", "Exiting because", "Elapsed time", "Restored previous", "Cannot restore")
+NOISE = (*STEPS, *ENDS, "WorkflowError:\nAt least one job", "RuleException:\nCalledProcessError")
 
 
 @dataclass

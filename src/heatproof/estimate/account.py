@@ -161,19 +161,10 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
         each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
         # Of the bytes of all explainers, those of one where it has a job of its own.
         share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
-        training = job.stage in TRAININGS
-        jobs.append(
-            Job(
-                TABLE_OF.get(job.stage, job.stage),
-                timed.seconds(images, asked or None),
-                after,
-                network=training or is_shard(job),
-                devices=job.spec["training"].get("devices", 1) if training else 1,
-                bytes=timed.bytes_per_image * images * share,
-                memory=timed.memory,
-                explainers=each,
-            )
-        )
+        stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
+        training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
+        devices = job.spec["training"].get("devices", 1) if training else 1
+        jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
     return jobs
 
 

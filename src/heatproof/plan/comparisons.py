@@ -91,11 +91,9 @@ class Conventions:
         """The grid, baseline and output that stay while others vary."""
         drops, (grid, baseline) = self.plan.config["drops"], self.plan.reference
         grid, baseline = self.settings.get("grid", grid), self.settings.get("baseline", baseline)
-        return (
-            grid if grid in drops["grids"] else drops["grids"][0],
-            baseline if baseline in drops["baselines"] else drops["baselines"][0],
-            drops["outputs"][0],
-        )
+        grid = grid if grid in drops["grids"] else drops["grids"][0]
+        baseline = baseline if baseline in drops["baselines"] else drops["baselines"][0]
+        return grid, baseline, drops["outputs"][0]
 
     def single_deletion(self, weights: str, combination: tuple[int, str, str]) -> str | None:
         """Return the metric of a grid, baseline and output on some weights; None where it is not scored."""

@@ -70,22 +70,10 @@ CLAIMS_MANIFEST = RESULTS + "/claims.json"
 PUBLISHED = {"published": RESULTS + "/published.csv", "published_methods": RESULTS + "/published_methods.csv"}
 
 RANKING = RESULTS + "/ranking"
-RELIABILITY = {
-    name: f"{RANKING}/{name}.csv"
-    for name in (
-        "ranking",
-        "consistency",
-        "consistency_groups",
-        "stability_methods",
-        "stability_cases",
-        "families",
-        "reliability",
-        "significance",
-        "truth",
-        "properties",
-        "variance",
-    )
-}
+# Orders of methods and how far they hold, and what else speaks for them.
+ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
+EVIDENCE = ("reliability", "significance", "truth", "properties", "variance")
+RELIABILITY = {name: f"{RANKING}/{name}.csv" for name in (*ORDERS, *EVIDENCE)}
 RELIABILITY_PNG = _in(
     "ranking", consistency_png="consistency.png", difference_png="critical_difference.png", truth_png="truth.png"
 )

@@ -24,15 +24,8 @@ from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 
 # What trainings and passes did before there was a choice.
-USUAL = (
-    ("target", "label"),
-    ("precision", "float32"),
-    ("devices", 1),
-    ("labels", "true"),
-    ("loss", "cross_entropy"),
-    ("random_resized_crop", 0),
-    ("random_horizontal_flip", 0),
-)
+USUAL = {"target": "label", "precision": "float32", "devices": 1, "labels": "true", "loss": "cross_entropy"}
+USUAL |= {"random_resized_crop": 0.0, "random_horizontal_flip": 0.0}
 
 # What makes baseline images, on which maps depend only where their explainer has such a baseline.
 FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")
@@ -89,7 +82,7 @@ class Plan(Selection):
     def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {"seed": self.config["seed"], **settings}
         # Weights that were made before there was a choice stand.
-        return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL}
+        return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL.items()}
 
     @cache
     def start_spec(self, model: str) -> dict[str, Any]:
@@ -133,7 +126,7 @@ class Plan(Selection):
         passes = {**of, "weights": upstream["output"], "upstream": upstream["key"]}
         # The label and float32 go without saying.
         given = {"target": self.config["target"], "precision": self.precision_of(stage)}
-        return passes | {key: value for key, value in given.items() if (key, value) not in USUAL}
+        return passes | {key: value for key, value in given.items() if (key, value) not in USUAL.items()}
 
     def _piece(self, shard: int, images: int) -> dict[str, Any]:
         size = self.config["shard_size"]
