@@ -182,7 +182,6 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
     from heatproof.attribution.registry import Explained
 
     facts, split = plan.models[model].facts, dataset.splits["evaluation"]
-    background = background_of(dataset, facts, plan.config["seed"])
     explained = Explained(
         network=network if entry.uses_model else None,
         output=network if entry.uses_model else None,
@@ -191,7 +190,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         targets=torch.from_numpy(split.labels[:1]),
         image_ids=split.ids[:1],
         seed=plan.config["seed"],
-        background=background,
+        background=background_of(dataset, facts, plan.config["seed"]),
         fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
     entry_spec = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}

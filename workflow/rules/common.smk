@@ -19,11 +19,10 @@ ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     deployment = workflow.deployment_settings.deployment_method
-    graph = ours.check_before_start(
-        config, workflow.is_main_process, deployment, workflow.local_exec
-    )
+    is_main, is_local = workflow.is_main_process, workflow.local_exec
+    graph = ours.check_before_start(config, is_main, deployment, is_local)
     plan = graph.plan
-    if workflow.is_main_process:
+    if is_main:
         speak(logger, graph)
         ours.begin(graph, paths.RESULTS, workflow.dryrun)
 except HeatproofError as error:
@@ -31,13 +30,12 @@ except HeatproofError as error:
 
 # What jobs need beside their specs, and what reruns none of them.
 os.environ.update(ours.job_environment(plan, workflow.basedir, deployment))
-THREADS = ours.job_threads(plan, workflow.resource_settings.cores, workflow.local_exec)
+THREADS = ours.job_threads(plan, workflow.resource_settings.cores, is_local)
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
-WHOSE = "{explainer}" if APART else "all"
 shown = partial(ours.shown_in, in_report)
-WHO = ["explainer"] if APART else []
+WHO, WHOSE = (["explainer"], "{explainer}") if APART else ([], "all")
 NETWORK = ["dataset", "model", "weights"]
 
 
@@ -66,9 +64,8 @@ def measured(stage, *wildcards):
 
 def told(wildcards, output):
     # The job of these outputs, which `reads` has looked up before.
-    return ours.spec_file(
-        graph, graph.makers[output[0]], paths.RESULTS, not workflow.dryrun
-    )
+    job = graph.makers[output[0]]
+    return ours.spec_file(graph, job, paths.RESULTS, not workflow.dryrun)
 
 
 def grows(amount):

@@ -218,9 +218,6 @@ def map_bytes(plan: Plan, number: int = 4, grid: int = 0) -> float:
     grid
         Patches along one side, of patch sums.
     """
-    total = 0
-    for dataset, model, _ in plan.networks():
-        height, width = (grid, grid) if grid else plan.size_of(dataset, model) or (224, 224)
-        maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
-        total += plan.images * maps * height * width * number
-    return total
+    maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
+    sizes = [(grid, grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
+    return plan.images * maps * number * sum(height * width for height, width in sizes)

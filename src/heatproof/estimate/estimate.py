@@ -117,9 +117,8 @@ def _fitting_told(plan: Plan, measured: account.Measured, workers: int, response
 
     def lasts(share: float) -> tuple[dict[str, int], float]:
         images = {kind: max(2, round(count * share)) for kind, count in given.items()}
-        evaluation = {**plan.config["evaluation"], "images": images}
-        evaluation["accuracy_images"] = round(evaluation["accuracy_images"] * share)
-        fewer = Plan({**plan.config, "evaluation": evaluation})
+        accuracy = round(plan.config["evaluation"]["accuracy_images"] * share)
+        fewer = Plan(merge(plan.config, {"evaluation": {"images": images, "accuracy_images": accuracy}}))
         return images, account.wall_time(account.jobs_of(fewer, measured, responses), workers)
 
     if lasts(1.0)[1] <= within:

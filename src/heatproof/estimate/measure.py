@@ -116,8 +116,8 @@ class Bench:
         # A kept epoch is of its finetuning.
         trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
         spec = self.plan.weights_spec(dataset, model, trained)
-        settings = {"training": self.plan.models[model].finetuning}
-        return self.run("training", {**settings, **spec, "images": self.images})[2]
+        usual = self.plan.models[model].finetuning
+        return self.run("training", {"training": usual, **spec, "images": self.images})[2]
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""
@@ -132,9 +132,8 @@ class Bench:
             spec = {**self.plan.score_spec(self.plan.case(*where, metric)), "shard_size": self.images}
             one, used, _ = self.run(SCORE, {**spec, "images": 1})
             more, used, _ = self.run(SCORE, {**spec, "images": self.images})
-            slope = max(more - one, 0.0) / max(self.images - 1, 1)
             # Below a tenth of a second it is noise of the start-up.
-            slope = slope if more - one > 0.1 else 0.0
+            slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
             total, marginal, memory = total + one, marginal + slope, max(memory, used)
         count = max(len(metrics), 1)
         return Timed(total / count, {"score": marginal / count}, memory=memory)

@@ -98,11 +98,6 @@ class Job:
 Level = Callable[["Plan"], Iterable[Wildcards]]
 
 
-def once(plan: Plan) -> list[Wildcards]:
-    """Return the wildcards of a stage of one job."""
-    return [{}]
-
-
 def once_if(asked: Callable[[Plan], Any]) -> Level:
     """Return the wildcards of a stage of one job, which a plan has or has not."""
     return lambda plan: [{}] if asked(plan) else []
@@ -128,7 +123,7 @@ STAGES: dict[str, Stage] = {}
 
 def stage(
     run: str,
-    every: Level = once,
+    every: Level = lambda plan: [{}],
     sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.

@@ -14,7 +14,7 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Level, Made, Product, once, once_if, one_each, stage
+from heatproof.plan.graph import Level, Made, Product, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
@@ -32,7 +32,7 @@ PUBLISHED = ROOT / "claims" / "published"
 Told = tuple[Any, ...]
 
 
-def _report(run: str, manifest: str, every: Level = once) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
+def _report(run: str, manifest: str, every: Level = lambda plan: [{}]) -> Callable[..., Callable[..., Made]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
     def enter(tell: Callable[..., Told]) -> Callable[..., Made]:
@@ -164,17 +164,13 @@ def baselines(plan: Plan) -> Told:
     """Return the job of the tables that compare baselines."""
     cases = several_baselines(plan)
     files = plan.score_files(cases)
-    methods = [
-        {
-            "method": row["name"],
-            "family": EXPLAINERS[row["kind"]].family if row["kind"] in EXPLAINERS else "",
-            "transform": row["transform"],
-            "reference": not row["uses_model"],
-        }
-        for row in _claimed_methods(plan)
-    ]
-    told = [{**case.where, "baseline": case.baseline, "scores": file} for case, file in zip(cases, files, strict=True)]
-    spec = {"cases": told, "methods": methods, "upstream": _keys(plan, cases)}
+    methods = []
+    for row in shown_methods(plan):
+        known = EXPLAINERS.get(plan.explainers[row["explainer"]].kind)
+        told = {key: row[key] for key in ("method", "transform", "reference")}
+        methods.append({**told, "family": known.family if known else ""})
+    each = [{**case.where, "baseline": case.baseline, "scores": file} for case, file in zip(cases, files, strict=True)]
+    spec = {"cases": each, "methods": methods, "upstream": _keys(plan, cases)}
     return spec, files, [*paths.BASELINES.values()]
 
 

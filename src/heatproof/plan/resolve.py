@@ -148,8 +148,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
     datasets = tuple(given.get("datasets", config["datasets"]))
     for dataset in datasets:
         look_up(config["datasets"], dataset, "dataset in this config")
-    checkpoint, sha256 = given.get("checkpoint"), given.get("sha256")
-    transfer = given.get("transfer", False)
+    checkpoint, sha256, transfer = given.get("checkpoint"), given.get("sha256"), given.get("transfer", False)
     if checkpoint and is_packaged(checkpoint):
         sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
     if checkpoint and "://" in checkpoint and not checkpoint.lower().startswith(SCHEMES):
