@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     """Run a job's ``module:function``, or one of the functions below by name, on a spec and a machine as JSON."""
     what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
     module, _, name = what.rpartition(":")
-    # A job's own function returns nothing.
+    # A job's own function returns nothing, and `start_up` neither.
     found: dict[str, Any] = getattr(import_module(module or "heatproof.estimate.child"), name)(spec, runtime) or {}
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
@@ -29,11 +29,10 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def start_up(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Import what a job needs."""
     for module in ("heatproof.attribution.make", "heatproof.training.stages"):
         import_module(module)
-    return {}
 
 
 def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,9 +136,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
     library, _, called = architecture.partition(":")
     if library in LIBRARIES:
         architecture, options = f"{library}_model", {"name": called, **options}
-    entry = None
-    if not is_reference(architecture):
-        entry = _find(ARCHITECTURES, architecture, "architecture", name, given)
+    entry = None if is_reference(architecture) else _find(ARCHITECTURES, architecture, "architecture", name, given)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
     facts = entry.facts_for(options) if entry else InputFacts()
