@@ -33,8 +33,8 @@ SHOWN = 3
 SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
 # Of Snakemake's scheduler after every job, and of its ways to end.
 STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
-ENDS = ("Shutting down", "Exiting because", "Elapsed time", "Restored previous", "Cannot restore")
-NOISE = (*STEPS, *ENDS, "WorkflowError:\nAt least one job", "RuleException:\nCalledProcessError")
+ENDS = ("Shutting down", "Exiting because", "WorkflowError:\nAt least one job", "RuleException:\nCalledProcessError")
+NOISE = (*STEPS, *ENDS, "Restored previous", "Cannot restore", "Elapsed time")
 
 
 @dataclass
