@@ -13,7 +13,7 @@ from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.plan import paths
 from heatproof.randomness import numpy_generator
-from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import NETWORK, publish
 from heatproof.store import open_store, read
 
@@ -190,8 +190,6 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     level
         Coverage of the intervals.
     """
-    import seaborn as sns
-
     rows = table[table["auc"].notna()]
     panels = list(rows.groupby(["dataset", "model"], sort=False))
     if not panels:
@@ -201,7 +199,7 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
         of: f"{of[0]}, grid {of[1]}, {of[2]}" if several else of[0]
         for of in rows[["weights", "grid", "baseline"]].itertuples(index=False, name=None)
     }
-    colours = dict(zip(lines, sns.color_palette("colorblind", len(lines)), strict=True))
+    colours = palette(lines)
     grid = broken(panels, 3)
     figure = new_figure(1.0 + 3.4 * len(grid[0]), 0.8 + 3.0 * len(grid))
     handles: dict[str, Any] = {}
@@ -215,7 +213,5 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
     figure.supylabel(f"AUC of a linear probe, {level:.0%} interval", size=8.5)
-    figure.legend(
-        list(handles.values()), list(handles), frameon=False, fontsize=8.5, loc="outside upper center", ncols=3
-    )
+    draw_legend(figure, handles, ncols=3)
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,7 @@ from matplotlib.patches import Patch
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.variance import COMPONENTS
-from heatproof.report.drawing import broken, draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import broken, draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import CASE
 
 FLOOR = "floor: reference maps, which know no model"
@@ -95,8 +94,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     figure.supxlabel(_axis_label(table, level), size=8.5)
     labels = [_series_label(weights, family) for weights in colours for family in FAMILIES]
     shown = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
-    place: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(handles), 4)}
-    figure.legend(list(shown.values()), list(shown), frameon=False, fontsize=8.5, **place)
+    draw_legend(figure, shown, ncols=min(len(handles), 4))
     return figure
 
 
@@ -116,8 +114,7 @@ def _first_case(table: pd.DataFrame) -> pd.Series:
 def _colours(table: pd.DataFrame) -> dict[str, Any]:
     # Weights that are in-domain somewhere come first, and get the strongest colour.
     inside = set(table.loc[table["family"] == "idsds", "weights"])
-    weights = sorted(dict.fromkeys(table["weights"]), key=lambda name: name not in inside)
-    return dict(zip(weights, cycle(sns.color_palette("colorblind")), strict=False))
+    return palette(sorted(table["weights"], key=lambda name: name not in inside))
 
 
 def _series_label(weights: str, family: str) -> str:

@@ -20,7 +20,7 @@ from heatproof.ranking.significance import CriticalDifference, critical_differen
 from heatproof.ranking.table import property_of, stand_ins
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
-from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish
 from heatproof.report.tables import mean_scores, with_kinds
@@ -183,9 +183,7 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
             axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
         else:
             axes.set_yticklabels([])
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5
-    )
+    draw_legend(figure, handles, loc="outside upper right", ncols=2)
     return figure
 
 

@@ -162,6 +162,11 @@ def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish(spec, dict.fromkeys(files.values(), drawn), tables)
 
 
+def resampling(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a job draws its resamples, by the names that functions have for it."""
+    return {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+
+
 # ---- numbers as they are read: rounded, with a true minus ------------------------------------------------------------
 
 
