@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from heatproof.plan import paths
 from heatproof.report.drawing import broken, lay_out, new_figure, palette, white
 from heatproof.report.results import CASE, publish, read_table
-from heatproof.report.tables import read_manifest
+from heatproof.report.tables import read_manifests
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
 PANELS_IN_A_ROW = 2
@@ -21,7 +21,7 @@ PANELS_IN_A_ROW = 2
 
 def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write costs.csv."""
-    measured = {tuple(case.values()): manifest["costs"] for case, manifest in map(read_manifest, spec["scores"])}
+    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec["scores"]).items()}
     table = cost_table(read_table(spec["table"]), measured, spec["methods"])
     publish(spec, {paths.COSTS: table}, [spec["table"], *spec["scores"]])
 

@@ -17,7 +17,7 @@ from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compar
 from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.pictures import data_uri
-from heatproof.report.results import CASE, formatted, publish, render, save
+from heatproof.report.results import CASE, formatted, publish, render, resampling, save
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -111,8 +111,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
-            drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-            drawn["least_coverage"] = spec["least_coverage"]
+            drawn = {**resampling(spec), "least_coverage": spec["least_coverage"]}
             of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
@@ -151,17 +150,15 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
         is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
     """
+    about = ABOUT.get(factor, f"the option {factor}")
     if methods.empty:
-        return (
-            f"No ranks of methods by {ABOUT.get(factor, f'the option {factor}')}.",
-            "No method has scores at two levels.",
-        )
+        return f"No ranks of methods by {about}.", "No method has scores at two levels."
     settings = shown_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
     images = int((rows["n_images"] + rows["n_undefined"]).max())
     shows = (
-        f"Ranks of {count} methods by {ABOUT.get(factor, f'the option {factor}')} ({', '.join(levels)}; "
+        f"Ranks of {count} methods by {about} ({', '.join(levels)}; "
         f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, 1 is best; coloured "
         f"are those that move most, and by more than {PLACES} places."
     )
@@ -177,18 +174,13 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
-        depends = same - other > NOTED
-        said.insert(
-            0,
-            "These images cannot tell: halves of them hardly agree on one level."
-            if same < UNTOLD
-            else "The order depends on it, beyond the choice of images."
-            if depends
-            else "The order hardly depends on it: other images would change it as much.",
-        )
-        said.append(
-            f"Between two halves of the images one level agrees with itself at {same:.2f}, with another at {other:.2f}."
-        )
+        depends = "The order hardly depends on it: other images would change it as much."
+        if same - other > NOTED:
+            depends = "The order depends on it, beyond the choice of images."
+        if same < UNTOLD:
+            depends = "These images cannot tell: halves of them hardly agree on one level."
+        halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
+        said = [depends, *said, f"Between two halves of the images {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
@@ -199,8 +191,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
             f"Farthest moves {most['method']}, which {verb} from {before} to {int(most['rank'])} at {most['level']}"
             f"{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled images."
         )
-    moved, surely = drawn["n_moved"].sum(), drawn["n_moved_surely"].sum()
-    told = int(drawn["n_methods"].sum())
+    told, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     said.append(
         f"Of {told} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
         f"{surely} by an interval that leaves 0 out."
@@ -221,9 +212,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
 
 
 def _network(rows: pd.DataFrame) -> str:
-    names = rows[["dataset", "model"]].drop_duplicates()
-    models, datasets = list(dict.fromkeys(names["model"])), list(dict.fromkeys(names["dataset"]))
-    return f"{', '.join(models)} ({', '.join(datasets)})"
+    return f"{', '.join(rows['model'].unique())} ({', '.join(rows['dataset'].unique())})"
 
 
 def _place(row: pd.Series, rows: pd.DataFrame) -> str:

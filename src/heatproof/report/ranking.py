@@ -127,12 +127,11 @@ def rank_table(
     scores = counted(scores)
     left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
-    signed = scores["score"].where(scores["higher_is_better"], -scores["score"])
-    scores = scores.assign(score=signed)
+    directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
+    scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
         images, scores = scores, over_images(scores)
     elif images is not None:
-        directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
         images = images[images["metric"].isin(directions.index)]
         images = images.assign(score=images["score"] * np.where(images["metric"].map(directions), 1, -1))
     means = scores.assign(higher_is_better=True)
@@ -167,7 +166,7 @@ def rank_table(
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
     """Return the family of each method: the column ``family``, or that of heatproof's explainer of its maps."""
     if "family" in scores:
-        return {name: family for name, family in zip(scores["method"], scores["family"], strict=True) if family}
+        return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
     families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
     bases = {method: method.removesuffix("_abs") for method in scores["method"].unique()}
     return {method: families[base] for method, base in bases.items() if base in families}
@@ -190,29 +189,16 @@ def draw(found: Ranking) -> Figure:
     room = 0.07 * max(map(len, found.names)) if labels else 0.3
     figure = new_figure(min(size, 16) + room + 2.2, min(size, 16) + room + 1)
     axes = figure.subplots()
-    sns.heatmap(
-        pd.DataFrame(values, found.names, found.names),
-        vmin=-1,
-        vmax=1,
-        cmap="vlag_r",
-        square=True,
-        annot=count <= WITH_NUMBERS,
-        fmt=".2f",
-        annot_kws={"size": 7},
-        xticklabels=labels,
-        yticklabels=labels,
-        cbar_kws={"shrink": 0.7, "label": "1: same order, -1: reversed"},
-        ax=axes,
-    )
+    numbers: dict[str, Any] = {"annot": count <= WITH_NUMBERS, "fmt": ".2f", "annot_kws": {"size": 7}}
+    bar = {"shrink": 0.7, "label": "1: same order, -1: reversed"}
+    table = pd.DataFrame(values, found.names, found.names)
+    scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": "vlag_r", "square": True, "cbar_kws": bar}
+    sns.heatmap(table, xticklabels=labels, yticklabels=labels, ax=axes, **scale, **numbers)
     axes.set_facecolor("0.85")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=7, length=0)
-    axes.set_title(
-        "Do test cases rank methods alike?\nbelow the diagonal Spearman's ρ, above it Kendall's τ-b; "
-        "grey: too few shared methods",
-        size=8.5,
-        loc="left",
-    )
+    how = "below the diagonal Spearman's ρ, above it Kendall's τ-b; grey: too few shared methods"
+    axes.set_title(f"Do test cases rank methods alike?\n{how}", size=8.5, loc="left")
     return figure
 
 

@@ -13,17 +13,8 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from heatproof.report.results import CASE, NETWORK, listed, rounded
 
-COLUMNS = [
-    *CASE,
-    "verdict",
-    "sentence",
-    "best",
-    "n_best",
-    "n_above_references",
-    "n_methods",
-    "n_images",
-    "images_needed",
-]
+COLUMNS = [*CASE, "verdict", "sentence", "best", "n_best", "n_above_references", "n_methods", "n_images"]
+COLUMNS += ["images_needed"]
 # Verdicts, the gravest first.
 CHANCE, NOTHING, TOO_FEW, FOUND = "at chance", "none above references", "too few images", "found"
 # Chance that the images which are named would tell the best method from the reference maps.
@@ -70,6 +61,8 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     level
         One less the chance of a false statement.
     """
+    from statsmodels.stats.multitest import multipletests
+
     known = scores[scores.notna().sum(axis=1) > 1]
     means = known.mean(axis=1)
     methods = [name for name in known.index if name not in references]
@@ -79,12 +72,9 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     if not methods or not rivals:
         return Above(methods, best, reference, math.nan)
     values = {name: row.to_numpy() for name, row in known.iterrows()}
-    chances = {name: max(_chance(values[name] - values[rival]) for rival in rivals) for name in methods}
-    above = []
-    for place, name in enumerate(sorted(methods, key=chances.__getitem__)):
-        if chances[name] * (len(methods) - place) > 1 - level:
-            break
-        above.append(name)
+    chances = [max(_chance(values[name] - values[rival]) for rival in rivals) for name in methods]
+    sure = multipletests(chances, alpha=1 - level, method="holm")[0]
+    above = [name for name, is_sure in zip(methods, sure, strict=True) if is_sure]
     difference = values[best] - values[reference]
     difference = difference[~np.isnan(difference)]
     needed = math.nan
