@@ -42,21 +42,17 @@ def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(spec: Spec) -> list[dict[str, Any]]:
-    """Return the maps of the spec's first images, dataset by dataset.
+def maps(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    """Return the maps of the first images of a dataset of the spec.
 
     Returns
     -------
-    list of dict
+    dict
         ``name``; ``size`` (width, height); ``images`` with id, label and uri; ``networks`` with names, the metrics of
         the scores shown, and the drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive
         where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
         its scale and scores, None where there is none, or the reason for a gap.
     """
-    return [_dataset(entry, spec) for entry in spec["datasets"]]
-
-
-def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     dataset = open_dataset(entry["dataset"])
     pixels = dataset.images("evaluation", 0, spec["images"])
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
@@ -164,15 +160,18 @@ def curves(spec: Spec) -> dict[str, Any]:
 def _panel(
     where: Mapping[str, str], response: Spec, shares: np.ndarray, methods: Sequence[Spec]
 ) -> dict[str, list[Any]]:
-    base = partial(paths.CURVES.format, **where, response=response["name"])
-    stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
+    stored = cache(
+        lambda explainer: _stored(
+            paths.CURVES.format(**where, explainer=explainer, response=response["name"]), response
+        )
+    )
     lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in methods]
-    return {name: [of[name] for of in lines] for name in ("probability", "logit")}
+    return {name: [of.get(name) for of in lines] for name in ("probability", "logit")}
 
 
-def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray) -> dict[str, list[Any] | None]:
+def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray) -> dict[str, list[Any]]:
     if stored is None:
-        return {"probability": None, "logit": None}
+        return {}
     of = {name: array[:, place] for name, array in stored.items()}
     said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
     changed = of["changed"] / of["pixels"]

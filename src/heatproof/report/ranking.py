@@ -127,11 +127,11 @@ def rank_table(
     scores = counted(scores)
     left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
-    directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
     scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
         images, scores = scores, over_images(scores)
     elif images is not None:
+        directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
         images = images[images["metric"].isin(directions.index)]
         images = images.assign(score=images["score"] * np.where(images["metric"].map(directions), 1, -1))
     means = scores.assign(higher_is_better=True)

@@ -22,7 +22,7 @@ from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE, NETWORK, publish
+from heatproof.report.results import CASE, NETWORK, publish, resampling
 from heatproof.report.tables import mean_scores, with_kinds
 
 # What is drawn: the columns, and what the axis says.
@@ -53,20 +53,19 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
-    seed, level = spec["seed"], spec["level"]
+    drawn, level = resampling(spec), spec["level"]
     means = mean_scores(scores, spec["directions"], spec["least_coverage"])
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
     stands = stand_ins(means, spec["kinds"])
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
     means = with_kinds(means, spec)
-    found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
+    found = rank_table(means, images=scores, **drawn)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
     compared = scores[scores["metric"].isin(spec["tested"]) & (known >= max(spec["least_coverage"], 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    bootstrap = {"seed": seed, "repetitions": spec["bootstrap"], "level": level}
-    truth = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
+    truth = truth_table(scores, spec["truths"], spec["references"], **drawn)
     made: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
@@ -190,17 +189,17 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
 def _draw_truth(
     axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
 ) -> dict[str, Line2D]:
-    place = {name: row for row, name in enumerate(names)}
     prepare_rows(axes, len(names))
     handles: dict[str, Line2D] = {}
     for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
         rows = part[part["methods"] == which]
-        heights = [place[name] + (number - 0.5) * APART for name in rows["metric"]]
+        heights = rows["metric"].map(names.index) + (number - 0.5) * APART
         points, colour = rows[[*columns]], palette[number]
         handles[f"methods: {which}"] = draw_points(axes, heights, points, colour, marker=marker, markersize=4)
     known = set(part.loc[part[columns[0]].notna(), "metric"])
-    for name in (name for name in names if name not in known):
-        axes.text(0.03, place[name], "undefined", va="center", size=7, style="italic", color="0.3")
+    for place, name in enumerate(names):
+        if name not in known:
+            axes.text(0.03, place, "undefined", va="center", size=7, style="italic", color="0.3")
     axes.set_yticks(range(len(names)), names, size=8)
     axes.set_xlim(-1.03, 1.03)
     axes.tick_params(axis="x", labelsize=8, labelbottom=True)
