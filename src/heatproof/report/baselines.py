@@ -124,7 +124,8 @@ def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> No
         for case, part in zip(cases.to_dict("records"), values, strict=True):
             told = summarise(part, **resampling(spec))
             table = methods.join(pd.DataFrame(told)).rename(columns={"mean": "score"})
-            table = table.assign(**case, rank=rank_methods(told["mean"], True))
+            about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
+            table = table.assign(**about, rank=rank_methods(told["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
     drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
     made: dict[str, pd.DataFrame | str] = {

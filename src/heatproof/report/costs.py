@@ -58,8 +58,8 @@ def cost_table(
             continue
         seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
         series = f"{method['map']} abs" if method["transform"] == "abs" else method["map"]
-        cost = {"series": series if method["map"] else method["kind"], "seconds": seconds}
-        rows.append({**row, **cost, "cost": seconds / forward if forward else np.nan})
+        cost = seconds / forward if forward else np.nan
+        rows.append(row | {"series": series if method["map"] else method["kind"], "seconds": seconds, "cost": cost})
     table = pd.DataFrame(rows).reindex(columns=COLUMNS)
     cheapest_first = table.sort_values(["cost", "score"], ascending=[True, False])
     best = cheapest_first.groupby(CASE)["score"].transform(lambda scores: scores.cummax().shift(fill_value=-np.inf))

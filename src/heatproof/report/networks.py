@@ -85,7 +85,7 @@ def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFra
     rows = rows.drop_duplicates(["dataset", "model", "method", "metric"])
     wide = rows.pivot(index=["dataset", "model", "method"], columns="metric", values="score").dropna()
     means = wide.groupby(level="method").mean()[[metric for metric in PROTOCOLS if metric in wide]]
-    return means.sort_values(list(means)[:1], ascending=False) if len(means) else means
+    return means.sort_values(means.columns[0], ascending=False) if len(means) else means
 
 
 @white
@@ -94,7 +94,7 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
     scores = protocol_table(table, references)
     figure = new_figure(max(2.2 * len(scores.columns), 2.2) + 2.0, 1.2 + 0.19 * max(len(scores), 1))
     colours = palette(scores)
-    for axes, metric in lay_out(figure, [list(scores) or ["none"]], sharey=True):
+    for axes, metric in lay_out(figure, [list(scores.columns) or ["none"]], sharey=True):
         if metric not in scores:
             axes.set_title("no protocol has been scored", size=9)
             continue

@@ -200,4 +200,4 @@ def _agreement(wide: pd.DataFrame) -> pd.Series:
 
 def _spearman(one: pd.Series, other: pd.Series) -> float:
     """Return ρ over the methods that have both; NaN with few of them or no difference."""
-    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM).iat[0, 1]
+    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM).to_numpy()[0, 1]

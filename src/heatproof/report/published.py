@@ -33,7 +33,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     if not panels:
         figure.text(0.5, 0.5, "No test case shares five methods with the published tables.", ha="center", size=10)
         return figure
-    told = orders.set_index([*CASE, "published"])
+    told = orders.set_index([*CASE, "published"]).to_dict("index")
     colour = sns.color_palette("colorblind")[0]
     for axes, (case, part) in lay_out(figure, rows):
         most = len(part) + 0.5
@@ -47,7 +47,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
                 textcoords="offset points", ha="right" if left else "left",
             )  # fmt: skip
         axes.set(xlim=(0.5, most), ylim=(most, 0.5))
-        agreement = told.loc[case]
+        agreement = told[case]
         axes.set_title(f"{case[1]} {case[2]}, {case[3]}\nρ {agreement['spearman']:.2f}", size=8.5, loc="left")
         axes.set_xlabel(f"mean rank, {int(agreement['networks'])} networks on {case[4]}", size=8)
         axes.set_ylabel("rank here (1 is the best)", size=8)
