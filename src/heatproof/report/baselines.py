@@ -201,13 +201,12 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
     figure = new_figure(3.2 + 3.2 * len(panels), 1.4 + max(0.2, 0.07 * len(baselines)) * len(order))
     handles: dict[str, Any] = {}
     for axes, ((dataset, model), part) in lay_out(figure, [panels], sharex=True, sharey=True):
-        prepare_rows(axes, len(order))
+        prepare_rows(axes, order)
         for index, baseline in enumerate(baselines):
             rows = part[(part["baseline"] == baseline) & part["score"].notna()]
             heights = rows["method"].map(order.index) + 0.8 * ((index + 0.5) / len(baselines) - 0.5)
             points = rows[["score", "ci_low", "ci_high"]]
             handles[baseline] = draw_points(axes, heights, points, colours[baseline], marker="o", markersize=3.6)
-        axes.set_yticks(range(len(order)), order, size=8)
         axes.axhline(len(order) - len(set(order) & set(references)) - 0.5, color="0.35", linewidth=0.8)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
     figure.supxlabel(

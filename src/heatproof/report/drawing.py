@@ -86,12 +86,13 @@ def draw_points(
     return drawn
 
 
-def prepare_rows(axes: Axes, count: int) -> None:
-    """Prepare axes for values around zero in rows 0, 1, …, the first on top: bands, a grid, and no frame."""
-    for row in range(0, count, 2):
+def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
+    """Prepare axes for values around zero in named rows, the first on top: bands, a grid, and no frame."""
+    for row in range(0, len(names), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="0.5", alpha=0.06, linewidth=0)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names, size=size)
     axes.grid(axis="x", color="0.88", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)

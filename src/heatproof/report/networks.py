@@ -98,9 +98,8 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
         if metric not in scores:
             axes.set_title("no protocol has been scored", size=9)
             continue
-        prepare_rows(axes, len(scores))
+        prepare_rows(axes, list(scores.index), size=7)
         axes.plot(scores[metric], range(len(scores)), "o", color=colours[metric], markersize=4.5)
-        axes.set_yticks(range(len(scores)), scores.index, size=7)
         first = scores.columns[0]
         name = PROTOCOLS[first][0].partition(",")[0]
         said = "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")

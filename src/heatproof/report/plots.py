@@ -80,12 +80,11 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     middle, last = (table["ci_low"].min() + table["ci_high"].max()) / 2, len(set(order) - set(references))
     handles: dict[str, Any] = {}
     for axes, (_, part) in lay_out(figure, rows, sharex=True, sharey=True):
-        prepare_rows(axes, len(order))
+        prepare_rows(axes, order)
         handles |= _draw_scores(axes, part, colours)
         _write_undefined(axes, part)
         _write_gaps(axes, part, middle)
         axes.set_title(_panel_title(table, part.iloc[0], plain), size=10, weight="bold", loc="left")
-        axes.set_yticks(range(len(order)), order, size=8)
         if 0 < last < len(order):
             axes.axhline(last - 0.5, color="0.35", linewidth=0.8)
         for label in axes.get_yticklabels()[last:]:

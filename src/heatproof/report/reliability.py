@@ -20,7 +20,7 @@ from heatproof.ranking.significance import CriticalDifference, critical_differen
 from heatproof.ranking.table import property_of, stand_ins
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
-from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish, resampling
 from heatproof.report.tables import mean_scores, with_kinds
@@ -174,9 +174,8 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         rows.append([(network, part, names, *panel) for panel in PANELS])
         heights.append(len(names))
     figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
-    palette = sns.color_palette("colorblind")
     for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
-        handles = _draw_truth(axes, part, names, columns, palette)
+        handles = _draw_truth(axes, part, names, columns)
         axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
         if columns == PANELS[0][0]:
             axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
@@ -186,21 +185,18 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
     return figure
 
 
-def _draw_truth(
-    axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
-) -> dict[str, Line2D]:
-    prepare_rows(axes, len(names))
+def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str]) -> dict[str, Line2D]:
+    prepare_rows(axes, names)
     handles: dict[str, Line2D] = {}
-    for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
+    colours = palette((ALL, KNOW_MODEL))
+    for which, marker, shift in ((ALL, "o", -APART / 2), (KNOW_MODEL, "D", APART / 2)):
         rows = part[part["methods"] == which]
-        heights = rows["metric"].map(names.index) + (number - 0.5) * APART
-        points, colour = rows[[*columns]], palette[number]
-        handles[f"methods: {which}"] = draw_points(axes, heights, points, colour, marker=marker, markersize=4)
+        heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
+        handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)
     known = set(part.loc[part[columns[0]].notna(), "metric"])
     for place, name in enumerate(names):
         if name not in known:
             axes.text(0.03, place, "undefined", va="center", size=7, style="italic", color="0.3")
-    axes.set_yticks(range(len(names)), names, size=8)
     axes.set_xlim(-1.03, 1.03)
     axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     return handles

@@ -71,12 +71,10 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     reference = max(rivals, key=means.__getitem__, default="")
     if not methods or not rivals:
         return Above(methods, best, reference, math.nan)
-    values = {name: row.to_numpy() for name, row in known.iterrows()}
-    chances = [max(_chance(values[name] - values[rival]) for rival in rivals) for name in methods]
+    chances = [max(_chance(known.loc[name] - known.loc[rival]) for rival in rivals) for name in methods]
     sure = multipletests(chances, alpha=1 - level, method="holm")[0]
     above = [name for name, is_sure in zip(methods, sure, strict=True) if is_sure]
-    difference = values[best] - values[reference]
-    difference = difference[~np.isnan(difference)]
+    difference = (known.loc[best] - known.loc[reference]).dropna().to_numpy()
     needed = math.nan
     if len(difference) > 1 and difference.mean() > 0:
         reach = norm.ppf(1 - (1 - level) / len(methods)) + norm.ppf(POWER)
@@ -84,14 +82,14 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     return Above(above, best, reference, needed)
 
 
-def _chance(difference: np.ndarray) -> float:
+def _chance(differences: pd.Series) -> float:
     """Return the chance of so high a mean where there is no difference; 1 where nothing can be said."""
-    difference = difference[~np.isnan(difference)]
-    if len(difference) < 2:
+    known = differences.dropna().to_numpy()
+    if len(known) < 2:
         return 1.0
-    if np.ptp(difference) == 0:
-        return 0.0 if difference[0] > 0 else 1.0
-    return float(ttest_1samp(difference, 0, alternative="greater").pvalue)
+    if np.ptp(known) == 0:
+        return 0.0 if known[0] > 0 else 1.0
+    return float(ttest_1samp(known, 0, alternative="greater").pvalue)
 
 
 def at_chance(right: int, images: int, guess: float, level: float) -> bool:
