@@ -205,7 +205,7 @@ def draw(found: Ranking) -> Figure:
 def told(found: Ranking, level: float) -> str:
     """Return what the command prints."""
     count = len(found.names)
-    methods = int((found.meta_rank["n_cases"] > 0).sum())
+    methods = (found.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
     ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
     without = ranked["interval"] == ""
