@@ -20,9 +20,10 @@ from heatproof.report.results import CASE
 
 FLOOR = "floor: reference maps, which know no model"
 FAMILIES = {"idsds": "IDSDS", "sds": "SDS"}
+SERIES = "{} ({})"
 MARKERS: dict[str, dict[str, Any]] = {
-    "idsds": {"marker": "o", "markersize": 4.4},
-    "sds": {"marker": "D", "markersize": 3.6, "markerfacecolor": "white"},
+    "idsds": {"marker": "o", "markersize": 4.4, "markeredgewidth": 1.1},
+    "sds": {"marker": "D", "markersize": 3.6, "markeredgewidth": 1.1, "markerfacecolor": "white"},
 }
 # Of what is written beside the points.
 SMALL: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
@@ -67,7 +68,9 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         raise HeatproofError("The scores table has no IDSDS or SDS score to draw: look into idsds_table.csv.")
     order = method_order(table, references)
     table = table.assign(row=table["method"].map(order.index))
-    colours = _colours(table)
+    # Weights that are in-domain somewhere come first, and get the strongest colour.
+    inside = set(table.loc[table["family"] == "idsds", "weights"])
+    colours = palette(sorted(table["weights"], key=lambda name: name not in inside))
     # A row of panels for each dataset and test condition, broken where there are many models.
     rows = []
     for _, condition in table.groupby(["dataset", "suffix"], sort=False):
@@ -91,7 +94,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
             label.set(style="italic", color="0.35")
         axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     figure.supxlabel(_axis_label(table, level), size=8.5)
-    labels = [_series_label(weights, family) for weights in colours for family in FAMILIES]
+    labels = [SERIES.format(weights, family) for weights in colours for family in FAMILIES.values()]
     shown = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
     draw_legend(figure, shown, ncols=min(len(handles), 4))
     return figure
@@ -108,16 +111,6 @@ def method_order(table: pd.DataFrame, references: Sequence[str] = ()) -> list[st
 def _first_case(table: pd.DataFrame) -> pd.Series:
     inside = table[table["family"] == "idsds"]
     return (inside if len(inside) else table).iloc[0][CASE]
-
-
-def _colours(table: pd.DataFrame) -> dict[str, Any]:
-    # Weights that are in-domain somewhere come first, and get the strongest colour.
-    inside = set(table.loc[table["family"] == "idsds", "weights"])
-    return palette(sorted(table["weights"], key=lambda name: name not in inside))
-
-
-def _series_label(weights: str, family: str) -> str:
-    return f"{weights} ({FAMILIES[family]})"
 
 
 def _panel_title(table: pd.DataFrame, shown: pd.Series, plain: str) -> str:
@@ -145,10 +138,8 @@ def _draw_scores(axes: Axes, part: pd.DataFrame, colours: Mapping[str, Any]) -> 
     for place, (key, rows) in enumerate(groups):
         weights, family = map(str, key)
         known, shift = rows[rows["score"].notna()], step * (place - (groups.ngroups - 1) / 2)
-        look = {"markeredgewidth": 1.1, **MARKERS[family]}
-        points = known[["score", "ci_low", "ci_high"]]
-        label = _series_label(weights, family)
-        handles[label] = draw_points(axes, known["row"] + shift, points, colours[weights], **look)
+        points, label = known[["score", "ci_low", "ci_high"]], SERIES.format(weights, FAMILIES[family])
+        handles[label] = draw_points(axes, known["row"] + shift, points, colours[weights], **MARKERS[family])
     return handles
 
 

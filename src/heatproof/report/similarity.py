@@ -99,13 +99,11 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
 def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # Those of one network stand for both: every other store is read by them.
     ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec["images"]]
-    first, second = said = [_said(spec, net, ids) for net in (one, two)]
-    probabilities = [np.exp(values["log_probability"]) for values in said]
-    yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
+    first, second = (_said(spec, net, ids) for net in (one, two))
+    yield {"quantity": "softmax", "values": np.abs(second["probability"] - first["probability"])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
     yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
-    right = [(values["target_rank"] < 1).astype(float) for values in said]
-    yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
+    yield {"quantity": "accuracy_change", "values": second["right"] - first["right"]}
     for explainer in spec["explainers"]:
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
@@ -156,9 +154,10 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
 
 
 def _said(spec: Mapping[str, Any], net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a network says of the intact images."""
+    """Return what a network says of the intact images, and where it is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    return {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    said = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    return {**said, "probability": np.exp(said["log_probability"]), "right": (said["target_rank"] < 1).astype(float)}
 
 
 def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
