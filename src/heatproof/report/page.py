@@ -219,7 +219,6 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
     explainers = {method["explainer"]: method for method in spec["methods"]}
     for entry in spec["datasets"]:
         name = entry["dataset"]["name"]
-        seen: set[str] = set()
         for network in entry["networks"]:
             where = network["where"]
             of = " · ".join(where.values())
@@ -227,10 +226,8 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
                 scores = paths.SCORES_MANIFEST.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, spec["codes"].get(metric, ""), 0
             for explainer, method in explainers.items():
-                base = maps_base(where, method)
-                if base not in seen:
-                    seen.add(base)
-                    yield "maps", f"{name if method['reference'] else of} · {explainer}", base, "", spec["shards"]
+                whose = name if method["reference"] else of
+                yield "maps", f"{whose} · {explainer}", maps_base(where, method), "", spec["shards"]
                 for response in spec["curves"]:
                     base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
                     yield "curves", f"{of} · {explainer} · {response['name']}", base, "", response["shards"]
@@ -252,7 +249,8 @@ def provenance(spec: Spec) -> dict[str, Any]:
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
-    for what, of, path, code, shards in manifests(spec):
+    # Maps that know no model are those of every network.
+    for what, of, path, code, shards in dict.fromkeys(manifests(spec)):
         if shards:
             made, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -160,31 +160,25 @@ def curves(spec: Spec) -> dict[str, Any]:
 def _panel(
     where: Mapping[str, str], response: Spec, shares: np.ndarray, methods: Sequence[Spec]
 ) -> dict[str, list[Any]]:
-    stored = cache(
-        lambda explainer: _stored(
-            paths.CURVES.format(**where, explainer=explainer, response=response["name"]), response
-        )
-    )
-    lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in methods]
-    return {name: [of.get(name) for of in lines] for name in ("probability", "logit")}
+    base = partial(paths.CURVES.format, **where, response=response["name"])
+    stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
+
+    def line(method: Spec, output: str) -> list[Any] | None:
+        of = {name: values[:, method["place"]] for name, values in stored(method["explainer"]).items()}
+        return short(mean_curve(of["changed"], of[output], shares)) if of else None
+
+    return {output: [line(method, output) for method in methods] for output in ("probability", "logit")}
 
 
-def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray) -> dict[str, list[Any]]:
-    if stored is None:
-        return {}
-    of = {name: array[:, place] for name, array in stored.items()}
-    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
-    changed = of["changed"] / of["pixels"]
-    return {name: short(mean_curve(changed, values, shares)) for name, values in said.items()}
-
-
-def _stored(base: str, response: Spec) -> dict[str, np.ndarray] | None:
-    """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
+def _stored(base: str, response: Spec) -> dict[str, np.ndarray]:
+    """Return what is drawn along curves (images, methods, points); nothing where there are no maps."""
     if any(read_shard(base, shard)["gap"] for shard in range(response["shards"])):
-        return None
+        return {}
     names = describe(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, response["images"])
-    return dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
+    of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
+    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
+    return {**said, "changed": of["changed"] / of["pixels"]}
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -153,18 +153,15 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
+    said = part["n_undefined"].map("undefined on all {:.0f} images".format)
+    part = part.assign(reason=said.mask(part["gap"] != "", "does not apply: " + part["gap"]))
     # On the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
     for row, rows in part[part["score"].isna()].groupby("row", sort=False):
-        reasons = {
-            of["weights"]: f"does not apply: {of['gap']}"
-            if of["gap"]
-            else f"undefined on all {of['n_undefined']:.0f} images"
-            for of in rows.to_dict("records")
-        }
+        reasons = dict(zip(rows["weights"], rows["reason"], strict=True))
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
-        said = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
-        text = textwrap.fill("; ".join(said), REASON, max_lines=2, placeholder=" …")
+        told = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
+        text = textwrap.fill("; ".join(told), REASON, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
         axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
 

@@ -225,8 +225,7 @@ def told(found: Ranking, level: float) -> str:
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
         # With one factor all of its pairs are any two.
-        known = groups if groups["factor"].nunique() > 2 else groups.head(1)
-        known = known[known["n_pairs"] > 0]
+        known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
             known = known.assign(**{f"{name}_interval": _interval(known, f"{name}_low", f"{name}_high")})
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
