@@ -15,7 +15,7 @@ use rule score as figure with:
 
 
 # The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.
-use rule score as report_page with:
+use rule overview as report_page with:
     input:
         reads("report_page"),
     output:
@@ -26,8 +26,5 @@ use rule score as report_page with:
         "results/logs/report_page.log",
     benchmark:
         measured("report_page")
-    resources:
-        mem_mb=grows(4000),
-        runtime=grows(30),
     message:
         "index page"

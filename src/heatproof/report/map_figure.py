@@ -102,8 +102,10 @@ def show(
     dropped = _drops(first, store, image_id, grid) if drops else None
     grid = dropped.grid if dropped else grid
     pixels, label = _input(first, image_id, config)
-    figure = _figure(pixels, panels, grid, dropped, _heading(first, image_id, label))
-    _save(figure, Path(output))
+    number = first.image_ids.index(image_id)
+    whose = f"{first.model} · {first.weights} weights" if first.model else "reference maps, no model"
+    heading = f"{first.made_by['dataset']['name']} · {whose}", f"image {number}, {image_id} · label {label}"
+    _save(_figure(pixels, panels, grid, dropped, heading), Path(output))
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -202,13 +204,6 @@ def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drop
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
     predicted = int(read(drops.path, "predicted", *place)[0, 0])
     return Drops(drops.made_by["grid"], drops.made_by["baseline"], logit[0] - logit[1:], float(logit[0]), predicted)
-
-
-def _heading(stored: Stored, image_id: str, label: str) -> tuple[str, str]:
-    dataset = stored.made_by["dataset"]["name"]
-    whose = f"{stored.model} · {stored.weights} weights" if stored.model else "reference maps, no model"
-    number = stored.image_ids.index(image_id)
-    return f"{dataset} · {whose}", f"image {number}, {image_id} · label {label}"
 
 
 # ---- how it is drawn -------------------------------------------------------------------------------------------------

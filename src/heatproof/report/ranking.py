@@ -207,7 +207,7 @@ def told(found: Ranking, level: float) -> str:
     count = len(found.names)
     methods = (found.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
-    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
+    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci"))
     without = ranked["interval"] == ""
     ranked["interval"] = ranked["interval"].mask(without, ranked["note"])
     # All that no interval parts from the best.
@@ -227,7 +227,7 @@ def told(found: Ranking, level: float) -> str:
         # With one factor all of its pairs are any two.
         known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
-            known = known.assign(**{f"{name}_interval": _interval(known, f"{name}_low", f"{name}_high")})
+            known = known.assign(**{f"{name}_interval": _interval(known, name)})
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
         few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
@@ -235,8 +235,8 @@ def told(found: Ranking, level: float) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _interval(table: pd.DataFrame, low: str, high: str) -> list[str]:
-    pairs = zip(table[low], table[high], strict=True)
+def _interval(table: pd.DataFrame, name: str) -> list[str]:
+    pairs = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
     return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
 
 

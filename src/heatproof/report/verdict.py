@@ -145,8 +145,8 @@ def verdicts(
     rows = []
     for case, part in scores.groupby(CASE, sort=False):
         where = dict(zip(CASE, map(str, case), strict=True))
-        wide = part.pivot(index="method", columns="image", values="score").astype(float)
-        wide = wide if directions[where["metric"]] else -wide
+        sign = 1.0 if directions[where["metric"]] else -1.0
+        wide = part.pivot(index="method", columns="image", values="score") * sign
         above = above_references(wide, references, level)
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
         best = chosen.loc[chosen["in_best_set"].astype(bool), "method"].tolist()
