@@ -17,14 +17,15 @@ from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
 from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.ranking.ranks import rank_methods
-from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
-from heatproof.report.results import NETWORK, listed, publish
+from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.results import NETWORK, listed, publish, resampling
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
 CONCLUSIONS = ["dataset", "model", "conclusion", "baseline", "difference", "ci_low", "ci_high", "verdict"]
 # Verdicts on a conclusion under one baseline, by where the interval of the difference lies.
 HOLDS, REVERSED, OPEN = "holds", "reversed", "open"
+OPPOSITE = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
 RAW_ABOVE_ABSOLUTE = "raw maps score above their absolute values"
 ABOVE = "{} methods score above {} methods"
 REFERENCES_NEAR_ZERO = "reference maps score about zero"
@@ -64,10 +65,10 @@ class Domains:
         resampled = bootstrap_means(flat, self.seed, self.repetitions)
         return np.column_stack([mean, resampled]).reshape(*self.scores.shape[:2], -1)
 
-    def bounds(self, values: np.ndarray) -> tuple[float, float, float]:
-        """Return the value of all images, and the interval of those of the resamples, of (1 + R,)."""
+    def bounds(self, name: str, values: np.ndarray) -> dict[str, float]:
+        """Return the value of all images under a name, and the interval of those of the resamples, of (1 + R,)."""
         low, high = interval(values[None, 1:], self.level)
-        return float(values[0]), float(low[0]), float(high[0])
+        return {name: float(values[0]), "ci_low": float(low[0]), "ci_high": float(high[0])}
 
     def agreement(self) -> Iterator[dict[str, Any]]:
         """Yield Spearman's ρ between the orders of methods under every two baselines, references in and out."""
@@ -76,17 +77,15 @@ class Domains:
             for one, other in combinations(range(len(self.baselines)), 2):
                 rho = spearman_rows(self.means[one][chosen].T, self.means[other][chosen].T)
                 pair = {"baseline": self.baselines[one], "other": self.baselines[other]}
-                told = dict(zip(("rho", "ci_low", "ci_high"), self.bounds(rho), strict=True))
-                yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **told}
+                yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **self.bounds("rho", rho)}
 
     def conclusions(self) -> Iterator[dict[str, Any]]:
         """Yield what is concluded of the methods, and whether it holds under each baseline."""
         for conclusion, differences in self._differences():
             for baseline, values in zip(self.baselines, differences, strict=True):
-                difference, low, high = self.bounds(values)
-                verdict = HOLDS if low > 0 else REVERSED if high < 0 else OPEN
-                told = {"difference": difference, "ci_low": low, "ci_high": high, "verdict": verdict}
-                yield {"conclusion": conclusion, "baseline": baseline, **told}
+                told = self.bounds("difference", values)
+                verdict = HOLDS if told["ci_low"] > 0 else REVERSED if told["ci_high"] < 0 else OPEN
+                yield {"conclusion": conclusion, "baseline": baseline, **told, "verdict": verdict}
 
     def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
@@ -118,18 +117,15 @@ def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> No
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = Domains(list(cases["baseline"]), methods, values, spec["seed"], spec["bootstrap"], spec["level"])
+        domains = Domains(list(cases["baseline"]), methods, values, **resampling(spec))
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
         for case, part in zip(cases.to_dict("records"), values, strict=True):
-            told = summarise(part, spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
-            table = methods[["method", "reference"]].assign(
-                **{key: case[key] for key in (*NETWORK, "baseline", "metric")},
-                score=told["mean"],
-                **{key: told[key] for key in ("ci_low", "ci_high", "n_images")},
-                rank=rank_methods(told["mean"], True),
-            )
+            told = summarise(part, **resampling(spec))
+            table = methods.join(pd.DataFrame(told)).rename(columns={"mean": "score"})
+            about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
+            table = table.assign(**about, rank=rank_methods(told["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
     drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
     made: dict[str, pd.DataFrame | str] = {
@@ -147,19 +143,15 @@ def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
     So a conclusion is one that somebody would draw who had that baseline alone.
     """
     first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
-    means = first.groupby("conclusion")["difference"].mean()
-    turned = {}
-    for name in means.index[means < 0]:
-        one, _, other = str(name).removesuffix(" methods").partition(" methods score above ")
-        if other:
-            turned[name] = ABOVE.format(other, one)
-    rows = conclusions["conclusion"].isin(list(turned))
+    means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
+    turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
+    rows = (turned != conclusions["conclusion"]) & (means < 0)
     told = conclusions.copy()
-    told.loc[rows, ["difference", "ci_low", "ci_high"]] = -conclusions.loc[
-        rows, ["difference", "ci_high", "ci_low"]
-    ].to_numpy()
-    told.loc[rows, "verdict"] = conclusions.loc[rows, "verdict"].map({HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN})
-    return told.assign(conclusion=conclusions["conclusion"].replace(turned))
+    told["conclusion"] = turned.where(rows, conclusions["conclusion"])
+    for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
+        told[end] = conclusions[end].mask(rows, -conclusions[other])
+    told["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
+    return told
 
 
 def sentence(conclusions: pd.DataFrame) -> str:
@@ -201,23 +193,20 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
     level
         Coverage of the intervals.
     """
-    import seaborn as sns
-
     means = table.groupby("method", sort=False)["score"].mean().sort_values(ascending=False, kind="stable")
     order = sorted(means.index, key=lambda method: method in references)
     baselines = list(dict.fromkeys(table["baseline"]))
-    colours = dict(zip(baselines, sns.color_palette("colorblind", len(baselines)), strict=True))
+    colours = palette(baselines)
     panels = list(table.groupby(["dataset", "model"], sort=False))
     figure = new_figure(3.2 + 3.2 * len(panels), 1.4 + max(0.2, 0.07 * len(baselines)) * len(order))
     handles: dict[str, Any] = {}
     for axes, ((dataset, model), part) in lay_out(figure, [panels], sharex=True, sharey=True):
-        prepare_rows(axes, len(order))
+        prepare_rows(axes, order)
         for index, baseline in enumerate(baselines):
             rows = part[(part["baseline"] == baseline) & part["score"].notna()]
             heights = rows["method"].map(order.index) + 0.8 * ((index + 0.5) / len(baselines) - 0.5)
             points = rows[["score", "ci_low", "ci_high"]]
             handles[baseline] = draw_points(axes, heights, points, colours[baseline], marker="o", markersize=3.6)
-        axes.set_yticks(range(len(order)), order, size=8)
         axes.axhline(len(order) - len(set(order) & set(references)) - 0.5, color="0.35", linewidth=0.8)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
     figure.supxlabel(
@@ -225,6 +214,5 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
         "higher is better",
         size=8.5,
     )
-    place: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(handles), 6)}
-    figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=8.5, title="baseline", **place)
+    draw_legend(figure, handles, title="baseline", ncols=min(len(handles), 6))
     return figure

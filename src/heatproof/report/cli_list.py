@@ -19,8 +19,10 @@ from heatproof.plan.validate import Plan, make_plan
 from heatproof.publishing import escaped
 from heatproof.report.stores import Stored, open_stored, stores_below
 
-# Titles with the lines below them; a title without lines is left out.
-Sections = dict[str, list[str]]
+# Rows of a table.
+Rows = Sequence[tuple[str, ...]]
+# Titles with the rows below them; a title without rows is left out.
+Sections = dict[str, Rows]
 
 
 def print_names(what: str, config_path: str | Path | None = None) -> None:
@@ -41,18 +43,18 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
     config = default_config() if config_path is None else read_config(config_path)
     whose = "the default config" if config_path is None else str(config_path)
     sections = _SECTIONS[what](make_plan(config), whose)
-    titled = [[title, *(f"  {line}".rstrip() for line in lines)] for title, lines in sections.items() if lines]
+    titled = [[title, *(f"  {line}" for line in _columns(rows))] for title, rows in sections.items() if rows]
     sys.stdout.write(escaped("\n\n".join("\n".join(lines) for lines in titled) + "\n"))
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
     used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
-    return {"Datasets": _entries(DATASETS), f"In {whose}": _columns(used)}
+    return {"Datasets": _entries(DATASETS), f"In {whose}": used}
 
 
 def _models(plan: Plan, whose: str) -> Sections:
     used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
-    return {"Architectures": _entries(ARCHITECTURES), f"Models in {whose}": _columns(used)}
+    return {"Architectures": _entries(ARCHITECTURES), f"Models in {whose}": used}
 
 
 def _explainers(plan: Plan, whose: str) -> Sections:
@@ -61,10 +63,8 @@ def _explainers(plan: Plan, whose: str) -> Sections:
         for name, entry in plan.explainers.items()
         if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
     ]
-    return {
-        "Explainers": _entries(EXPLAINERS, _facts_of_explainer),
-        f"With other names or options in {whose}": _columns(others),
-    }
+    entries = _entries(EXPLAINERS, _facts_of_explainer)
+    return {"Explainers": entries, f"With other names or options in {whose}": others}
 
 
 def _methods(plan: Plan, whose: str) -> Sections:
@@ -74,7 +74,7 @@ def _methods(plan: Plan, whose: str) -> Sections:
         for method, (_, transform) in entry.methods.items()
     ]
     header = ("method", "explainer", "transform", "")
-    return {f"{len(rows)} methods in {whose}, in its order": _columns([header, *rows])}
+    return {f"{len(rows)} methods in {whose}, in its order": [header, *rows]}
 
 
 def _metrics(plan: Plan, whose: str) -> Sections:
@@ -82,10 +82,11 @@ def _metrics(plan: Plan, whose: str) -> Sections:
         (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
     )
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
+    entries = _entries(METRICS, _facts_of_metric)
     return {
-        "Metrics": _entries(METRICS, _facts_of_metric),
-        f"Of patch drops by weights, in {whose}": _columns(list(used)),
-        f"Further metrics in {whose}": _columns(named),
+        "Metrics": entries,
+        f"Of patch drops by weights, in {whose}": list(used),
+        f"Further metrics in {whose}": named,
     }
 
 
@@ -118,14 +119,13 @@ def _of(kind: str, options: Mapping[str, Any]) -> str:
     return f"{kind} ({_settings(options)})" if options else kind
 
 
-def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> list[str]:
+def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> Rows:
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
-    lines = []
+    rows: list[tuple[str, ...]] = []
     for entry in table.values():
-        more = [text for text in facts(entry) if text]
-        more += ["options: " + _settings(entry.options)] if entry.options else []
-        lines += [(entry.name, entry.summary), *(("", text) for text in more)]
-    return _columns(lines)
+        more = [*facts(entry), "options: " + _settings(entry.options) if entry.options else ""]
+        rows += [(entry.name, entry.summary), *(("", text) for text in more if text)]
+    return rows
 
 
 def _facts_of_explainer(entry: Any) -> Iterator[str]:
@@ -145,13 +145,10 @@ def _facts_of_metric(entry: Any) -> Iterator[str]:
     yield entry.source
 
 
-def _columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+def _columns(rows: Rows, right: Collection[int] = ()) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = [[">" if place in right else "<", width] for place, width in enumerate(widths)]
-    return [
-        "  ".join(f"{text:{side}{width}}" for text, (side, width) in zip(row, aligned, strict=True)).rstrip()
-        for row in rows
-    ]
+    forms = [f"{'>' if place in right else '<'}{width}" for place, width in enumerate(widths)]
+    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
 
 
 # Begins what is said of a store that cannot be read.

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.plan import paths
-from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.drawing import broken, lay_out, new_figure, palette, white
 from heatproof.report.results import CASE, publish, read_table
-from heatproof.report.tables import read_manifest
+from heatproof.report.tables import read_manifests
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
 PANELS_IN_A_ROW = 2
@@ -22,7 +21,7 @@ PANELS_IN_A_ROW = 2
 
 def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write costs.csv."""
-    measured = {tuple(case.values()): manifest["costs"] for case, manifest in map(read_manifest, spec["scores"])}
+    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec["scores"]).items()}
     table = cost_table(read_table(spec["table"]), measured, spec["methods"])
     publish(spec, {paths.COSTS: table}, [spec["table"], *spec["scores"]])
 
@@ -52,25 +51,19 @@ def cost_table(
     """
     known = {one["name"]: one for one in methods}
     rows = []
-    for row in scores[scores["score"].notna()].to_dict("records"):
+    for row in scores.dropna(subset=["score"]).to_dict("records"):
         case, method = measured[tuple(str(row[key]) for key in CASE)], known[row["method"]]
         spent, drops = case["explainers"].get(method["explainer"]), case["drops"]
         if spent is None or not method["uses_model"]:
             continue
         seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
-        series = " ".join([method["map"], *(["abs"] if method["transform"] == "abs" else [])])
-        cost: dict[str, Any] = {
-            "series": series if method["map"] else method["kind"],
-            "seconds": seconds,
-            "cost": seconds / forward if forward else np.nan,
-        }
-        rows.append({str(key): value for key, value in row.items()} | cost)
-    table = pd.DataFrame(rows).reindex(columns=COLUMNS).assign(on_front=False)
-    for _, part in table.groupby(CASE, sort=False):
-        cheapest_first = part.sort_values(["cost", "score"], ascending=[True, False], kind="stable")
-        best = cheapest_first["score"].cummax().shift(fill_value=-np.inf)
-        table.loc[cheapest_first.index, "on_front"] = cheapest_first["score"] > best
-    return table
+        series = f"{method['map']} abs" if method["transform"] == "abs" else method["map"]
+        cost = seconds / forward if forward else np.nan
+        rows.append(row | {"series": series if method["map"] else method["kind"], "seconds": seconds, "cost": cost})
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    cheapest_first = table.sort_values(["cost", "score"], ascending=[True, False])
+    best = cheapest_first.groupby(CASE)["score"].transform(lambda scores: scores.cummax().shift(fill_value=-np.inf))
+    return table.assign(on_front=cheapest_first["score"] > best)
 
 
 @white
@@ -97,15 +90,13 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
     if not cases:
         figure.text(0.5, 0.5, "No method that uses the network has a score.", ha="center", va="center", size=10)
         return figure
-    names = list(dict.fromkeys(table["series"]))
-    colours = dict(zip(names, sns.color_palette("husl", len(names)), strict=True))
+    colours = palette(table["series"], "husl")
     for axes, (case, part) in lay_out(figure, rows, sharex=True, sharey=True):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         for series, one in part.sort_values("cost").groupby("series", sort=False):
-            colour = colours[str(series)]
-            axes.vlines(one["cost"], one["ci_low"], one["ci_high"], color=colour, linewidth=1, alpha=0.5)
-            axes.plot(one["cost"], one["score"], "-o", color=colour, markersize=4, linewidth=0.8)
+            axes.vlines(one["cost"], one["ci_low"], one["ci_high"], color=colours[series], linewidth=1, alpha=0.5)
+            axes.plot(one["cost"], one["score"], "-o", color=colours[series], markersize=4, linewidth=0.8)
         front = part[part["on_front"]].sort_values("cost")
         axes.step(front["cost"], front["score"], where="post", color="0.25", linewidth=1.2, zorder=1)
         _write_names(axes, part)
@@ -125,10 +116,8 @@ def _write_names(axes: Axes, part: pd.DataFrame) -> None:
     low, high = axes.get_ylim()
     decades = np.ptp(np.log10(axes.get_xlim()))
     taken: list[tuple[float, float, float]] = []
-    order = part.sort_values(["on_front", "score"], ascending=False)
-    first = order.assign(key=np.where(order["on_front"], order["cost"], -order["score"])).sort_values(
-        ["on_front", "key"], ascending=[False, True], kind="stable"
-    )
+    keyed = part.assign(key=part["cost"].where(part["on_front"], -part["score"]))
+    first = keyed.sort_values(["on_front", "key"], ascending=[False, True])
     for row in first.drop_duplicates("series").to_dict("records"):
         left, middle = np.log10(row["cost"]) / decades, row["score"] / (high - low)
         # Of the panel's width and height, at this size of letters.

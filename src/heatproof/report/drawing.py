@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,18 @@ white = rc_context(sns.axes_style("white") | LOOK)
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, whose layout makes room for what is written."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def palette(names: Iterable[Any], kind: str = "colorblind") -> dict[Any, Any]:
+    """Return a colour for each of some names, however often it is among them; `kind` is a palette of seaborn's."""
+    names = list(dict.fromkeys(names))
+    return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
+
+
+def draw_legend(figure: Figure, handles: Mapping[str, Any], **look: Any) -> None:
+    """Draw the legend of all panels outside of them, by default above."""
+    look = {"loc": "outside upper center", "frameon": False, "fontsize": 8.5, **look}
+    figure.legend(list(handles.values()), list(handles), **look)
 
 
 def broken(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
@@ -74,12 +86,13 @@ def draw_points(
     return drawn
 
 
-def prepare_rows(axes: Axes, count: int) -> None:
-    """Prepare axes for values around zero in rows 0, 1, …, the first on top: bands, a grid, and no frame."""
-    for row in range(0, count, 2):
+def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
+    """Prepare axes for values around zero in named rows, the first on top: bands, a grid, and no frame."""
+    for row in range(0, len(names), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="0.5", alpha=0.06, linewidth=0)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names, size=size)
     axes.grid(axis="x", color="0.88", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)

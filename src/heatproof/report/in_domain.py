@@ -13,7 +13,7 @@ from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.plan import paths
 from heatproof.randomness import numpy_generator
-from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import NETWORK, publish
 from heatproof.store import open_store, read
 
@@ -21,14 +21,14 @@ FOLDS = 5
 BINS = 15
 # The layer's name in the rows of what the network answers.
 OUTPUT = "output"
-# Of an image, as stores of features have them.
-VERSIONS = ("intact", "deleted")
-QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in VERSIONS]
+# Of both versions of an image, as stores of features have them.
+QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
 WHERE = [*NETWORK, "grid", "baseline", "in_domain"]
-COLUMNS = [
-    *WHERE, "layer", "auc", "ci_low", "ci_high",
-    *(f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")), "n_images", "gap",
-]  # fmt: skip
+PROBED, ANSWERED = (
+    ["auc", "ci_low", "ci_high"],
+    [f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")],
+)
+COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 # Weights (N,), how often each image was drawn, to a number.
 Measure = Callable[[np.ndarray], float]
 
@@ -65,20 +65,16 @@ def in_domain_table(spec: Mapping[str, Any]) -> pd.DataFrame:
         store, images = item["features"] + ".zarr", spec["images"]
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
-        scores = [probe_scores(features[:, :, place]) for place in range(len(layers))]
         confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
         right = predicted == opened.labels[:images, None]
-        measures = [area_under_curve(values) for values in scores]
+        measures = [area_under_curve(probe_scores(features[:, :, place])) for place in range(len(layers))]
         measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
         measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        value, low, high = _with_intervals(measures, images, spec)
+        probed, answers = np.split(_with_intervals(measures, images, spec), [len(layers)])
         where["n_images"] = images
-        for place, layer in enumerate(layers):
-            rows.append({**where, "layer": layer, "auc": value[place], "ci_low": low[place], "ci_high": high[place]})
-        answers: dict[str, Any] = {}
-        for place, name in enumerate(QUANTITIES, len(layers)):
-            answers |= {name: value[place], f"{name}_low": low[place], f"{name}_high": high[place]}
-        rows.append({**where, "layer": OUTPUT, **answers})
+        for layer, found in zip(layers, probed, strict=True):
+            rows.append({**where, "layer": layer, **dict(zip(PROBED, found, strict=True))})
+        rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
@@ -171,12 +167,12 @@ def _mean_of(values: np.ndarray) -> Measure:
 
 
 def _with_intervals(measures: list[Measure], images: int, spec: Mapping[str, Any]) -> np.ndarray:
-    """Return values and ends of bootstrap intervals over images, (3, measures); the same images drawn for all."""
+    """Return values and ends of bootstrap intervals over images, (measures, 3); the same images drawn for all."""
     generator = numpy_generator(spec["seed"], "bootstrap over images")
     drawn = (draw_counts(generator, 1, images)[0] for _ in range(spec["bootstrap"]))
     means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
     low, high = interval(means, spec["level"]) if images > 1 else np.full((2, len(measures)), np.nan)
-    return np.stack([[measure(np.ones(images)) for measure in measures], low, high])
+    return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 
 @white
@@ -190,32 +186,24 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     level
         Coverage of the intervals.
     """
-    import seaborn as sns
-
-    rows = table[table["auc"].notna()]
-    panels = list(rows.groupby(["dataset", "model"], sort=False))
-    if not panels:
+    rows = table[table["auc"].notna()].copy()
+    if rows.empty:
         return Figure()
-    several = len(rows[["grid", "baseline"]].drop_duplicates()) > 1
-    lines = {
-        of: f"{of[0]}, grid {of[1]}, {of[2]}" if several else of[0]
-        for of in rows[["weights", "grid", "baseline"]].itertuples(index=False, name=None)
-    }
-    colours = dict(zip(lines, sns.color_palette("colorblind", len(lines)), strict=True))
-    grid = broken(panels, 3)
+    if len(rows[["grid", "baseline"]].drop_duplicates()) > 1:
+        rows["weights"] += ", grid " + rows["grid"].astype(str) + ", " + rows["baseline"]
+    colours = palette(rows["weights"])
+    grid = broken(list(rows.groupby(["dataset", "model"], sort=False)), 3)
     figure = new_figure(1.0 + 3.4 * len(grid[0]), 0.8 + 3.0 * len(grid))
-    handles: dict[str, Any] = {}
+    handles: dict[Any, Any] = {}
     for axes, ((dataset, model), part) in lay_out(figure, grid, sharey=True):
         axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
-        for of, own in part.groupby(["weights", "grid", "baseline"], sort=False):
-            places = np.arange(len(own))
-            axes.fill_between(places, own["ci_low"], own["ci_high"], color=colours[of], alpha=0.15, linewidth=0)
-            (handles[lines[of]],) = axes.plot(places, own["auc"], color=colours[of], marker="o", markersize=3.6)
+        for weights, own in part.groupby("weights", sort=False):
+            places, colour = np.arange(len(own)), colours[weights]
+            axes.fill_between(places, own["ci_low"], own["ci_high"], color=colour, alpha=0.15, linewidth=0)
+            (handles[weights],) = axes.plot(places, own["auc"], color=colour, marker="o", markersize=3.6)
             axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
     figure.supylabel(f"AUC of a linear probe, {level:.0%} interval", size=8.5)
-    figure.legend(
-        list(handles.values()), list(handles), frameon=False, fontsize=8.5, loc="outside upper center", ncols=3
-    )
+    draw_legend(figure, handles, ncols=3)
     return figure

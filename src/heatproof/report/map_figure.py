@@ -102,8 +102,10 @@ def show(
     dropped = _drops(first, store, image_id, grid) if drops else None
     grid = dropped.grid if dropped else grid
     pixels, label = _input(first, image_id, config)
-    figure = _figure(pixels, panels, grid, dropped, _heading(first, image_id, label))
-    _save(figure, Path(output))
+    number = first.image_ids.index(image_id)
+    whose = f"{first.model} · {first.weights} weights" if first.model else "reference maps, no model"
+    heading = f"{first.made_by['dataset']['name']} · {whose}", f"image {number}, {image_id} · label {label}"
+    _save(_figure(pixels, panels, grid, dropped, heading), Path(output))
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -141,9 +143,8 @@ def _image_id(stored: Stored, image: str) -> str:
 
 
 def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
-    name, transform = method, "raw"
-    if method not in stores and method.endswith("_abs"):
-        name, transform = method.removesuffix("_abs"), "abs"
+    transform = "abs" if method not in stores and method.endswith("_abs") else "raw"
+    name = method if transform == "raw" else method.removesuffix("_abs")
     if name not in stores:
         raise HeatproofError(
             f"There is no method named {method!r} here: {nearest(method, [*stores, *(f'{n}_abs' for n in stores)])}"
@@ -188,29 +189,21 @@ def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drop
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
     found = [open_stored(path) for path in stores_below(root)]
     grids = sorted({other.made_by["grid"] for other in found})
+    listed = ", ".join(map(str, grids))
     if not grids:
         raise HeatproofError(f"There are no logit drops in {root}: the workflow makes them.")
     if grid is None and len(grids) > 1:
-        raise HeatproofError(f"There are logit drops for the grids {', '.join(map(str, grids))}: choose with --grid.")
+        raise HeatproofError(f"There are logit drops for the grids {listed}: choose with --grid.")
     chosen = [other for other in found if other.made_by["grid"] == (grid or grids[0])]
     if not chosen:
-        raise HeatproofError(
-            f"There are no logit drops for grid {grid} in {root}, only for {', '.join(map(str, grids))}: "
-            "add it to drops.grids in the config."
-        )
+        remedy = "add it to drops.grids in the config."
+        raise HeatproofError(f"There are no logit drops for grid {grid} in {root}, only for {listed}: {remedy}")
     # Zeros are the default baseline; where there are several, the title says which one is shown.
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
     place = _place(drops, image_id)
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
     predicted = int(read(drops.path, "predicted", *place)[0, 0])
     return Drops(drops.made_by["grid"], drops.made_by["baseline"], logit[0] - logit[1:], float(logit[0]), predicted)
-
-
-def _heading(stored: Stored, image_id: str, label: str) -> tuple[str, str]:
-    dataset = stored.made_by["dataset"]["name"]
-    whose = f"{stored.model} · {stored.weights} weights" if stored.model else "reference maps, no model"
-    number = stored.image_ids.index(image_id)
-    return f"{dataset} · {whose}", f"image {number}, {image_id} · label {label}"
 
 
 # ---- how it is drawn -------------------------------------------------------------------------------------------------
@@ -235,37 +228,32 @@ def _figure(
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.6", linewidth=0.6)
         if isinstance(panel, Panel):
-            _draw_map(axes, panel, grid, drops, side)
+            title, said = panel.method, _draw_map(axes, panel, grid, drops, side)
         elif isinstance(panel, Drops):
-            _draw_drops(axes, pixels, panel, side)
+            title, said = "logit drop without patch", _draw_drops(axes, pixels, panel)
         else:
+            title, said = "input image", ""
             axes.imshow(pixels, interpolation="nearest")
-            _titles(axes, "input image", "", side)
             _draw_grid(axes, pixels.shape[:2], grid or 1)
-    colours = ScalarMappable(Normalize(-1, 1), COLOURS)
-    bar = figure.colorbar(
-        colours, ax=[axes for axes, _ in laid], location="bottom", anchor=(0, 0), shrink=0.4, aspect=26
-    )
+        # Characters that fit beside each other at 8 points; names break behind an underscore.
+        lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
+        axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
+        axes.set_xlabel(said, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
+    place: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
+    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), shrink=0.4, aspect=26, **place)
     bar.set_ticks([-1, 0, 1], labels=["against the class", "0", "for it"], size=6.5, color="0.25")
     bar.outline.set(edgecolor="0.6", linewidth=0.6)
     return figure
 
 
-def _titles(axes: Axes, title: str, note: str, side: float) -> None:
-    # Characters that fit beside each other at 8 points; names break behind an underscore.
-    lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
-    axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
-    axes.set_xlabel(note, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
-
-
-def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, side: float) -> None:
+def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, side: float) -> str:
+    """Draw a map, or why there is none; return what stands below it."""
     if panel.values is None:
         axes.set_facecolor("0.94")
         axes.set_box_aspect(1)
         reason = textwrap.fill(f"does not apply: {panel.gap}", int(side * 13))
         axes.text(0.5, 0.5, reason, size=6.5, color="0.3", ha="center", va="center", transform=axes.transAxes)
-        _titles(axes, panel.method, "", side)
-        return
+        return ""
     limit = draw_map(axes, panel.values)
     low, high = (formatted(value, ".2g") for value in (panel.values.min(), panel.values.max()))
     notes = [f"{low} to {high}, full colour ±{limit:.2g}" if limit else "zero everywhere"]
@@ -275,10 +263,11 @@ def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, s
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
             notes.append(f"rank correlation with drops {score_told(correlation)}")
-    _titles(axes, panel.method, "\n".join(notes), side)
+    return "\n".join(notes)
 
 
-def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> None:
+def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
+    """Draw drops over a grey image; return what stands below them."""
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
@@ -287,7 +276,7 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops, side: float) -> No
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
     told = f", numbers{unit}" if unit else ""
     note = f"baseline {drops.baseline}{told}\nlogit of the intact image {formatted(drops.logit, '.3g')}"
-    _titles(axes, "logit drop without patch", f"{note}\npredicted class {drops.predicted}", side)
+    return f"{note}\npredicted class {drops.predicted}"
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:

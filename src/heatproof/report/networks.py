@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from heatproof.report.drawing import lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import NETWORK, rounded
 
 # Metric to its protocol, and whether the network is to be the one before finetuning; in the order of the panels.
@@ -39,12 +38,11 @@ def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
     DataFrame
         Columns of a network, method, score and top1_clean: by IDSDS, and where no network has any, by SDS.
     """
-    rows = table[~table["method"].isin(list(references))].assign(score=pd.to_numeric(table["score"]))
-    rows = rows.dropna(subset=["score"])
+    rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
     rows = next((found for name in ("idsds", "sds") if len(found := rows[rows["metric"] == name])), rows.iloc[:0])
     best = rows.loc[rows.groupby(NETWORK, sort=False)["score"].idxmax()]
-    clean = accuracy.assign(top1_clean=pd.to_numeric(accuracy["top1_clean"])).drop_duplicates(NETWORK)
-    return best[[*NETWORK, "method", "metric", "score"]].merge(clean[[*NETWORK, "top1_clean"]], on=NETWORK)
+    clean = accuracy.drop_duplicates(NETWORK)[[*NETWORK, "top1_clean"]]
+    return best[[*NETWORK, "method", "metric", "score"]].merge(clean, on=NETWORK)
 
 
 @white
@@ -53,8 +51,7 @@ def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
     best = best_over_accuracy(table, accuracy, references)
     panels = list(best.groupby("dataset", sort=False)) or [("no score", best)]
     figure = new_figure(4.8 * len(panels), 4.2)
-    methods = list(dict.fromkeys(best["method"]))
-    colours = dict(zip(methods, sns.color_palette("colorblind", max(len(methods), 1)), strict=False))
+    colours = palette(best["method"])
     for axes, (dataset, rows) in lay_out(figure, [panels]):
         for model, method, score, top1 in rows[["model", "method", "score", "top1_clean"]].to_numpy().tolist():
             axes.plot(100 * top1, score, "o", color=colours[method], label=method)
@@ -81,18 +78,14 @@ def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFra
     DataFrame
         A row a method, by IDSDS from the best; a column a metric of `PROTOCOLS`.
     """
-    rows = table.assign(score=pd.to_numeric(table["score"]))
-    rows = rows[~rows["method"].isin(list(references))].dropna(subset=["score"])
-    before = rows["weights"] == "pretrained"
-    wanted = [rows[(rows["metric"] == metric) & (before == untuned)] for metric, (_, untuned) in PROTOCOLS.items()]
-    found = [part for part in wanted if len(part)]
-    if not found:
-        return pd.DataFrame()
+    rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
+    untuned = rows["metric"].map({metric: untuned for metric, (_, untuned) in PROTOCOLS.items()})
+    rows = rows[(rows["weights"] == "pretrained") == untuned]
     # Of several finetuned weights the first, which are the config's plain ones.
-    found = [part.drop_duplicates(["dataset", "model", "method"]) for part in found]
-    wide = pd.concat(found).pivot(index=["dataset", "model", "method"], columns="metric", values="score").dropna()
-    means = wide.groupby(level="method").mean()[[part["metric"].iloc[0] for part in found]]
-    return means.sort_values(means.columns[0], ascending=False)
+    rows = rows.drop_duplicates(["dataset", "model", "method", "metric"])
+    wide = rows.pivot(index=["dataset", "model", "method"], columns="metric", values="score").dropna()
+    means = wide.groupby(level="method").mean()[[metric for metric in PROTOCOLS if metric in wide]]
+    return means.sort_values(means.columns[0], ascending=False) if len(means) else means
 
 
 @white
@@ -100,16 +93,13 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Draw the same methods under several protocols (Hesse et al. 2024, figure 2 c): a panel a protocol."""
     scores = protocol_table(table, references)
     figure = new_figure(max(2.2 * len(scores.columns), 2.2) + 2.0, 1.2 + 0.19 * max(len(scores), 1))
-    colours = sns.color_palette("colorblind", max(len(scores.columns), 1))
-    for (axes, metric), colour in zip(
-        lay_out(figure, [list(scores.columns) or ["none"]], sharey=True), colours, strict=True
-    ):
+    colours = palette(scores)
+    for axes, metric in lay_out(figure, [list(scores.columns) or ["none"]], sharey=True):
         if metric not in scores:
             axes.set_title("no protocol has been scored", size=9)
             continue
-        prepare_rows(axes, len(scores))
-        axes.plot(scores[metric], range(len(scores)), "o", color=colour, markersize=4.5)
-        axes.set_yticks(range(len(scores)), scores.index, size=7)
+        prepare_rows(axes, list(scores.index), size=7)
+        axes.plot(scores[metric], range(len(scores)), "o", color=colours[metric], markersize=4.5)
         first = scores.columns[0]
         name = PROTOCOLS[first][0].partition(",")[0]
         said = "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")

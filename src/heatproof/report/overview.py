@@ -25,8 +25,7 @@ def overview(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     scores = read_table(paths.SCORES_TABLE)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
-    pictures = [paths.OVERVIEW["places_png"], paths.OVERVIEW["dual_png"]]
-    captions = [[path, *said] for path, said in zip(pictures, (told_places(places), told_dual(dual)), strict=True)]
+    captions = [[paths.OVERVIEW["places_png"], *told_places(places)], [paths.OVERVIEW["dual_png"], *told_dual(dual)]]
     made: dict[str, Any] = {
         "places": places,
         "dual": dual,
@@ -56,12 +55,9 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
     groups = (known["score"] * better).groupby([known[key] for key in CASE])
     known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
-    known = known[known["place"].notna()]
-    means = known.groupby(["method", "metric"])["place"].agg(["mean", "size"]).reset_index()
-    means.columns = RANKS
-    order = means.groupby("method")["place"].mean().sort_values(kind="stable").index
-    means["method"] = pd.Categorical(means["method"], order, ordered=True)
-    return means.sort_values(["method", "metric"], ignore_index=True).astype({"method": str})
+    means = known.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
+    means["lead"] = means.groupby("method")["place"].transform("mean")
+    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[RANKS]
 
 
 def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
@@ -83,9 +79,8 @@ def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
         return pd.DataFrame(columns=DUAL)
     rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
     wide = rows.pivot_table(index=[*NETWORK, "method"], columns="metric", values="score", sort=False)
-    wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna().reset_index()
-    wide.columns = pd.Index(DUAL)
-    return wide
+    wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna()
+    return wide.reset_index().set_axis(DUAL, axis=1)
 
 
 def told_places(places: pd.DataFrame) -> list[str]:
@@ -183,10 +178,9 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
 
 def _corners(part: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the methods that alone have the largest or smallest of one of the two."""
-    found = []
-    for values in (part["soundness"].round(6), part["completeness"].round(6)):
-        found.append(part[values.isin([values.max(), values.min()]) & ~values.duplicated(keep=False)])
-    return pd.concat(found).drop_duplicates("method")
+    both = part["soundness"].round(6), part["completeness"].round(6)
+    alone = [part[one.isin([one.max(), one.min()]) & ~one.duplicated(keep=False)] for one in both]
+    return pd.concat(alone).drop_duplicates("method")
 
 
 def _wide(places: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,6 @@ security policy lets no other script run.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from heatproof.manifest import read_sealed, read_shard, require_manifest, verifi
 from heatproof.plan import paths
 from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
-from heatproof.report.pictures import SCALE, SIDE, colours, maps_base
+from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
     }
     made = {}
     if spec["images"]:
-        maps = page_data.maps(spec)
+        maps = [page_data.maps(entry, spec) for entry in spec["datasets"]]
         gallery = {"title": "Attribution maps", "datasets": maps, "methods": spec["methods"], "side": SIDE}
         made[paths.GALLERY] = render("gallery.html", **gallery, **look)
         named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
@@ -77,7 +76,9 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
         about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
         ranking=ranking(ranked),
         beside=side_by_side(tables["idsds_table"], spec["references"]),
-        figures=[{**one, "image": _encoded(verified(one["path"]))} for one in spec["figures"]],
+        figures=[
+            {**one, "uri": data_uri(verified(one["path"]).read_bytes(), "image/svg+xml")} for one in spec["figures"]
+        ],
         claims=judged_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
         link=link,
@@ -134,12 +135,8 @@ def _library() -> dict[str, Any]:
 
 def _download(path: str) -> dict[str, Any]:
     size = Path(path).stat().st_size
-    uri = "data:text/csv;charset=utf-8;base64," + _encoded(path) if size <= DOWNLOAD_BYTES else None
+    uri = data_uri(Path(path).read_bytes(), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
     return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
-
-
-def _encoded(path: str | Path) -> str:
-    return base64.b64encode(Path(path).read_bytes()).decode()
 
 
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
@@ -222,7 +219,6 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
     explainers = {method["explainer"]: method for method in spec["methods"]}
     for entry in spec["datasets"]:
         name = entry["dataset"]["name"]
-        seen: set[str] = set()
         for network in entry["networks"]:
             where = network["where"]
             of = " · ".join(where.values())
@@ -230,10 +226,8 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
                 scores = paths.SCORES_MANIFEST.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, spec["codes"].get(metric, ""), 0
             for explainer, method in explainers.items():
-                base = maps_base(where, method)
-                if base not in seen:
-                    seen.add(base)
-                    yield "maps", f"{name if method['reference'] else of} · {explainer}", base, "", spec["shards"]
+                whose = name if method["reference"] else of
+                yield "maps", f"{whose} · {explainer}", maps_base(where, method), "", spec["shards"]
                 for response in spec["curves"]:
                     base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
                     yield "curves", f"{of} · {explainer} · {response['name']}", base, "", response["shards"]
@@ -255,7 +249,8 @@ def provenance(spec: Spec) -> dict[str, Any]:
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
-    for what, of, path, code, shards in manifests(spec):
+    # Maps that know no model are those of every network.
+    for what, of, path, code, shards in dict.fromkeys(manifests(spec)):
         if shards:
             made, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""

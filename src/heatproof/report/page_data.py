@@ -42,21 +42,17 @@ def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(spec: Spec) -> list[dict[str, Any]]:
-    """Return the maps of the spec's first images, dataset by dataset.
+def maps(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    """Return the maps of the first images of a dataset of the spec.
 
     Returns
     -------
-    list of dict
+    dict
         ``name``; ``size`` (width, height); ``images`` with id, label and uri; ``networks`` with names, the metrics of
         the scores shown, and the drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive
         where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
         its scale and scores, None where there is none, or the reason for a gap.
     """
-    return [_dataset(entry, spec) for entry in spec["datasets"]]
-
-
-def _dataset(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     dataset = open_dataset(entry["dataset"])
     pixels = dataset.images("evaluation", 0, spec["images"])
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
@@ -166,26 +162,23 @@ def _panel(
 ) -> dict[str, list[Any]]:
     base = partial(paths.CURVES.format, **where, response=response["name"])
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
-    lines = [_lines(stored(method["explainer"]), method["place"], shares) for method in methods]
-    return {name: [of[name] for of in lines] for name in ("probability", "logit")}
+
+    def line(method: Spec, output: str) -> list[Any] | None:
+        of = {name: values[:, method["place"]] for name, values in stored(method["explainer"]).items()}
+        return short(mean_curve(of["changed"], of[output], shares)) if of else None
+
+    return {output: [line(method, output) for method in methods] for output in ("probability", "logit")}
 
 
-def _lines(stored: dict[str, np.ndarray] | None, place: int, shares: np.ndarray) -> dict[str, list[Any] | None]:
-    if stored is None:
-        return {"probability": None, "logit": None}
-    of = {name: array[:, place] for name, array in stored.items()}
-    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
-    changed = of["changed"] / of["pixels"]
-    return {name: short(mean_curve(changed, values, shares)) for name, values in said.items()}
-
-
-def _stored(base: str, response: Spec) -> dict[str, np.ndarray] | None:
-    """Return quantity to its values along curves (images, methods, points); None where there are no maps."""
+def _stored(base: str, response: Spec) -> dict[str, np.ndarray]:
+    """Return what is drawn along curves (images, methods, points); nothing where there are no maps."""
     if any(read_shard(base, shard)["gap"] for shard in range(response["shards"])):
-        return None
+        return {}
     names = describe(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, response["images"])
-    return dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
+    of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
+    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
+    return {**said, "changed": of["changed"] / of["pixels"]}
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -74,9 +74,9 @@ def channels_last(image: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.moveaxis(image, 0, -1), (*image.shape[1:], 3))
 
 
-def data_uri(png: bytes) -> str:
-    """Return a PNG as a ``data:`` URI."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """Return the bytes of a file as a ``data:`` URI."""
+    return f"data:{kind};base64," + base64.b64encode(content).decode()
 
 
 def _fit(picture: Image.Image, side: int) -> Image.Image:
@@ -138,8 +138,7 @@ def read_maps(where: Mapping[str, str], method: Mapping[str, Any], ids: Sequence
         If the maps or their manifest are missing or damaged.
     """
     base = maps_base(where, method)
-    gap = read_shard(base, 0)["gap"]
-    if gap:
+    if gap := read_shard(base, 0)["gap"]:
         return str(gap)
     return stored_maps(base + ".zarr", 0, len(ids), ids).of(method["index"], method["transform"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -16,14 +15,15 @@ from matplotlib.patches import Patch
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.variance import COMPONENTS
-from heatproof.report.drawing import broken, draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import broken, draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import CASE
 
 FLOOR = "floor: reference maps, which know no model"
 FAMILIES = {"idsds": "IDSDS", "sds": "SDS"}
+SERIES = "{} ({})"
 MARKERS: dict[str, dict[str, Any]] = {
-    "idsds": {"marker": "o", "markersize": 4.4},
-    "sds": {"marker": "D", "markersize": 3.6, "markerfacecolor": "white"},
+    "idsds": {"marker": "o", "markersize": 4.4, "markeredgewidth": 1.1},
+    "sds": {"marker": "D", "markersize": 3.6, "markeredgewidth": 1.1, "markerfacecolor": "white"},
 }
 # Of what is written beside the points.
 SMALL: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
@@ -68,7 +68,9 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         raise HeatproofError("The scores table has no IDSDS or SDS score to draw: look into idsds_table.csv.")
     order = method_order(table, references)
     table = table.assign(row=table["method"].map(order.index))
-    colours = _colours(table)
+    # Weights that are in-domain somewhere come first, and get the strongest colour.
+    inside = set(table.loc[table["family"] == "idsds", "weights"])
+    colours = palette(sorted(table["weights"], key=lambda name: name not in inside))
     # A row of panels for each dataset and test condition, broken where there are many models.
     rows = []
     for _, condition in table.groupby(["dataset", "suffix"], sort=False):
@@ -81,22 +83,20 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     middle, last = (table["ci_low"].min() + table["ci_high"].max()) / 2, len(set(order) - set(references))
     handles: dict[str, Any] = {}
     for axes, (_, part) in lay_out(figure, rows, sharex=True, sharey=True):
-        prepare_rows(axes, len(order))
+        prepare_rows(axes, order)
         handles |= _draw_scores(axes, part, colours)
         _write_undefined(axes, part)
         _write_gaps(axes, part, middle)
         axes.set_title(_panel_title(table, part.iloc[0], plain), size=10, weight="bold", loc="left")
-        axes.set_yticks(range(len(order)), order, size=8)
         if 0 < last < len(order):
             axes.axhline(last - 0.5, color="0.35", linewidth=0.8)
         for label in axes.get_yticklabels()[last:]:
             label.set(style="italic", color="0.35")
         axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     figure.supxlabel(_axis_label(table, level), size=8.5)
-    labels = [_series_label(weights, family) for weights in colours for family in FAMILIES]
+    labels = [SERIES.format(weights, family) for weights in colours for family in FAMILIES.values()]
     shown = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
-    place: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(handles), 4)}
-    figure.legend(list(shown.values()), list(shown), frameon=False, fontsize=8.5, **place)
+    draw_legend(figure, shown, ncols=min(len(handles), 4))
     return figure
 
 
@@ -111,17 +111,6 @@ def method_order(table: pd.DataFrame, references: Sequence[str] = ()) -> list[st
 def _first_case(table: pd.DataFrame) -> pd.Series:
     inside = table[table["family"] == "idsds"]
     return (inside if len(inside) else table).iloc[0][CASE]
-
-
-def _colours(table: pd.DataFrame) -> dict[str, Any]:
-    # Weights that are in-domain somewhere come first, and get the strongest colour.
-    inside = set(table.loc[table["family"] == "idsds", "weights"])
-    weights = sorted(dict.fromkeys(table["weights"]), key=lambda name: name not in inside)
-    return dict(zip(weights, cycle(sns.color_palette("colorblind")), strict=False))
-
-
-def _series_label(weights: str, family: str) -> str:
-    return f"{weights} ({FAMILIES[family]})"
 
 
 def _panel_title(table: pd.DataFrame, shown: pd.Series, plain: str) -> str:
@@ -149,10 +138,8 @@ def _draw_scores(axes: Axes, part: pd.DataFrame, colours: Mapping[str, Any]) -> 
     for place, (key, rows) in enumerate(groups):
         weights, family = map(str, key)
         known, shift = rows[rows["score"].notna()], step * (place - (groups.ngroups - 1) / 2)
-        look = {"markeredgewidth": 1.1, **MARKERS[family]}
-        points = known[["score", "ci_low", "ci_high"]]
-        label = _series_label(weights, family)
-        handles[label] = draw_points(axes, known["row"] + shift, points, colours[weights], **look)
+        points, label = known[["score", "ci_low", "ci_high"]], SERIES.format(weights, FAMILIES[family])
+        handles[label] = draw_points(axes, known["row"] + shift, points, colours[weights], **MARKERS[family])
     return handles
 
 
@@ -166,18 +153,15 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
+    said = part["n_undefined"].map("undefined on all {:.0f} images".format)
+    part = part.assign(reason=said.mask(part["gap"] != "", "does not apply: " + part["gap"]))
     # On the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
     for row, rows in part[part["score"].isna()].groupby("row", sort=False):
-        reasons = {
-            of["weights"]: f"does not apply: {of['gap']}"
-            if of["gap"]
-            else f"undefined on all {of['n_undefined']:.0f} images"
-            for of in rows.to_dict("records")
-        }
+        reasons = dict(zip(rows["weights"], rows["reason"], strict=True))
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
-        said = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
-        text = textwrap.fill("; ".join(said), REASON, max_lines=2, placeholder=" …")
+        told = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
+        text = textwrap.fill("; ".join(told), REASON, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
         axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
 

@@ -17,7 +17,7 @@ from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compar
 from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.pictures import data_uri
-from heatproof.report.results import CASE, formatted, publish, render, save
+from heatproof.report.results import CASE, formatted, publish, render, resampling, save
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -111,8 +111,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
-            drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-            drawn["least_coverage"] = spec["least_coverage"]
+            drawn = {**resampling(spec), "least_coverage": spec["least_coverage"]}
             of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
@@ -129,8 +128,7 @@ def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: 
     if factor != "transform":
         return table
     # In the table's order: that of a mapping is lost on the way to a job.
-    raws = [name for name in table.index if name in transforms]
-    chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in raws}
+    chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in table.index if raw in transforms}
     kept = {raw: name for raw, name in chosen.items() if name in table.index}
     return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
 
@@ -151,17 +149,15 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
         is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
     """
+    about = ABOUT.get(factor, f"the option {factor}")
     if methods.empty:
-        return (
-            f"No ranks of methods by {ABOUT.get(factor, f'the option {factor}')}.",
-            "No method has scores at two levels.",
-        )
+        return f"No ranks of methods by {about}.", "No method has scores at two levels."
     settings = shown_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
     images = int((rows["n_images"] + rows["n_undefined"]).max())
     shows = (
-        f"Ranks of {count} methods by {ABOUT.get(factor, f'the option {factor}')} ({', '.join(levels)}; "
+        f"Ranks of {count} methods by {about} ({', '.join(levels)}; "
         f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, 1 is best; coloured "
         f"are those that move most, and by more than {PLACES} places."
     )
@@ -169,61 +165,52 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     if known.empty:
         return shows, "Too few methods have a score at every level for a rank correlation."
     lowest = known.iloc[int(known["spearman"].argmin())]
-    between = f"{lowest['level']} and {lowest['other_level']}{_place(lowest, drawn)}"
+    rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
     said = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
-        f"{'s' * (len(known) > 1)}, lowest {lowest['spearman']:.2f} "
-        f"({lowest['spearman_low']:.2f} to {lowest['spearman_high']:.2f}) between {between}."
+        f"{'s' * (len(known) > 1)}, lowest {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
+        f"{lowest['other_level']}{_place(lowest, drawn)}."
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
-        depends = same - other > NOTED
-        said.insert(
-            0,
-            "These images cannot tell: halves of them hardly agree on one level."
-            if same < UNTOLD
-            else "The order depends on it, beyond the choice of images."
-            if depends
-            else "The order hardly depends on it: other images would change it as much.",
-        )
-        said.append(
-            f"Between two halves of the images one level agrees with itself at {same:.2f}, with another at {other:.2f}."
-        )
+        depends = "The order hardly depends on it: other images would change it as much."
+        if same - other > NOTED:
+            depends = "The order depends on it, beyond the choice of images."
+        if same < UNTOLD:
+            depends = "These images cannot tell: halves of them hardly agree on one level."
+        halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
+        said = [depends, *said, f"Between two halves of the images {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
-        before = int(most["rank"] - most["rank_change"])
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         said.append(
-            f"Farthest moves {most['method']}, which {verb} from {before} to {int(most['rank'])} at {most['level']}"
-            f"{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled images."
+            f"Farthest moves {most['method']}, which {verb} from {most['rank'] - most['rank_change']:.0f} to "
+            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled "
+            "images."
         )
-    moved, surely = drawn["n_moved"].sum(), drawn["n_moved_surely"].sum()
-    told = int(drawn["n_methods"].sum())
+    told, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     said.append(
         f"Of {told} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
         f"{surely} by an interval that leaves 0 out."
     )
-    same_first = int((drawn["first"] == drawn["other_first"]).sum())
+    same_first = (drawn["first"] == drawn["other_first"]).sum()
     said.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
     if len(changes):
         largest = changes.iloc[int(changes["score_change"].abs().argmax())]
-        apart = int(((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum())
-        low, high = largest["score_change_low"], largest["score_change_high"]
+        apart = ((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum()
+        change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
         said.append(
-            f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by "
-            f"{largest['score_change']:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
-            f"{largest['other_level']}{_place(largest, drawn)}."
+            f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by {change:+.2f} "
+            f"({low:+.2f} to {high:+.2f}) from {largest['level']} to {largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(said)
 
 
 def _network(rows: pd.DataFrame) -> str:
-    names = rows[["dataset", "model"]].drop_duplicates()
-    models, datasets = list(dict.fromkeys(names["model"])), list(dict.fromkeys(names["dataset"]))
-    return f"{', '.join(models)} ({', '.join(datasets)})"
+    return f"{', '.join(rows['model'].unique())} ({', '.join(rows['dataset'].unique())})"
 
 
 def _place(row: pd.Series, rows: pd.DataFrame) -> str:
@@ -232,14 +219,11 @@ def _place(row: pd.Series, rows: pd.DataFrame) -> str:
     return f" ({' · '.join(varied)})" if varied else ""
 
 
-_WITH_INTERVAL = ("spearman", "score_change")
-
-
 def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
     """Return the rows of the page's table, numbers for reading."""
     told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
     told = told.mask(pairs.isna(), "")
-    for key in _WITH_INTERVAL:
+    for key in ("spearman", "score_change"):
         interval = " (" + told[f"{key}_low"] + " to " + told[f"{key}_high"] + ")"
         told[key] += interval.mask(told[key] == "", "")
     return told.to_dict("records")
@@ -275,8 +259,8 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     if methods.empty:
         return Figure(facecolor="white")
     rows = []
-    for setting in shown_settings(methods):
-        part = methods[methods["setting"] == setting]
+    for shown in shown_settings(methods):
+        part = methods[methods["setting"] == shown]
         rows += broken(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
     drawn = [part for row in rows for _, part in row]
     columns = max(map(len, rows))
@@ -284,17 +268,13 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     names = LETTER * methods["method"].str.len().max() + 0.35
     width = 2 * names + LEVEL * (max(part["level"].nunique() for part in drawn) - 1) + 0.5
     figure = new_figure(max(columns * width, 6.5), len(rows) * (ROW * max(count, 4) + 0.75) + 0.6)
-    for axes, (key, part) in lay_out(figure, rows):
-        _draw_panel(axes, part, _title(methods, *map(str, key)), count)
+    several = methods["dataset"].nunique() > 1
+    for axes, ((setting, dataset, model), part) in lay_out(figure, rows):
+        _draw_panel(axes, part, f"{dataset} · {model} · {setting}" if several else f"{model} · {setting}", count)
     figure.suptitle(
         f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
     )
     return figure
-
-
-def _title(methods: pd.DataFrame, setting: str, dataset: str, model: str) -> str:
-    parts = [dataset] if methods["dataset"].nunique() > 1 else []
-    return " · ".join([*parts, model, setting])
 
 
 def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:

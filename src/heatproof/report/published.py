@@ -7,8 +7,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.report.drawing import broken, lay_out, new_figure, white
+from heatproof.report.results import CASE
 
-CASE = ["dataset", "model", "weights", "metric"]
 IN_A_ROW = 3
 
 
@@ -33,7 +33,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     if not panels:
         figure.text(0.5, 0.5, "No test case shares five methods with the published tables.", ha="center", size=10)
         return figure
-    told = {tuple(row[name] for name in [*CASE, "published"]): row for row in orders.to_dict("records")}
+    told = orders.set_index([*CASE, "published"]).to_dict("index")
     colour = sns.color_palette("colorblind")[0]
     for axes, (case, part) in lay_out(figure, rows):
         most = len(part) + 0.5

@@ -127,8 +127,7 @@ def rank_table(
     scores = counted(scores)
     left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
-    signed = scores["score"].where(scores["higher_is_better"], -scores["score"])
-    scores = scores.assign(score=signed)
+    scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
         images, scores = scores, over_images(scores)
     elif images is not None:
@@ -167,7 +166,7 @@ def rank_table(
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
     """Return the family of each method: the column ``family``, or that of heatproof's explainer of its maps."""
     if "family" in scores:
-        return {name: family for name, family in zip(scores["method"], scores["family"], strict=True) if family}
+        return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
     families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
     bases = {method: method.removesuffix("_abs") for method in scores["method"].unique()}
     return {method: families[base] for method, base in bases.items() if base in families}
@@ -190,38 +189,25 @@ def draw(found: Ranking) -> Figure:
     room = 0.07 * max(map(len, found.names)) if labels else 0.3
     figure = new_figure(min(size, 16) + room + 2.2, min(size, 16) + room + 1)
     axes = figure.subplots()
-    sns.heatmap(
-        pd.DataFrame(values, found.names, found.names),
-        vmin=-1,
-        vmax=1,
-        cmap="vlag_r",
-        square=True,
-        annot=count <= WITH_NUMBERS,
-        fmt=".2f",
-        annot_kws={"size": 7},
-        xticklabels=labels,
-        yticklabels=labels,
-        cbar_kws={"shrink": 0.7, "label": "1: same order, -1: reversed"},
-        ax=axes,
-    )
+    numbers: dict[str, Any] = {"annot": count <= WITH_NUMBERS, "fmt": ".2f", "annot_kws": {"size": 7}}
+    bar = {"shrink": 0.7, "label": "1: same order, -1: reversed"}
+    table = pd.DataFrame(values, found.names, found.names)
+    scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": "vlag_r", "square": True, "cbar_kws": bar}
+    sns.heatmap(table, xticklabels=labels, yticklabels=labels, ax=axes, **scale, **numbers)
     axes.set_facecolor("0.85")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=7, length=0)
-    axes.set_title(
-        "Do test cases rank methods alike?\nbelow the diagonal Spearman's ρ, above it Kendall's τ-b; "
-        "grey: too few shared methods",
-        size=8.5,
-        loc="left",
-    )
+    how = "below the diagonal Spearman's ρ, above it Kendall's τ-b; grey: too few shared methods"
+    axes.set_title(f"Do test cases rank methods alike?\n{how}", size=8.5, loc="left")
     return figure
 
 
 def told(found: Ranking, level: float) -> str:
     """Return what the command prints."""
     count = len(found.names)
-    methods = int((found.meta_rank["n_cases"] > 0).sum())
+    methods = (found.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
-    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci_low", "ci_high"))
+    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci"))
     without = ranked["interval"] == ""
     ranked["interval"] = ranked["interval"].mask(without, ranked["note"])
     # All that no interval parts from the best.
@@ -239,10 +225,9 @@ def told(found: Ranking, level: float) -> str:
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
         # With one factor all of its pairs are any two.
-        known = groups if groups["factor"].nunique() > 2 else groups.head(1)
-        known = known[known["n_pairs"] > 0]
+        known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
-            known = known.assign(**{f"{name}_interval": _interval(known, f"{name}_low", f"{name}_high")})
+            known = known.assign(**{f"{name}_interval": _interval(known, name)})
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
         few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
@@ -250,8 +235,8 @@ def told(found: Ranking, level: float) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _interval(table: pd.DataFrame, low: str, high: str) -> list[str]:
-    pairs = zip(table[low], table[high], strict=True)
+def _interval(table: pd.DataFrame, name: str) -> list[str]:
+    pairs = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
     return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
 
 

@@ -20,9 +20,9 @@ from heatproof.ranking.significance import CriticalDifference, critical_differen
 from heatproof.ranking.table import property_of, stand_ins
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
-from heatproof.report.drawing import draw_points, lay_out, new_figure, prepare_rows, white
+from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE, NETWORK, publish
+from heatproof.report.results import CASE, NETWORK, publish, resampling
 from heatproof.report.tables import mean_scores, with_kinds
 
 # What is drawn: the columns, and what the axis says.
@@ -53,20 +53,19 @@ def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """
     _, files, scores = read_scores(spec)
     scores["higher_is_better"] = scores["metric"].map(spec["directions"])
-    seed, level = spec["seed"], spec["level"]
+    drawn, level = resampling(spec), spec["level"]
     means = mean_scores(scores, spec["directions"], spec["least_coverage"])
     means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
     stands = stand_ins(means, spec["kinds"])
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
     means = with_kinds(means, spec)
-    found = rank_table(means, images=scores, seed=seed, repetitions=spec["bootstrap"], level=level)
+    found = rank_table(means, images=scores, **drawn)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
     compared = scores[scores["metric"].isin(spec["tested"]) & (known >= max(spec["least_coverage"], 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    bootstrap = {"seed": seed, "repetitions": spec["bootstrap"], "level": level}
-    truth = truth_table(scores, spec["truths"], spec["references"], **bootstrap)
+    truth = truth_table(scores, spec["truths"], spec["references"], **drawn)
     made: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
@@ -175,35 +174,29 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         rows.append([(network, part, names, *panel) for panel in PANELS])
         heights.append(len(names))
     figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
-    palette = sns.color_palette("colorblind")
     for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
-        handles = _draw_truth(axes, part, names, columns, palette)
+        handles = _draw_truth(axes, part, names, columns)
         axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
         if columns == PANELS[0][0]:
             axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
         else:
             axes.set_yticklabels([])
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside upper right", ncols=2, frameon=False, fontsize=8.5
-    )
+    draw_legend(figure, handles, loc="outside upper right", ncols=2)
     return figure
 
 
-def _draw_truth(
-    axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str], palette: list[tuple[float, ...]]
-) -> dict[str, Line2D]:
-    place = {name: row for row, name in enumerate(names)}
-    prepare_rows(axes, len(names))
+def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str]) -> dict[str, Line2D]:
+    prepare_rows(axes, names)
     handles: dict[str, Line2D] = {}
-    for number, (which, marker) in enumerate(((ALL, "o"), (KNOW_MODEL, "D"))):
+    colours = palette((ALL, KNOW_MODEL))
+    for which, marker, shift in ((ALL, "o", -APART / 2), (KNOW_MODEL, "D", APART / 2)):
         rows = part[part["methods"] == which]
-        heights = [place[name] + (number - 0.5) * APART for name in rows["metric"]]
-        points, colour = rows[[*columns]], palette[number]
-        handles[f"methods: {which}"] = draw_points(axes, heights, points, colour, marker=marker, markersize=4)
+        heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
+        handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)
     known = set(part.loc[part[columns[0]].notna(), "metric"])
-    for name in (name for name in names if name not in known):
-        axes.text(0.03, place[name], "undefined", va="center", size=7, style="italic", color="0.3")
-    axes.set_yticks(range(len(names)), names, size=8)
+    for place, name in enumerate(names):
+        if name not in known:
+            axes.text(0.03, place, "undefined", va="center", size=7, style="italic", color="0.3")
     axes.set_xlim(-1.03, 1.03)
     axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     return handles

@@ -155,11 +155,16 @@ def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     import_module(spec["module"])
     draw = FIGURES[spec["figure"]].draw
     wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    beside = {name: read_table(given["table"]) for name, given in spec.get("beside", {}).items()}
-    drawn = draw(read_table(spec["table"]), **{name: beside.get(name, spec.get(name)) for name in wanted})
+    beside = {name: given["table"] for name, given in spec.get("beside", {}).items()}
+    given = {**spec, **{name: read_table(path) for name, path in beside.items()}}
+    drawn = draw(read_table(spec["table"]), **{name: given.get(name) for name in wanted})
     files = paths.filled(paths.FIGURE_FILES, figure=spec["figure"])
-    tables = [spec["table"], *(given["table"] for given in spec.get("beside", {}).values())]
-    publish(spec, dict.fromkeys(files.values(), drawn), tables)
+    publish(spec, dict.fromkeys(files.values(), drawn), [spec["table"], *beside.values()])
+
+
+def resampling(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a job draws its resamples, by the names that functions have for it."""
+    return {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
 
 
 # ---- numbers as they are read: rounded, with a true minus ------------------------------------------------------------

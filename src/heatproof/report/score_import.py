@@ -111,7 +111,7 @@ def _parse(path: Path) -> pd.DataFrame:
             raw = pd.read_csv(
                 path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
             )
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
         reason = " ".join(str(error).split())
         raise HeatproofError(f"{path} cannot be read as a table ({reason}): give a CSV file with a header.") from error
     if raw.empty or len(raw.columns) < 2:

@@ -19,7 +19,7 @@ from heatproof.plan import paths
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
-from heatproof.report.results import publish
+from heatproof.report.results import publish, resampling
 from heatproof.store import open_store, read
 from heatproof.stored_maps import stored_maps
 
@@ -40,16 +40,9 @@ def similarity(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 def _manifests(spec: Mapping[str, Any]) -> list[str]:
     """Return the manifests of all stores that are read."""
-    networks = [
-        Network(entry["dataset"]["name"], model, name)
-        for entry in spec["datasets"]
-        for model, weights in entry["models"].items()
-        for name in weights
-    ]
     maps = [paths.at(paths.MAPS, explainer=explainer["name"]) for explainer in spec["explainers"]]
-    bases = [
-        base for net in networks for base in (_drops(spec, net), *(_base(one, net) for one in (paths.CHANNELS, *maps)))
-    ]
+    bases = list(spec["drops"].values())
+    bases += [_base(pattern, Network(*net.split("/"))) for net in spec["drops"] for pattern in (paths.CHANNELS, *maps)]
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
 
 
@@ -89,33 +82,28 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
             where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
             for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
-                summary = summarise(values[None], spec["seed"], repetitions=spec["bootstrap"], level=spec["level"])
+                summary = summarise(values[None], **resampling(spec))
                 rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
 def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
     """Yield the pairs of networks of a dataset that are compared."""
-    base = []
-    for model, weights in entry["models"].items():
-        if PRETRAINED in weights:
-            base.append(Network(entry["dataset"]["name"], model, PRETRAINED))
-            for other in weights:
-                if other != PRETRAINED:
-                    yield "finetuning", base[-1], Network(*base[-1][:2], other)
+    models = {model: weights for model, weights in entry["models"].items() if PRETRAINED in weights}
+    base = [Network(entry["dataset"]["name"], model, PRETRAINED) for model in models]
+    for one in base:
+        yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
 def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # Those of one network stand for both: every other store is read by them.
     ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec["images"]]
-    first, second = said = [_said(spec, net, ids) for net in (one, two)]
-    probabilities = [np.exp(values["log_probability"]) for values in said]
-    yield {"quantity": "softmax", "values": np.abs(probabilities[1] - probabilities[0])}
+    first, second = (_said(spec, net, ids) for net in (one, two))
+    yield {"quantity": "softmax", "values": np.abs(second["probability"] - first["probability"])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
     yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
-    right = [(values["target_rank"] < 1).astype(float) for values in said]
-    yield {"quantity": "accuracy_change", "values": right[1] - right[0]}
+    yield {"quantity": "accuracy_change", "values": second["right"] - first["right"]}
     for explainer in spec["explainers"]:
         bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
@@ -149,11 +137,15 @@ def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndar
         (channels,) in [0, 1]; NaN for a channel that answers to all images alike, as a dead one does.
     """
     width = min(one.shape[1], two.shape[1])
-    one, two = one[:, :width], two[:, :width]
-    tops = [np.argsort(-values, axis=0, kind="stable")[:most] for values in (one, two)]
-    shared = np.array([len(np.intersect1d(tops[0][:, c], tops[1][:, c])) for c in range(width)]) / most
-    dead = (np.ptp(one, axis=0) == 0) | (np.ptp(two, axis=0) == 0)
-    return np.where(dead, np.nan, shared)
+    # The place of each image among those of its channel.
+    tops = [np.argsort(np.argsort(-values[:, :width], axis=0, kind="stable"), axis=0) < most for values in (one, two)]
+    return np.where(_alive(one, two), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
+
+
+def _alive(*activations: np.ndarray) -> np.ndarray:
+    """Tell which channels of several networks differ between images in each of them, up to the narrowest one."""
+    width = min(values.shape[1] for values in activations)
+    return np.all([np.ptp(values[:, :width], axis=0) > 0 for values in activations], axis=0)
 
 
 def _scaled(maps: np.ndarray) -> np.ndarray:
@@ -162,9 +154,10 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
 
 
 def _said(spec: Mapping[str, Any], net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a network says of the intact images."""
+    """Return what a network says of the intact images, and where it is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    return {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    said = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    return {**said, "probability": np.exp(said["log_probability"]), "right": (said["target_rank"] < 1).astype(float)}
 
 
 def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
@@ -237,16 +230,15 @@ def draw_exciting(spec: Mapping[str, Any]) -> Figure:
     """
     for entry in spec["datasets"]:
         pairs = [pair for pair in _pairs(entry) if _have_channels(*pair[1:])]
-        nets = next(([one, two] for kind, one, two in pairs if kind == "finetuning"), [])
+        nets = next((pair for kind, *pair in pairs if kind == "finetuning"), [])
         if not nets:
             continue
-        unrelated = [pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair][:1]
-        nets += [net for pair in unrelated for net in pair if net != nets[0]]
+        unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair), [])
+        nets += [net for net in unrelated if net != nets[0]]
         opened = open_dataset(entry["dataset"])
         ids = opened.splits["evaluation"].ids[: spec["images"]]
         active = [_channels(net, ids) for net in nets]
-        width = min(values.shape[1] for values in active)
-        alive = np.flatnonzero(np.all([np.ptp(values[:, :width], axis=0) > 0 for values in active], axis=0))
+        alive = np.flatnonzero(_alive(*active))
         if len(alive):
             chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
             images = opened.images("evaluation", 0, spec["images"])

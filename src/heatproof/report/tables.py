@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from heatproof.ranking.best import best_set
 from heatproof.ranking.per_image import read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
 from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
-from heatproof.report.results import CASE, NETWORK, above_reference, publish
+from heatproof.report.results import CASE, NETWORK, above_reference, publish, resampling
 from heatproof.report.verdict import verdicts
 from heatproof.store import describe, read
 
@@ -30,21 +30,18 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-    table = score_table(scores, read_gaps(spec["scores"]), **drawn, least_coverage=spec["least_coverage"])
-    # The same deletion with another output is no test case of its own.
-    others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
-    table.insert(len(SCORE_COLUMNS), "counted_as", [others.get(name, "") for name in table["metric"]])
-    table = with_kinds(table, spec)
-    ranked = counted(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
-    accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
-    table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, spec["scores"]))
-    table.insert(SCORE_COLUMNS.index("rank"), "passes", passes(table, spec["scores"], spec["explainer_of"]))
+    table = _scored(scores, spec["scores"], spec)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
+    # The same deletion with another output is no test case of its own.
+    others = {name: name.removesuffix("_probability") for name in directions.keys() - spec["ranked"]}
+    _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
+    ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
+    accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
+    _insert(table, "n_images", {"passes": passes(table, spec["scores"], spec["explainer_of"])})
     made = {
         paths.VERDICT: verdicts(scores, table, accuracy, spec["references"], directions, spec["level"]),
         paths.IDSDS_TABLE: table,
-        paths.META_RANK: meta_rank_table(ranked, images=scores, **drawn),
+        paths.META_RANK: meta_rank_table(ranked, images=scores, **resampling(spec)),
         paths.ACCURACY: accuracy,
         paths.APPLICABILITY: applicability_table(spec["scores"]),
     }
@@ -60,8 +57,7 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """
     _, files, scores = read_scores(spec)
     directions = spec["directions"]
-    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
-    table = score_table(scores, read_gaps(files), **drawn, directions=directions, least_coverage=spec["least_coverage"])
+    table = _scored(scores, files, spec, directions)
     stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
     added = {
         "higher_is_better": table["metric"].map(directions),
@@ -69,27 +65,34 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         "property": table["metric"].map({name: property_of(name, spec["kinds"]) for name in directions}),
         "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
     }
-    for place, (name, values) in enumerate(added.items()):
-        table.insert(len(SCORE_COLUMNS) + place, name, values)
-    table.insert(SCORE_COLUMNS.index("n_images"), "share_wrong", share_wrong(table, files))
-    table = with_kinds(table, spec)
+    _insert(table, "in_best_set", added)
     publish(spec, {paths.SCORES_TABLE: table}, files)
 
 
-def share_wrong(table: pd.DataFrame, scores: Iterable[str]) -> pd.Series:
-    """Return the share of the intact images that the network of each row classifies wrongly, in [0, 1]."""
-    shares = {tuple(where.values()): manifest["share_wrong"] for where, manifest in map(read_manifest, scores)}
-    return pd.Series([shares[tuple(case)] for case in table[CASE].astype(str).to_numpy()], table.index)
+def _scored(
+    scores: pd.DataFrame, files: Sequence[str], spec: Mapping[str, Any], directions: Mapping[str, bool] | None = None
+) -> pd.DataFrame:
+    """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
+    drawn = {**resampling(spec), "least_coverage": spec["least_coverage"]}
+    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec)
+    shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
+    cases = table[CASE].itertuples(index=False, name=None)
+    _insert(table, "ci_high", {"share_wrong": [shares[case] for case in cases]})
+    return table
 
 
-def passes(table: pd.DataFrame, scores: Iterable[str], explainers: Mapping[str, str]) -> pd.Series:
+def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
+    """Insert columns behind one that a table has."""
+    for place, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
+        table.insert(place, name, values)
+
+
+def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> list[float]:
     """Return how many images go through the network for one map of each row's method; 0 for maps that know no model."""
-    costs = {tuple(where.values()): manifest["costs"]["explainers"] for where, manifest in map(read_manifest, scores)}
-    spent = [
-        costs[tuple(case)].get(explainers[method])
-        for case, method in zip(table[CASE].astype(str).to_numpy(), table["method"], strict=True)
-    ]
-    return pd.Series([one["network_passes"] / one["images"] if one else np.nan for one in spent], table.index)
+    costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
+    rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
+    spent = [costs[tuple(case)].get(explainers[method]) for *case, method in rows]
+    return [one["network_passes"] / one["images"] if one else np.nan for one in spent]
 
 
 def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:
@@ -126,19 +129,15 @@ def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
     """Return what has no scores beside files of scores: dataset, model, weights, metric, method, gap."""
-    return pd.DataFrame(
-        [
-            {**where, "method": method, "gap": reason}
-            for where, manifest in map(read_manifest, scores)
-            for method, reason in manifest["gaps"].items()
-        ]
-    )
+    manifests = read_manifests(scores)
+    gaps = [(*case, *gap) for case, manifest in manifests.items() for gap in manifest["gaps"].items()]
+    return pd.DataFrame(gaps, columns=[*CASE, "method", "gap"])
 
 
-def read_manifest(scores: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the test case of a file of scores by its path, and its manifest."""
-    path = Path(scores)
-    return dict(zip(CASE, [*path.parts[-4:-1], path.stem], strict=True)), require_manifest(path.with_suffix(".json"))
+def read_manifests(scores: Iterable[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the manifests of files of scores by their test cases, which paths tell."""
+    files = {(*path.parts[-4:-1], path.stem): path for path in map(Path, scores)}
+    return {case: require_manifest(path.with_suffix(".json")) for case, path in files.items()}
 
 
 def higher_is_better(metric: str) -> bool:
@@ -223,8 +222,8 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
         anything has a row without a figure.
     """
     rows = [
-        {**where, "explainer": explainer, "images": record["images"], "figure": figure, **said, "gap": record["gap"]}
-        for where, manifest in map(read_manifest, scores)
+        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **said}
+        for case, manifest in read_manifests(scores).items()
         for explainer, record in manifest["gates"].items()
         for figure, said in (record["figures"] or {None: {}}).items()
     ]

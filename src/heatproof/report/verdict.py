@@ -13,17 +13,8 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from heatproof.report.results import CASE, NETWORK, listed, rounded
 
-COLUMNS = [
-    *CASE,
-    "verdict",
-    "sentence",
-    "best",
-    "n_best",
-    "n_above_references",
-    "n_methods",
-    "n_images",
-    "images_needed",
-]
+COLUMNS = [*CASE, "verdict", "sentence", "best", "n_best", "n_above_references", "n_methods", "n_images"]
+COLUMNS += ["images_needed"]
 # Verdicts, the gravest first.
 CHANCE, NOTHING, TOO_FEW, FOUND = "at chance", "none above references", "too few images", "found"
 # Chance that the images which are named would tell the best method from the reference maps.
@@ -70,6 +61,8 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     level
         One less the chance of a false statement.
     """
+    from statsmodels.stats.multitest import multipletests
+
     known = scores[scores.notna().sum(axis=1) > 1]
     means = known.mean(axis=1)
     methods = [name for name in known.index if name not in references]
@@ -78,15 +71,10 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     reference = max(rivals, key=means.__getitem__, default="")
     if not methods or not rivals:
         return Above(methods, best, reference, math.nan)
-    values = {name: row.to_numpy() for name, row in known.iterrows()}
-    chances = {name: max(_chance(values[name] - values[rival]) for rival in rivals) for name in methods}
-    above = []
-    for place, name in enumerate(sorted(methods, key=chances.__getitem__)):
-        if chances[name] * (len(methods) - place) > 1 - level:
-            break
-        above.append(name)
-    difference = values[best] - values[reference]
-    difference = difference[~np.isnan(difference)]
+    chances = [max(_chance(known.loc[name] - known.loc[rival]) for rival in rivals) for name in methods]
+    sure = multipletests(chances, alpha=1 - level, method="holm")[0]
+    above = [name for name, is_sure in zip(methods, sure, strict=True) if is_sure]
+    difference = (known.loc[best] - known.loc[reference]).dropna().to_numpy()
     needed = math.nan
     if len(difference) > 1 and difference.mean() > 0:
         reach = norm.ppf(1 - (1 - level) / len(methods)) + norm.ppf(POWER)
@@ -94,14 +82,14 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     return Above(above, best, reference, needed)
 
 
-def _chance(difference: np.ndarray) -> float:
+def _chance(differences: pd.Series) -> float:
     """Return the chance of so high a mean where there is no difference; 1 where nothing can be said."""
-    difference = difference[~np.isnan(difference)]
-    if len(difference) < 2:
+    known = differences.dropna().to_numpy()
+    if len(known) < 2:
         return 1.0
-    if np.ptp(difference) == 0:
-        return 0.0 if difference[0] > 0 else 1.0
-    return float(ttest_1samp(difference, 0, alternative="greater").pvalue)
+    if np.ptp(known) == 0:
+        return 0.0 if known[0] > 0 else 1.0
+    return float(ttest_1samp(known, 0, alternative="greater").pvalue)
 
 
 def at_chance(right: int, images: int, guess: float, level: float) -> bool:
@@ -157,8 +145,8 @@ def verdicts(
     rows = []
     for case, part in scores.groupby(CASE, sort=False):
         where = dict(zip(CASE, map(str, case), strict=True))
-        wide = part.pivot(index="method", columns="image", values="score").astype(float)
-        wide = wide if directions[where["metric"]] else -wide
+        sign = 1.0 if directions[where["metric"]] else -1.0
+        wide = part.pivot(index="method", columns="image", values="score") * sign
         above = above_references(wide, references, level)
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
         best = chosen.loc[chosen["in_best_set"].astype(bool), "method"].tolist()

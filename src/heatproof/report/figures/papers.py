@@ -1,4 +1,4 @@
-"""Figures 5 b and 2 c of Hesse et al. 2024 (IDSDS), of what a run has scored."""
+"""Figures 5 b and 2 c of Hesse et al. 2024 (IDSDS), of what a run has scored, and its orders beside published ones."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
     from heatproof.report.networks import draw_protocols
 
     return draw_protocols(table, references)
+
+
+@figure("published", reads="published_methods", page=False, beside=("published",))
+def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
+    """Rank of each method here over its mean rank on published networks: on the line, both are the same."""
+    from heatproof.report.published import draw_published
+
+    return draw_published(table, published)

@@ -1,4 +1,4 @@
-"""Figures of the tables of scores."""
+"""Figures of the tables of scores, and of what their variance comes from."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
+
+
+@figure("variance", reads="variance")
+def variance(table: pd.DataFrame) -> Figure:
+    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
+    from heatproof.report.plots import draw_variance
+
+    return draw_variance(table)

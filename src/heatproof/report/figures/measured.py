@@ -1,4 +1,4 @@
-"""Figure of the table of costs."""
+"""Figures of what is measured beside the scores: what maps cost, and whether deleted patches are in domain."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def costs(table: pd.DataFrame, *, level: float) -> Figure:
     from heatproof.report.costs import draw_costs
 
     return draw_costs(table, level)
+
+
+@figure("in_domain", reads="in_domain")
+def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
+    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
+    from heatproof.report.in_domain import draw_in_domain
+
+    return draw_in_domain(table, level)
