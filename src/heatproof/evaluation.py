@@ -160,7 +160,7 @@ def evaluate(
         check_mode(explain, "explainer")
     from heatproof.models.memory import WithinMemory, batch_size_of
 
-    device = _device_of(model, images) if common.get("device") is None else _device(common["device"])
+    device = device_of(model, images.device) if common.get("device") is None else _device(common["device"])
     session = Session(
         open_network=lambda: model,
         device=device,
@@ -455,10 +455,11 @@ def _device(named: Any) -> Any:
         ) from None
 
 
-def _device_of(model: Any, images: torch.Tensor) -> Any:
+def device_of(model: Any, otherwise: Any) -> Any:
+    """Return the device of a model's parameters; another where it has none."""
     parameters = getattr(model, "parameters", None)
     first = next(parameters(), None) if callable(parameters) else None
-    return images.device if first is None else first.device
+    return otherwise if first is None else first.device
 
 
 def _dataset(

@@ -96,8 +96,8 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.api.explain import check_fits
-    from heatproof.evaluation import check_batch, check_images
+    from heatproof.api.explain import check_fits, logits_of
+    from heatproof.evaluation import check_batch, check_images, device_of
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import dataset_options
     from heatproof.registry import look_up
@@ -138,17 +138,9 @@ def finetune(
     examples = [Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few])]
     options = dataset_options(baseline, None, InMemory(images[order[few:]]), AS_THEY_ARE, grid)
     mine = copy.deepcopy(model).requires_grad_()
-    handle = mine.register_forward_hook(_logits)
-    first = next(mine.parameters(), None)
-    device = torch.device("cpu") if first is None else first.device
-    try:
-        trained = fit_in_domain(mine, examples[0], examples[1], settings, options, Session(team=Devices(device)))
-    finally:
-        handle.remove()
+    session = Session(team=Devices(device_of(mine, torch.device("cpu"))))
+    with mine.register_forward_hook(logits_of):
+        trained = fit_in_domain(mine, *examples, settings, options, session)
     mine.load_state_dict(trained.best)
     mine.heatproof = {**settings, "baseline_options": options, "history": trained.history}  # type: ignore[assignment]
     return mine.eval()
-
-
-def _logits(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-    return output.logits if hasattr(output, "logits") else None
