@@ -313,8 +313,9 @@ def _table(
         columns |= {name: found["mean"], f"{name}, low": found["ci_low"], f"{name}, high": found["ci_high"]}
         sets[name] = [row for row, is_in in zip(rows, member, strict=True) if is_in]
         means.append(found["mean"])
-    known = scored.made[["passes", "seconds", "options"]].to_dataframe()
-    columns |= known.loc[[row if row in known.index else row.removesuffix("_abs") for row in rows]].to_dict("list")
+    known = scored.made.indexes["method"]
+    told = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
+    columns |= {key: told[key].values.tolist() for key in ("passes", "seconds", "options")}
     table = pd.DataFrame(columns).astype({"passes": "Int64"}).assign(reason="")
     mean = np.nanmean(means, axis=0)
     table = table.iloc[np.lexsort((-mean, ~columns["in_set"]))]
