@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof._study import Metrics, Study, compare, oriented, points_of, spearman, upwards
+from heatproof._study import Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
 from heatproof.metrics.corruptions import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
 from heatproof.metrics.curve_distance import distances
@@ -22,6 +22,8 @@ from heatproof.ranking.reliability import image_ranks, internal_consistency_reli
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from heatproof.evaluation import Metrics
 
 BASELINES = ("zeros", "random", "blur", "mean")
 
