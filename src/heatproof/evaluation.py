@@ -344,8 +344,7 @@ def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str]
                 "heatproof.explain returns, or one of its arrays."
             )
         if "reason" in maps:
-            told = zip(maps["method"].values.tolist(), maps["reason"].values.tolist(), strict=True)
-            gaps = {str(name): str(reason) for name, reason in told if reason}
+            gaps = {str(name): str(reason) for name, reason in maps["reason"].to_series().items() if reason}
         maps = maps["attribution"]
     if hasattr(maps, "dims") and "method" in maps.dims:
         maps = {str(name): maps.sel({"method": name}, drop=True) for name in maps["method"].values.tolist()}

@@ -63,9 +63,11 @@ def image_scores(
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
             result = study.score(name, options, values)
-            table = pd.DataFrame({"image": study.ids, "score": result["score"].values})
-            parts.append(table.assign(metric=name, method=method, higher_is_better=upwards(result)))
-    return pd.concat(parts, ignore_index=True)[["metric", "method", "image", "score", "higher_is_better"]]
+            table = pd.DataFrame(
+                {"metric": name, "method": method, "image": study.ids, "score": result["score"].values}
+            )
+            parts.append(table.assign(higher_is_better=upwards(result)))
+    return pd.concat(parts, ignore_index=True)
 
 
 def offset_sensitivity(

@@ -155,8 +155,8 @@ class Shard:
             return
         start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.wanted[1]
         if gap is not None:
-            shapes = {name: (stop - start, *spec.shape) for name, spec in self.layout.arrays.items()}
-            values = [{n: np.full(shapes[n], np.nan, dtype=spec.dtype) for n, spec in self.layout.arrays.items()}]
+            arrays = self.layout.arrays.items()
+            values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
         files = [
             write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))
             for name in self.layout.arrays
