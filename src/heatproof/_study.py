@@ -18,7 +18,6 @@ from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
 
 if TYPE_CHECKING:
-    import torch
     import xarray
 
 

@@ -262,7 +262,7 @@ def modification_distances(
                     f"{a}_{b}": float(np.mean([one[a, b] for one in of_modified])) if of_modified else float("nan")
                     for a, b in combinations(changed, 2)
                 }
-                least = min(row.values()) if not np.isnan(list(row.values())).any() else float("nan")
+                least = float(np.min(list(row.values())))
                 rows.append({"metric": name, "method": method, "scheme": scheme, **row, "minimal": least})
     return pd.DataFrame(rows).sort_values(["metric", "method", "scheme"], ignore_index=True, kind="stable")
 
