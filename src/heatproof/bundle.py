@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, written_aside
+from heatproof.files import written_aside
 
 TABLES = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv", "report/index.html", "figures/*.svg")
 SUMS, CONFIG, ABOUT = "SHA256SUMS", "config.yaml", "about.json"
@@ -61,8 +61,8 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
     if not any(name in files for name in RANKED):
         raise HeatproofError(f"{folder} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
     contents = {name: (verified(path) if path.suffix == ".csv" else path).read_bytes() for name, path in files.items()}
-    records = {path.name: read_json(path) for path in sorted(results.glob("*.json"))}
-    manifests = {name: record for name, record in records.items() if record and "key" in record}
+    records = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    manifests = {name: record for name, record in records.items() if isinstance(record, dict) and "key" in record}
     contents[CONFIG] = yaml.safe_dump(plan.config, sort_keys=True, allow_unicode=True).encode()
     contents[ABOUT] = json.dumps(_about(plan, manifests), indent=1, sort_keys=True, default=str).encode()
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(contents.items()))
