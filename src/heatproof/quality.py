@@ -63,10 +63,8 @@ def image_scores(
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
             result = study.score(name, options, values)
-            table = pd.DataFrame(
-                {"metric": name, "method": method, "image": study.ids, "score": result["score"].values}
-            )
-            parts.append(table.assign(higher_is_better=upwards(result)))
+            columns = {"metric": name, "method": method, "image": study.ids, "score": result["score"].values}
+            parts.append(pd.DataFrame({**columns, "higher_is_better": upwards(result)}))
     return pd.concat(parts, ignore_index=True)
 
 

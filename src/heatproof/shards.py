@@ -309,17 +309,12 @@ def open_shard(
             f"{spec['images'][1]} images are requested, but the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    more = (spec["shard_size"], list(split.ids), *origin.read_from.values(), *origin.upstream)
+    size = spec["shard_size"]
+    more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
     whole, digests = manifest.whole_key(origin.key, origin.inputs, *more)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
-    layout = Layout(
-        image_ids=split.ids,
-        labels=split.labels,
-        shard_size=spec["shard_size"],
-        arrays=arrays,
-        attributes={"key": whole, **provenance},
-        coordinates=coordinates or {},
-    )
+    attributes = {"key": whole, **provenance}
+    layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
