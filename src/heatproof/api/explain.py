@@ -286,7 +286,7 @@ def _maps_of(
                 check_limits(figures, maps)
             if not np.isfinite(maps).all():
                 row = int(np.flatnonzero(~np.isfinite(maps).all((1, 2, 3)))[0])
-                raise NotApplicable(f"its map of image {part.image_ids[row]!r} has a value that is not finite")
+                return None, f"its map of image {part.image_ids[row]!r} has a value that is not finite", float("nan"), 0
             done.append(maps)
             low += len(maps)
     except NotApplicable as reason:
