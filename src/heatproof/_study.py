@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,14 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.evaluation import COMMON, evaluate
+from heatproof.evaluation import COMMON, Metrics, evaluate
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
 from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
 
 if TYPE_CHECKING:
-    import torch
     import xarray
-
-Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
@@ -63,13 +60,8 @@ class Study:
         HeatproofError
             If there are no maps or metrics, maps are not those of the images, or there is no such metric or option.
         """
-        from heatproof._study import CachedNetwork
-
-        chosen = (
-            {name: dict(options) for name, options in metrics.items()}
-            if isinstance(metrics, Mapping)
-            else {name: {} for name in metrics}
-        )
+        named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+        chosen = {name: dict(options) for name, options in named.items()}
         if not maps or not chosen:
             raise HeatproofError(
                 "There is nothing to compare: give the maps of at least one method, and at least one metric."

@@ -6,7 +6,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
 from threading import Lock
 from typing import TypeVar
 
@@ -44,13 +45,10 @@ def prefetch(
         return images.pin_memory() if device.type == "cuda" else images
 
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        waiting: tuple[T, Future[torch.Tensor]] | None = None
-        for item in items:
-            coming = (item, pool.submit(fetch, item))
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = coming
-        if waiting is not None:
+        begun = ((item, pool.submit(fetch, item)) for item in items)
+        # An item is waited for only when the one after it has begun.
+        for waiting, _ in pairwise(chain(begun, [None])):
+            assert waiting is not None
             yield waiting[0], waiting[1].result()
 
 

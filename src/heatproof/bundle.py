@@ -60,16 +60,11 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
     files = {path.relative_to(results).as_posix(): path for pattern in TABLES for path in sorted(results.glob(pattern))}
     if not any(name in files for name in RANKED):
         raise HeatproofError(f"{folder} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
-    contents = {}
-    for name, path in files.items():
-        contents[name] = (verified(path) if path.suffix == ".csv" else path).read_bytes()
-    manifests = {}
-    for path in sorted(results.glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict) and "key" in record:
-            manifests[path.name] = record
+    contents = {name: (verified(path) if path.suffix == ".csv" else path).read_bytes() for name, path in files.items()}
+    records = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
+    manifests = {name: record for name, record in records.items() if isinstance(record, dict) and "key" in record}
     contents[CONFIG] = yaml.safe_dump(plan.config, sort_keys=True, allow_unicode=True).encode()
-    contents[ABOUT] = json.dumps(_about(plan, manifests), indent=1, sort_keys=True).encode()
+    contents[ABOUT] = json.dumps(_about(plan, manifests), indent=1, sort_keys=True, default=str).encode()
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(contents.items()))
     contents[SUMS] = sums.encode()
     with written_aside(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -85,16 +80,12 @@ def _about(plan: Any, manifests: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "heatproof": version("heatproof"),
         "datasets": {name: plan.dataset_spec(name)["key"] for name in plan.datasets},
-        "metrics": {name: _plain(entry) for name, entry in plan.config["metrics"].items()},
-        "drops": _plain(plan.config["drops"]),
+        "metrics": plan.config["metrics"],
+        "drops": plan.config["drops"],
         "target": plan.config["target"],
-        "images": _plain(plan.config["evaluation"]),
+        "images": plan.config["evaluation"],
         "manifests": manifests,
     }
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
 
 
 def verify(path: str) -> str:
@@ -186,7 +177,8 @@ def _require_comparable(abouts: Mapping[str, tuple[dict[str, Any], bytes]]) -> N
                     f"{path} and {before[0]} cannot be ranked together: {kind} {what} is {_short(value)} in one and "
                     f"{_short(before[1])} in the other. Rank each by itself, or run both with the same."
                 )
-        for case in {(row["dataset"], row["model"], row["weights"]) for row in _rows(table)}:
+        rows = csv.DictReader(io.StringIO(table.decode("utf-8-sig")))
+        for case in {(row["dataset"], row["model"], row["weights"]) for row in rows}:
             other = cases.setdefault(case, path)
             if other != path:
                 raise HeatproofError(
@@ -200,10 +192,6 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     yield from (("the metric", name, options) for name, options in about["metrics"].items())
     yield from (("the setting", name, about[name]) for name in ("target", "drops"))
     yield "the version of", "heatproof", about["heatproof"]
-
-
-def _rows(table: bytes) -> Iterator[dict[str, str]]:
-    yield from csv.DictReader(io.StringIO(table.decode("utf-8-sig")))
 
 
 def _short(value: Any) -> str:

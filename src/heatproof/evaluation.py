@@ -15,16 +15,7 @@ from heatproof.grids import patch_sums
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.registry import look_up, nearest
-from heatproof.responses.base import (
-    Along,
-    Batch,
-    Method,
-    Reading,
-    Response,
-    ScoredImages,
-    Session,
-    serving,
-)
+from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +31,7 @@ AXES = {
     "pictures": ("picture", "target"),
 }
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
+Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 @overload
@@ -50,22 +42,12 @@ def evaluate(
 
 @overload
 def evaluate(
-    metric: Sequence[str] | Mapping[str, Mapping[str, Any]],
-    model: Any,
-    images: torch.Tensor,
-    targets: Any,
-    maps: Any,
-    **options: Any,
+    metric: Metrics, model: Any, images: torch.Tensor, targets: Any, maps: Any, **options: Any
 ) -> dict[str, xarray.Dataset]: ...
 
 
 def evaluate(
-    metric: str | Sequence[str] | Mapping[str, Mapping[str, Any]],
-    model: Any,
-    images: torch.Tensor,
-    targets: Any,
-    maps: Any,
-    **options: Any,
+    metric: str | Metrics, model: Any, images: torch.Tensor, targets: Any, maps: Any, **options: Any
 ) -> xarray.Dataset | dict[str, xarray.Dataset]:
     """Score attribution maps with one metric, or with several that share the model's passes.
 
@@ -145,7 +127,6 @@ def evaluate(
     images, labels, ids = check_batch(images, targets, common.get("image_ids"))
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
-    batch_size = common.get("batch_size", 64)
     ranking, explain = common.get("ranking"), common.get("explain")
     read = [response for one in metrics.values() for response in one.responses.values()]
     for name, given, reads in (
@@ -160,11 +141,11 @@ def evaluate(
         check_mode(explain, "explainer")
     from heatproof.models.memory import WithinMemory, batch_size_of
 
-    device = _device_of(model, images) if common.get("device") is None else _device(common["device"])
+    device = device_of(model, images.device) if common.get("device") is None else _device(common["device"])
     session = Session(
         open_network=lambda: model,
         device=device,
-        batch_size=batch_size_of(batch_size, device),
+        batch_size=batch_size_of(common.get("batch_size", 64), device),
         seed=int(common.get("seed", 0)),
         explain=None if explain is None else lambda along, method, batch: partial(_explained, explain),
         given={"ranking": None if ranking is None else np.asarray(ranking)},
@@ -173,10 +154,8 @@ def evaluate(
     along = Along(values, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
     for attempt in WithinMemory("evaluate").attempts(session.batch_size):
         with attempt as size:
-            evaluation = _Asking(
-                replace(session, batch_size=size), batch, along, names, gaps, bool(common.get("details"))
-            )
-            results = {name: evaluation.score(one, metrics) for name, one in metrics.items()}
+            asking = _Asking(replace(session, batch_size=size), batch, along, metrics, bool(common.get("details")))
+            results = {name: _joined(asking.score(one), names, gaps) for name, one in metrics.items()}
     return results[metric] if isinstance(metric, str) else results
 
 
@@ -188,9 +167,7 @@ class _Metric(NamedTuple):
     responses: dict[str, Response]
 
 
-def _selected_metrics(
-    metrics: Sequence[str] | Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
-) -> dict[str, _Metric]:
+def _selected_metrics(metrics: Metrics, common: Mapping[str, Any]) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
@@ -212,16 +189,12 @@ def _selected_metrics(
         own = {key: value for key, value in named[name].items() if key != "metric"}
         given = {key: value for key, value in common.items() if key in entry.options} | own
         given = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
-        _check_values(entry, given)
+        # Those that are plain values by their annotations, as those of a config.
+        for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
+            check_plain(function, given, f"metric {entry.name!r}")
         options = entry.reads.complete(entry.fill_in(given))
         selected[name] = _Metric(entry, options, entry.responses(options))
     return selected
-
-
-def _check_values(entry: Metric, given: Mapping[str, Any]) -> None:
-    """Check the options that are plain values by their annotations, as those of a config."""
-    for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
-        check_plain(function, given, f"metric {entry.name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,24 +204,22 @@ class _Asking:
     session: Session
     batch: Batch
     along: Along
-    names: Sequence[str] | None
-    gaps: Mapping[str, str]
+    metrics: Mapping[str, _Metric]
     details: bool
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
-    def score(self, one: _Metric, metrics: Mapping[str, _Metric]) -> xarray.Dataset:
-        """Return the scores of a metric; a response that another one needs in finer steps serves it too."""
+    def score(self, one: _Metric) -> dict[str, xarray.Dataset]:
+        """Return a metric's scores of each method; a response that another one needs in finer steps serves it too."""
         # What only the caller can give of the responses.
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
         session = replace(self.session, given={**self.session.given, **given})
-        served = serving(response for other in metrics.values() for response in other.responses.values())
+        served = serving(response for other in self.metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
         read = []
         for argument, needed in one.responses.items():
             response, points = served[needed]
-            lacking = response.lacks(session)
-            if lacking:
+            if lacking := response.lacks(session):
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
             arrays = self._ask(response, session, given)
             read.append((Reading(argument, response, points, one.options.get("output", "logit")), arrays))
@@ -266,7 +237,7 @@ class _Asking:
             shares = _shares(read[0][0], size) if read else None
             if shares is not None and scored[method.name].sizes.get("step") == len(shares):
                 scored[method.name].coords["share"] = ("step", shares)
-        return _joined(scored, self.names, self.gaps)
+        return scored
 
     def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
@@ -373,8 +344,7 @@ def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str]
                 "heatproof.explain returns, or one of its arrays."
             )
         if "reason" in maps:
-            told = zip(maps["method"].values.tolist(), maps["reason"].values.tolist(), strict=True)
-            gaps = {str(name): str(reason) for name, reason in told if reason}
+            gaps = {str(name): str(reason) for name, reason in maps["reason"].to_series().items() if reason}
         maps = maps["attribution"]
     if hasattr(maps, "dims") and "method" in maps.dims:
         maps = {str(name): maps.sel({"method": name}, drop=True) for name in maps["method"].values.tolist()}
@@ -455,10 +425,11 @@ def _device(named: Any) -> Any:
         ) from None
 
 
-def _device_of(model: Any, images: torch.Tensor) -> Any:
+def device_of(model: Any, otherwise: Any) -> Any:
+    """Return the device of a model's parameters; another where it has none."""
     parameters = getattr(model, "parameters", None)
     first = next(parameters(), None) if callable(parameters) else None
-    return images.device if first is None else first.device
+    return otherwise if first is None else first.device
 
 
 def _dataset(
@@ -473,8 +444,7 @@ def _dataset(
     (score, valid, curves), entry = result, one.entry
     variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
     variables["reason"] = ("image", [("" if fine else _why(one)) for fine, one in zip(valid, maps, strict=True)])
-    for name, values in curves.items():
-        variables[name] = (("image", "step") if values.ndim == 2 else ("step",), values)
+    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in curves.items()}
     attributes = {
         "metric": entry.name,
         "higher_is_better": int(entry.higher(options)),

@@ -50,11 +50,6 @@ def refuse_links(path: str | Path) -> Path:
     return path
 
 
-def open_exclusively(path: Path) -> None:
-    """Create an empty file that was not there, with the permissions that the umask leaves."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
@@ -90,7 +85,8 @@ def written_aside(path: str | Path) -> Iterator[Path]:
             leftover.unlink(missing_ok=True)
     # A name that nobody can prepare a link under.
     aside = path.with_name(f".{host}.{os.getpid()}.{secrets.token_hex(8)}.{path.name}")
-    open_exclusively(aside)
+    # A file that was not there, with the permissions that the umask leaves.
+    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
         yield aside
         # Else a machine that loses its power may keep the new name and none of the bytes.

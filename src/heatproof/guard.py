@@ -105,15 +105,15 @@ def compare(
     lower = lower.reindex(index=exact.index, columns=exact.columns)
     pairs = list(itertools.combinations(exact.columns, 2))
     swapped = [pair for pair in pairs if _swaps(*(table[list(pair)].to_numpy() for table in (exact, lower)))]
-    beside: dict[str, list[str]] = {method: [] for method in exact.columns}
-    for one, two in swapped:
-        beside[one].append(two)
-        beside[two].append(one)
     means = pd.DataFrame({"float32": exact.mean(), "lower": lower.mean()})
     sign = -1 if higher_is_better else 1
     ranks = {f"rank_{name}": rankdata(sign * means[name], nan_policy="omit") for name in means}
     table = means.assign(difference=means["lower"] - means["float32"], images=exact.notna().sum(), **ranks)
-    table["swapped_with"] = [" ".join(beside[method]) for method in table.index]
+
+    def beside(method: str) -> str:
+        return " ".join(other for pair in swapped if method in pair for other in pair if other != method)
+
+    table["swapped_with"] = table.index.map(beside)
     return table.rename_axis("method").reset_index(), swapped
 
 

@@ -165,16 +165,13 @@ def whole_key(
     return digest([key, digests, *more]), digests
 
 
-def describe_file(path: str | Path, manifest: str | Path) -> dict[str, Any]:
-    """Return what a manifest says of a file: its path from the manifest's folder, SHA-256 and size."""
-    path = Path(path)
-    relative = os.path.relpath(path, Path(manifest).parent)
-    return {"file": relative, "sha256": file_digest(path), "bytes": path.stat().st_size}
-
-
 def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: str, key: str, **facts: Any) -> None:
     """Write a manifest, aside and moved into place, after the files that it describes."""
-    described = [describe_file(file, path) for file in files]
+    folder = Path(path).parent
+    described = [
+        {"file": os.path.relpath(file, folder), "sha256": file_digest(file), "bytes": os.stat(file).st_size}
+        for file in files
+    ]
     base = {"spec_key": spec_key, "key": key, "files": described, "versions": library_versions()}
     write_sealed(path, {**base, **facts})
 
@@ -202,11 +199,8 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     path = f"{base}.{shard}.json"
     recorded = require_manifest(path)
     images = recorded.get("images")
-    if (
-        not {"key", "gap", "files"} <= set(recorded)
-        or not isinstance(images, list)
-        or list(map(type, images)) != [int] * 2
-    ):
+    is_range = isinstance(images, list) and list(map(type, images)) == [int, int]
+    if not is_range or not {"key", "gap", "files"} <= recorded.keys():
         raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
     return recorded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +16,7 @@ from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
-from heatproof.files import written_aside
+from heatproof.files import write_text
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
@@ -42,25 +42,12 @@ EXPLAINERS: list[Any] = [
 ]
 HEAD = """\
 # Written by `heatproof init` for {photos}: {classes} classes; {splits} images.
-# Pictures: {pictures}
-# {model}: images of {size}×{size} pixels, {normalised}
+# Pictures: shorter sides of {smallest} pixels at least, median {middle}, of {count} looked at.
+# {model}: images of {size}×{size} pixels, normalised with mean {mean} and deviation {deviation}.
 # Grids that divide them: {grids}
 # Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
 # `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
 """
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """What headers say of the sizes of pictures, in pixels: of the shorter sides, the smallest and the median."""
-
-    count: int
-    smallest: int
-    middle: int
-
-    def told(self) -> str:
-        """Return it in words."""
-        return f"shorter sides of {self.smallest} pixels at least, median {self.middle}, of {self.count} looked at."
 
 
 def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None = None) -> str:
@@ -88,8 +75,9 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     entry = look_up(ARCHITECTURES, settings["architecture"], "architecture")
     facts = entry.facts_for(settings["options"])
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
-    pictures = look_at(Path(photos).expanduser())
-    size = facts.size[0] if facts.size else published.pop("size", None) or _fitting(pictures)
+    sides = shorter_sides(Path(photos).expanduser())
+    middle = round(median(sides))
+    size = facts.size[0] if facts.size else published.pop("size", None) or _fitting(middle)
     grids = [grid for grid in range(2, min(size, 33)) if size % grid == 0]
     if not grids:
         raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
@@ -118,18 +106,19 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         photos=photos,
         classes=known.num_classes,
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
-        pictures=pictures.told(),
+        smallest=min(sides),
+        middle=middle,
+        count=len(sides),
         model=model,
         size=size,
-        normalised=f"normalised with mean {_listed(facts.mean)} and deviation {_listed(facts.std)}.",
+        mean=_listed(facts.mean),
+        deviation=_listed(facts.std),
         grids=", ".join(map(str, grids)),
         jobs=len(planned(Graph(plan), False)),
         passes=plan.drop_images * variants * len(list(plan.networks())),
         maps=size_told(map_bytes(plan)),
     )
-    with written_aside(out) as aside:
-        written = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110)
-        aside.write_text(about + written, encoding="utf-8")
+    write_text(out, about + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110))
     weights = "" if checkpoint else f"It trains {name} from scratch: give published weights with --checkpoint.\n"
     return (
         f"{out} is written. {weights}Next:\n  heatproof check {out}\n  heatproof estimate {out}\n"
@@ -154,29 +143,25 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return settings, preprocessing(LIBRARIES[library], options)
 
 
-def look_at(folder: Path) -> Pictures:
-    """Read the sizes of pictures below a folder from their headers."""
+def shorter_sides(folder: Path) -> list[int]:
+    """Read the shorter sides of pictures below a folder, in pixels, from their headers."""
     from PIL import Image
 
     found = pictures_below(folder)
-    # From all of the folder, not the first class alone.
-    chosen = found[:: max(len(found) // LOOKED_AT, 1)]
     sides = []
-    for picture in chosen:
-        try:
-            with Image.open(folder / picture.path) as opened:
-                sides.append(min(opened.size))
+    # From all of the folder, not the first class alone.
+    for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
         # What cannot be opened is named by the dataset.
-        except (OSError, ValueError, Image.DecompressionBombError):
-            continue
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(folder / picture.path) as opened:
+            sides.append(min(opened.size))
     if not sides:
         raise HeatproofError(f"No picture below {folder} can be opened.")
-    return Pictures(len(sides), min(sides), round(median(sides)))
+    return sides
 
 
-def _fitting(pictures: Pictures) -> int:
+def _fitting(middle: int) -> int:
     """Return a size for a network that takes any: that of the pictures, up to 224, a multiple of 16 or 8."""
-    side = min(pictures.middle, 224)
+    side = min(middle, 224)
     return max(side - side % (16 if side >= 64 else 8), 8)
 
 

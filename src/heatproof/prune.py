@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heatproof.adopt import Results, pruned_file
@@ -53,21 +53,24 @@ class Prunable:
         One of `KINDS`, and what it is for the reader.
     paths
         Files and folders that would be removed.
-    bytes
-        Their size.
     passes, seconds
         Images that went through a network, and the time that it took, to make it; 0 where no manifest says.
     manifest
         What lists the files, where it stays; "" where nothing does.
+    bytes
+        Size of all paths.
     """
 
     kind: str
     what: str
     paths: list[Path]
-    bytes: int
     passes: int = 0
     seconds: float = 0.0
     manifest: str = ""
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bytes = sum(map(_size, self.paths))
 
     def remove(self) -> int:
         """Remove it, and return its size."""
@@ -147,11 +150,11 @@ def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> l
             for file in job.inputs:
                 readers.setdefault(file, []).append(job)
     found = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
-    found += [_of_paths("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
+    found += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
     journals = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.journal"))]
     # Shards are written in folders beside the store, whose names go on after the store's.
     aside = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
-    found.append(_of_paths("leftovers", "journals and half-written shards", [*journals, *aside]))
+    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *aside]))
     return [one for one in found if one.bytes]
 
 
@@ -168,32 +171,29 @@ def _is_done(job: Job, results: Results) -> bool:
     return all(manifests) and not any(results.is_stale(job, product) for product in job.products)
 
 
+def _is_read(files: Iterable[str], readers: Mapping[str, list[Job]], results: Results) -> bool:
+    """Tell whether some job reads the files, and all that do are done with them."""
+    using = [reader for file in files for reader in readers.get(file, ())]
+    return bool(using) and all(_is_done(reader, results) for reader in using)
+
+
 def _stores(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
     for job in jobs:
-        if job.products[0].images is None:
-            continue
-        for product in job.products:
+        kind = "maps" if job.stage in MAP_STAGES else "responses"
+        for product in job.products if job.products[0].images is not None else ():
             recorded = results.manifest(product.manifest)
-            using = [reader for file in product.files for reader in readers.get(file, ())]
-            if recorded is None or not using or not all(_is_done(reader, results) for reader in using):
+            if recorded is None or not _is_read(product.files, readers, results):
                 continue
-            kind = "maps" if job.stage in MAP_STAGES else "responses"
             files = [Path(product.manifest).parent / facts["file"] for facts in recorded["files"]]
-            one = _of_paths(kind, _named(product), [file for file in files if file.is_file()])
-            one.passes, one.seconds = recorded.get("network_passes", 0), recorded.get("seconds", 0.0)
-            one.manifest = product.manifest
-            yield one
+            cost = recorded.get("network_passes", 0), recorded.get("seconds", 0.0)
+            yield Prunable(kind, _named(product), [file for file in files if file.is_file()], *cost, product.manifest)
 
 
 def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
-    for job in jobs:
-        for product in job.products:
-            kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
-            using = [reader for file in kept for reader in readers.get(file, ())]
-            if kept and using and all(_is_done(reader, results) for reader in using):
-                one = _of_paths("epochs", _named(product), [Path(file) for file in kept])
-                one.manifest = product.manifest
-                yield one
+    for product in (product for job in jobs for product in job.products):
+        kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
+        if _is_read(kept, readers, results):
+            yield Prunable("epochs", _named(product), list(map(Path, kept)), manifest=product.manifest)
 
 
 def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
@@ -209,11 +209,10 @@ def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
             if ending and base not in known:
                 found.setdefault(base, []).append(path)
     for base, paths in found.items():
-        one = _of_paths("others", os.path.relpath(base, folder), paths)
         manifests = [read_json(path) or {} for path in paths if path.suffix == ".json"]
-        one.passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
-        one.seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
-        yield one
+        passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
+        seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
+        yield Prunable("others", os.path.relpath(base, folder), paths, passes, seconds)
 
 
 def _base(path: str) -> str:
@@ -224,10 +223,6 @@ def _base(path: str) -> str:
 
 def _named(product: Product) -> str:
     return os.path.relpath(product.manifest.removesuffix(".json"), RESULTS)
-
-
-def _of_paths(kind: str, what: str, paths: list[Path]) -> Prunable:
-    return Prunable(kind, what, paths, sum(map(_size, paths)))
 
 
 def _size(path: Path) -> int:

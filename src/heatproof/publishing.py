@@ -40,7 +40,8 @@ def public(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if "://" in value:
-        return _public_address(value)
+        plain = _plain_address(value)
+        return ELSEWHERE + PurePosixPath(plain).name if plain.lower().startswith("file:") else plain
     path = PurePosixPath(value.replace("\\", "/"))
     absolute = path.is_absolute() or re.match("[A-Za-z]:/", str(path)) or re.match("~[^/]", value)
     if absolute or ".." in path.parts:
@@ -51,11 +52,6 @@ def public(value: Any) -> Any:
 
 def _is_home(path: PurePosixPath) -> bool:
     return path.name in ("", "..", "root") or path.name.startswith("~") or path.parent.name in ("home", "Users")
-
-
-def _public_address(address: str) -> str:
-    plain = _plain_address(address)
-    return ELSEWHERE + PurePosixPath(plain).name if plain.lower().startswith("file:") else plain
 
 
 def _plain_address(address: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof._study import Metrics, Study, compare, oriented, points_of, spearman, upwards
+from heatproof._study import Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
 from heatproof.metrics.corruptions import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
 from heatproof.metrics.curve_distance import distances
@@ -22,6 +22,8 @@ from heatproof.ranking.reliability import image_ranks, internal_consistency_reli
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from heatproof.evaluation import Metrics
 
 BASELINES = ("zeros", "random", "blur", "mean")
 
@@ -61,9 +63,9 @@ def image_scores(
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
             result = study.score(name, options, values)
-            table = pd.DataFrame({"image": study.ids, "score": result["score"].values})
-            parts.append(table.assign(metric=name, method=method, higher_is_better=upwards(result)))
-    return pd.concat(parts, ignore_index=True)[["metric", "method", "image", "score", "higher_is_better"]]
+            columns = {"metric": name, "method": method, "image": study.ids, "score": result["score"].values}
+            parts.append(pd.DataFrame({**columns, "higher_is_better": upwards(result)}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def offset_sensitivity(
@@ -258,7 +260,7 @@ def modification_distances(
                     f"{a}_{b}": float(np.mean([one[a, b] for one in of_modified])) if of_modified else float("nan")
                     for a, b in combinations(changed, 2)
                 }
-                least = min(row.values()) if not np.isnan(list(row.values())).any() else float("nan")
+                least = float(np.min(list(row.values())))
                 rows.append({"metric": name, "method": method, "scheme": scheme, **row, "minimal": least})
     return pd.DataFrame(rows).sort_values(["metric", "method", "scheme"], ignore_index=True, kind="stable")
 

@@ -155,8 +155,8 @@ class Shard:
             return
         start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.wanted[1]
         if gap is not None:
-            shapes = {name: (stop - start, *spec.shape) for name, spec in self.layout.arrays.items()}
-            values = [{n: np.full(shapes[n], np.nan, dtype=spec.dtype) for n, spec in self.layout.arrays.items()}]
+            arrays = self.layout.arrays.items()
+            values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
         files = [
             write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))
             for name in self.layout.arrays
@@ -309,17 +309,12 @@ def open_shard(
             f"{spec['images'][1]} images are requested, but the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    more = (spec["shard_size"], list(split.ids), *origin.read_from.values(), *origin.upstream)
+    size = spec["shard_size"]
+    more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
     whole, digests = manifest.whole_key(origin.key, origin.inputs, *more)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
-    layout = Layout(
-        image_ids=split.ids,
-        labels=split.labels,
-        shard_size=spec["shard_size"],
-        arrays=arrays,
-        attributes={"key": whole, **provenance},
-        coordinates=coordinates or {},
-    )
+    attributes = {"key": whole, **provenance}
+    layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()

@@ -75,7 +75,7 @@ def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
 def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
     kept = tmp_path / ".net.batch.json"
     write_json(kept, {"cuda": 4})
-    assert WithinMemory("net", kept, "cuda")(lambda size: size, 2) == 2
+    assert [attempt.size for attempt in WithinMemory("net", kept, "cuda").attempts(2)] == [2]
     assert read_json(kept) == {"cuda": 4}
 
 
@@ -83,12 +83,13 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
     within = WithinMemory("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
     (tmp_path / "gone").write_text("a file, no folder")
 
-    def run(size):
-        if size > 1:
-            raise torch.OutOfMemoryError("out of memory")
-        return size
-
-    assert within(run, 4) == 1
+    sizes = []
+    for attempt in within.attempts(4):
+        with attempt as size:
+            sizes.append(size)
+            if size > 1:
+                raise torch.OutOfMemoryError("out of memory")
+    assert sizes == [4, 2, 1]
 
 
 def test_a_try_is_a_context_that_hides_memory_that_ran_out():

@@ -39,10 +39,6 @@ METHODS: tuple[Any, ...] = (
     "attention_rollout",
     "bcos",
 )
-MEASURES: Mapping[str, Mapping[str, Any]] = {
-    "patch deletion, mean colour": {"metric": "idsds", "baseline": "mean"},
-    "patch deletion, blur": {"metric": "idsds", "baseline": "blur"},
-}
 # Below it neither half says anything.
 LEAST = 16
 
@@ -238,9 +234,9 @@ def choose(
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
     reported = judge(second, {name: one for name, one in asked.items() if name in parents})
-    table, sets, agreement = _table(reported, set(best.values()), seed, level)
+    table, sets, agreement = _table(reported, set(best.values()), tried.made["reason"], seed, level)
     return Choice(
-        _with_gaps(table, tried),
+        table,
         sets,
         [row for row in tried.rows if row not in best.values()],
         scorers,
@@ -286,25 +282,22 @@ class _Judge:
         made = explain(self.model, images, labels, asked, **self.of_maps, **given)
         parents = {name: one.name for one in asked.values() for name in one.maps}
         maps, parent = {}, {}
-        for name, signed, reason in zip(
-            *(made[key].values.tolist() for key in ("method", "signed", "reason")), strict=True
-        ):
-            if reason:
-                continue
-            values = made["attribution"].sel({"method": name}).values
-            for row, own in (
-                (name, values),
-                *([(f"{name}_abs", np.abs(values))] if signed and name not in REFERENCES else []),
-            ):
-                maps[row], parent[row] = own, parents[name]
+        for name in made["method"].values[made["reason"].values == ""].tolist():
+            one = made.sel({"method": name})
+            maps[name], parent[name] = one["attribution"].values, parents[name]
+            if one["signed"] and name not in REFERENCES:
+                maps[f"{name}_abs"], parent[f"{name}_abs"] = np.abs(maps[name]), parents[name]
         found = evaluate(self.measures, self.model, images, labels, maps, **given)
         return _Scored(made, parent, {name: result["score"].values for name, result in found.items()})
 
 
 def _table(
-    scored: _Scored, chosen: set[str], seed: int, level: float
+    scored: _Scored, chosen: set[str], reasons: xarray.DataArray, seed: int, level: float
 ) -> tuple[pd.DataFrame, dict[str, list[str]], float]:
-    """Return the rows that were chosen, best first; the set of each measure; and how far measures agree."""
+    """Return the rows that were chosen, best first; the set of each measure; and how far measures agree.
+
+    The methods that do not apply come last, with their reasons.
+    """
     import pandas as pd
 
     from heatproof.metrics.bootstrap import summarise
@@ -320,40 +313,34 @@ def _table(
         columns |= {name: found["mean"], f"{name}, low": found["ci_low"], f"{name}, high": found["ci_high"]}
         sets[name] = [row for row, is_in in zip(rows, member, strict=True) if is_in]
         means.append(found["mean"])
-    for key in ("passes", "seconds", "options"):
-        known = dict(zip(scored.made["method"].values.tolist(), scored.made[key].values.tolist(), strict=True))
-        columns[key] = [known.get(row, known.get(row.removesuffix("_abs"))) for row in rows]
+    known = scored.made.indexes["method"]
+    told = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
+    columns |= {key: told[key].values.tolist() for key in ("passes", "seconds", "options")}
     table = pd.DataFrame(columns).astype({"passes": "Int64"}).assign(reason="")
     mean = np.nanmean(means, axis=0)
     table = table.iloc[np.lexsort((-mean, ~columns["in_set"]))]
     ranks = pd.DataFrame(np.transpose(means)).rank().corr().to_numpy()
     agreement = float(ranks[np.triu_indices(len(means), 1)].mean()) if len(means) > 1 else 1.0
-    return table.reset_index(drop=True), sets, agreement
-
-
-def _with_gaps(table: pd.DataFrame, tried: _Scored) -> pd.DataFrame:
-    """Return the table with the methods that do not apply, and why."""
-    import pandas as pd
-
-    told = zip(tried.made["method"].values.tolist(), tried.made["reason"].values.tolist(), strict=True)
-    gaps = pd.DataFrame([{"method": name, "in_set": False, "reason": reason} for name, reason in told if reason])
-    return pd.concat([table, gaps], ignore_index=True) if len(gaps) else table
+    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
+    return pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True), sets, agreement
 
 
 def _measures(images: torch.Tensor) -> dict[str, dict[str, Any]]:
     """Return the default measures, with the mean colour of the images."""
-    made = {name: dict(own) for name, own in MEASURES.items()}
-    colour = images.double().mean((0, 2, 3)).tolist()
-    made["patch deletion, mean colour"]["baseline_options"] = {"value": colour}
-    return made
+    colour = {"value": images.double().mean((0, 2, 3)).tolist()}
+    return {
+        "patch deletion, mean colour": {"metric": "idsds", "baseline": "mean", "baseline_options": colour},
+        "patch deletion, blur": {"metric": "idsds", "baseline": "blur"},
+    }
 
 
 def _said(model: Any, images: torch.Tensor) -> torch.Tensor:
     """Return the class that the network predicts for each image."""
     import torch
 
-    parameter = next(model.parameters(), None) if callable(getattr(model, "parameters", None)) else None
-    device = images.device if parameter is None else parameter.device
+    from heatproof.evaluation import device_of
+
+    device = device_of(model, images.device)
     with torch.inference_mode():
         outputs = [model(part.to(device)) for part in images.split(64)]
     return torch.cat([getattr(output, "logits", output).argmax(1).cpu() for output in outputs]).clone()

@@ -97,26 +97,20 @@ def tidy(scores: Any) -> pd.DataFrame:
     import pandas as pd
 
     if hasattr(scores, "data_vars"):
-        return _of_one(scores)
+        if "score" not in scores or "method" not in scores["score"].dims:
+            raise HeatproofError(
+                "A result has no dimension 'method', so there is nothing to rank: evaluate maps of several methods at "
+                "once."
+            )
+        table = scores["score"].to_dataframe().reset_index()[["method", "image", "score"]]
+        higher = bool(scores.attrs.get("higher_is_better", 1))
+        return table.assign(metric=str(scores.attrs.get("metric", "score")), higher_is_better=higher)
     if not isinstance(scores, Mapping) or not scores:
         raise HeatproofError(
             f"The scores are {type(scores).__name__}: give results of heatproof.evaluate, or a table of them."
         )
     parts = []
     for name, inner in scores.items():
-        if hasattr(inner, "data_vars"):
-            parts.append(_of_one(inner).assign(metric=str(name)))
-        else:
-            own = tidy(inner)
-            parts.append(own.assign(model=str(name)))
+        column = "metric" if hasattr(inner, "data_vars") else "model"
+        parts.append(tidy(inner).assign(**{column: str(name)}))
     return pd.concat(parts, ignore_index=True)
-
-
-def _of_one(result: Any) -> pd.DataFrame:
-    if "score" not in result or "method" not in result["score"].dims:
-        raise HeatproofError(
-            "A result has no dimension 'method', so there is nothing to rank: evaluate maps of several methods at once."
-        )
-    table = result["score"].to_dataframe().reset_index()[["method", "image", "score"]]
-    higher = bool(result.attrs.get("higher_is_better", 1))
-    return table.assign(metric=str(result.attrs.get("metric", "score")), higher_is_better=higher)

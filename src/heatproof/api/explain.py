@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     import xarray
 
 Method = Any
-# Maps of all images of a batch: from images (N, C, H, W) and targets (N,) to maps by name, each (N, H, W).
-Maker = Callable[["torch.Tensor", "torch.Tensor"], "Mapping[str, torch.Tensor]"]
 
 
 @dataclass
@@ -112,7 +111,9 @@ def explain(
     import torch
     import xarray
 
+    from heatproof.batches import track
     from heatproof.evaluation import check_batch, check_finite, check_images
+    from heatproof.models.registry import InputFacts
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
@@ -123,22 +124,26 @@ def explain(
         check_finite(background, range(len(background)))
     asked = selected(methods)
     check_fits(model, images, labels)
-    size = tuple(images.shape[2:])
-    parts: list[np.ndarray] = []
-    told: dict[str, list[Any]] = {key: [] for key in ("method", "reason", "seconds", "passes", "options", "signed")}
+    names = [name for one in asked for name in one.maps]
+    if repeated := sorted(name for name in names if names.count(name) > 1):
+        raise HeatproofError(
+            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
+        )
+    maps = np.full((len(names), len(ids), *images.shape[2:]), np.nan, np.float32)
+    facts: list[dict[str, Any]] = []
     interrupted = False
     with _as_it_is(model) as device:
         explained = Explained(
             network=model,
             output=model,
-            facts=_facts(layer),
+            facts=InputFacts(cam_layer=layer),
             images=images,
             targets=labels.to(device),
             image_ids=tuple(ids),
             seed=seed,
-            background=None if background is None else _Background(background),
+            background=None if background is None else partial(_first, background),
         )
-        for one in _shown(asked):
+        for one in track(asked, "maps", unit="method"):
             made, reason, seconds, passes = None, "interrupted", float("nan"), 0
             if not interrupted:
                 try:
@@ -147,24 +152,14 @@ def explain(
                     # What is made is kept: an hour of maps is not lost to one method that takes too long.
                     warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=2)
                     interrupted = True
-            signed = list(one.entry.maps.values()) if one.entry else [True]
-            for row, name in enumerate(one.maps):
-                nothing = np.full((len(ids), *size), np.nan, np.float32)
-                parts.append(nothing if made is None else made[:, row])
-                values = (name, reason, seconds, passes, json.dumps(_plain(one.options)), bool(signed[row]))
-                for key, value in zip(told, values, strict=True):
-                    told[key].append(value)
-    names = told.pop("method")
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise HeatproofError(
-            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
-        )
+            told = {"reason": reason, "seconds": seconds, "passes": passes, "options": json.dumps(_plain(one.options))}
+            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
+                if made is not None:
+                    maps[len(facts)] = made[:, index]
+                facts.append({**told, "signed": bool(signed)})
+    of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
     return xarray.Dataset(
-        {
-            "attribution": (("method", "image", "y", "x"), np.stack(parts)),
-            **{k: ("method", v) for k, v in told.items()},
-        },
+        {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
         coords={"method": names, "image": ids, "target": ("image", labels.cpu().numpy())},
         attrs={"seed": seed, "batch_size": batch_size, "layer": layer or ""},
     )
@@ -216,18 +211,13 @@ def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Ask
     """
     if isinstance(methods, str) or not isinstance(methods, Mapping | Sequence):
         methods = [methods]
-    if isinstance(methods, Mapping):
-        found = [_one(name, method) for name, method in methods.items()]
-    else:
-        found = []
-        for method in methods:
-            if isinstance(method, Mapping) and len(method) == 1 and isinstance(next(iter(method)), str):
-                found.append(_one(*next(iter(method.items()))))
-            else:
-                found.append(_one(None, method))
-    if not found:
+    if not methods:
         raise HeatproofError("No method is given: name at least one, as methods=['grad_cam', 'saliency'].")
-    return found
+    if isinstance(methods, Mapping):
+        return [_one(name, method) for name, method in methods.items()]
+    is_named = [isinstance(one, Mapping) and len(one) == 1 and isinstance(next(iter(one)), str) for one in methods]
+    named = [next(iter(one.items())) if own else (None, one) for one, own in zip(methods, is_named, strict=True)]
+    return [_one(name, method) for name, method in named]
 
 
 def _one(name: str | None, method: Method) -> Asked:
@@ -281,8 +271,15 @@ def _maps_of(
             figures: dict[str, Figure] | None = {} if low == 0 and one.entry is not None else None
             for attempt in within.attempts(batch_size_of(batch_size, device)):
                 with attempt as size:
-                    part = _part(explained, low, min(low + (IMAGES if figures is not None else size), count))
-                    part = _on(part, device, size, figures)
+                    rows = slice(low, low + (IMAGES if figures is not None else size))
+                    part = replace(
+                        explained,
+                        images=explained.images[rows].to(device),
+                        targets=explained.targets[rows],
+                        image_ids=explained.image_ids[rows],
+                        batch_size=size,
+                        figures=figures,
+                    )
                     made = one.entry.function(part, **one.options) if one.entry else _foreign(one, part)
             maps = stack_maps(made, entry, part)
             if figures is not None:
@@ -298,24 +295,6 @@ def _maps_of(
         counter.close()
     seconds = (time.perf_counter() - began) / count
     return np.concatenate(done), "", seconds, round(counter.images / count)
-
-
-def _part(explained: Explained, low: int, high: int) -> Explained:
-    from dataclasses import replace
-
-    rows = slice(low, high)
-    return replace(
-        explained,
-        images=explained.images[rows],
-        targets=explained.targets[rows],
-        image_ids=explained.image_ids[rows],
-    )
-
-
-def _on(part: Explained, device: torch.device, size: int, figures: dict[str, Figure] | None) -> Explained:
-    from dataclasses import replace
-
-    return replace(part, images=part.images.to(device), batch_size=size, figures=figures)
 
 
 def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
@@ -340,8 +319,7 @@ def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
 
 
 def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
-    library = next((kind.__module__.partition(".")[0] for kind in type(method).__mro__ if kind is not object), "")
-    libraries = {kind.__module__.partition(".")[0] for kind in type(method).__mro__}
+    libraries = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
     if "captum" in libraries:
         given = images.clone().requires_grad_()
         return method.attribute(given, target=targets)
@@ -362,8 +340,8 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
 
         with Gradient(model, method) as attributor:
             return attributor(images.clone(), at_target)[1]
-    if library and not callable(method):
-        raise HeatproofError(f"An object of {library} is no method: give one that explains images.")
+    if not callable(method):
+        raise HeatproofError(f"An object of {libraries[0]} is no method: give one that explains images.")
     return method(model, images, targets)
 
 
@@ -372,53 +350,35 @@ def _as_it_is(model: torch.nn.Module) -> Iterator[torch.device]:
     """Check a model, give its logits where its output has more, and leave it as it was; yields its device."""
     import torch
 
+    from heatproof.evaluation import device_of
     from heatproof.perturbation.reachable import check_mode
 
     check_mode(model)
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    handle = model.register_forward_hook(_logits)
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    first = next(model.parameters(), None)
-    try:
-        yield torch.device("cpu") if first is None else first.device
-    finally:
-        handle.remove()
+    with model.register_forward_hook(logits_of):
         for parameter in wanted:
-            parameter.requires_grad_()
+            parameter.requires_grad_(False)
+        try:
+            yield device_of(model, torch.device("cpu"))
+        finally:
+            for parameter in wanted:
+                parameter.requires_grad_()
 
 
-def _logits(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+def logits_of(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    """Return the logits of an output that has more, as a forward hook."""
     return output.logits if hasattr(output, "logits") else None
 
 
-def _facts(layer: str | None) -> Any:
-    from heatproof.models.registry import InputFacts
-
-    return InputFacts(cam_layer=layer)
-
-
-class _Background:
-    """Other images for use as baselines."""
-
-    def __init__(self, images: torch.Tensor) -> None:
-        self.images = images
-
-    def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` of them."""
-        if count > len(self.images):
-            raise HeatproofError(f"{count} background images are asked for and {len(self.images)} given: give more.")
-        return self.images[:count]
-
-
-def _shown(asked: list[Asked]) -> Iterator[Asked]:
-    from heatproof.batches import track
-
-    yield from track(asked, "maps", unit="method")
+def _first(background: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the first so many background images, for use as baselines."""
+    if count > len(background):
+        raise HeatproofError(f"{count} background images are asked for and {len(background)} given: give more.")
+    return background[:count]
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
         for name, value in options.items()
     }

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.options import Bounds, Count, Share, Side, check_arguments
@@ -15,31 +12,8 @@ from heatproof.options import Bounds, Count, Share, Side, check_arguments
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.data.registry import Split
-
 # Images are normalised by the caller.
-AS_THEY_ARE = {"mean": [0.0], "std": [1.0], "size": None}
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """Normalised images of one split, as a dataset of which a baseline can read the mean colour."""
-
-    tensor: torch.Tensor
-    num_classes: int = 0
-    class_names: tuple[str, ...] = ()
-
-    @property
-    def splits(self) -> MappingProxyType[str, Split]:
-        """All images as training images."""
-        from heatproof.data.registry import Split
-
-        count = len(self.tensor)
-        return MappingProxyType({"train": Split(tuple(map(str, range(count))), np.zeros(count, dtype=np.int64))})
-
-    def images(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return images [start, stop) as they are, (N, C, H, W)."""
-        return self.tensor[start:stop].cpu().numpy()
+AS_THEY_ARE = {"mean": [0.0], "std": [1.0]}
 
 
 def finetune(
@@ -96,8 +70,8 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.api.explain import check_fits
-    from heatproof.evaluation import check_batch, check_images
+    from heatproof.api.explain import check_fits, logits_of
+    from heatproof.evaluation import check_batch, check_images, device_of
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import dataset_options
     from heatproof.registry import look_up
@@ -135,20 +109,15 @@ def finetune(
         "label_smoothing": 0.0,
         "shift": 0,
     }
-    examples = [Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few])]
-    options = dataset_options(baseline, None, InMemory(images[order[few:]]), AS_THEY_ARE, grid)
+    train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
+    # What a baseline needs of a dataset to read the mean colour of its training images.
+    pixels = images[order[few:]].cpu().numpy()
+    dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
+    options = dataset_options(baseline, None, dataset, AS_THEY_ARE, grid)
     mine = copy.deepcopy(model).requires_grad_()
-    handle = mine.register_forward_hook(_logits)
-    first = next(mine.parameters(), None)
-    device = torch.device("cpu") if first is None else first.device
-    try:
-        trained = fit_in_domain(mine, examples[0], examples[1], settings, options, Session(team=Devices(device)))
-    finally:
-        handle.remove()
+    session = Session(team=Devices(device_of(mine, torch.device("cpu"))))
+    with mine.register_forward_hook(logits_of):
+        trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
     mine.load_state_dict(trained.best)
     mine.heatproof = {**settings, "baseline_options": options, "history": trained.history}  # type: ignore[assignment]
     return mine.eval()
-
-
-def _logits(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-    return output.logits if hasattr(output, "logits") else None

@@ -44,17 +44,13 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     import seaborn as sns
 
     row = _row(made, image)
-    names = [
-        name for name, reason in zip(made["method"].values.tolist(), made["reason"].values, strict=True) if not reason
-    ]
+    names = made["method"].values[made["reason"].values == ""].tolist()
     first = 0 if picture is None else 1
+    count = len(names) + first
     if axes is None:
-        count = len(names) + first
         axes = plt.subplots(1, count, figsize=(2.1 * count, 2.4), squeeze=False, layout="constrained")[1][0]
-    if len(axes) < len(names) + first:
-        raise HeatproofError(
-            f"{len(names) + first} pictures are to be drawn, and there are {len(axes)} axes: give more."
-        )
+    if len(axes) < count:
+        raise HeatproofError(f"{count} pictures are to be drawn, and there are {len(axes)} axes: give more.")
     if picture is not None:
         pixels = _pixels(picture, (made.sizes["y"], made.sizes["x"]))
         axes[0].imshow(pixels, cmap="gray", interpolation="nearest")
@@ -107,8 +103,8 @@ def curves(result: Any, name: str | None = None, ax: Axes | None = None, band: b
     ax = _axes(ax)
     values = result[name] if "method" in result[name].dims else result[name].expand_dims("method")
     at = result["share"].values if "share" in result.coords else np.arange(values.sizes["step"])
-    for method in values["method"].values.tolist() if "method" in values.coords else [None]:
-        own = (values.isel(method=0, drop=True) if method is None else values.sel({"method": method})).values
+    methods = values["method"].values.tolist() if "method" in values.coords else [None]
+    for method, own in zip(methods, values.transpose("method", ...).values, strict=False):
         own = own[~np.isnan(own).any(1)]
         if not len(own):
             continue
@@ -149,27 +145,21 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
             f"The order is {type(found).__name__}: give what heatproof.choose or heatproof.compare returns."
         )
     if "kappa" in table:
-        columns, label, inside = ("kappa", "ci_low", "ci_high"), "κ of Meta-Rank, higher is better", "in_best_set"
+        score, low, high, inside, label = "kappa", "ci_low", "ci_high", "in_best_set", "κ of Meta-Rank"
     else:
-        measure = measure or next(iter(found.measures))
-        if measure not in found.measures:
-            raise HeatproofError(f"There is no measure {measure!r}: take one of {', '.join(found.measures)}.")
-        columns, label, inside = (
-            (measure, f"{measure}, low", f"{measure}, high"),
-            f"{measure}, higher is better",
-            "in_set",
-        )
-    shown = table[table[columns[0]].notna()].sort_values(columns[0])
+        score = label = measure or next(iter(found.measures))
+        if score not in found.measures:
+            raise HeatproofError(f"There is no measure {score!r}: take one of {', '.join(found.measures)}.")
+        low, high, inside = f"{score}, low", f"{score}, high", "in_set"
+    shown = table[table[score].notna()].sort_values(score)
     ax = _axes(ax)
-    for place, row in enumerate(shown.itertuples(index=False)):
-        values = dict(zip(shown.columns, row, strict=True))
-        score, low, high = (float(values[column]) for column in columns)
-        filled = "C0" if values[inside] else "white"
-        ax.plot([low, high], [place, place], color="C0", linewidth=1.2)
-        ax.plot(score, place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
+    for place, row in enumerate(shown.to_dict("records")):
+        filled = "C0" if row[inside] else "white"
+        ax.plot([row[low], row[high]], [place, place], color="C0", linewidth=1.2)
+        ax.plot(row[score], place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
     ax.set_yticks(range(len(shown)), shown["method"])
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
-    ax.set(xlabel=label)
+    ax.set(xlabel=f"{label}, higher is better")
     return ax
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
@@ -15,68 +15,66 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
+T = TypeVar("T")
 KINDS = ("maps", "drops", "curves", "subsets", "parts", "channels", "features")
 # Tables of the first folder of results; those below it have its name before theirs.
 TABLES = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv")
 
 
-class Tables(Mapping[str, "pd.DataFrame"]):
+class _Found(Mapping[str, T]):
+    """What was found below a folder, by its path there without the ending, and read when asked for."""
+
+    def __init__(self, what: str, folder: Path, paths: Iterable[Path]) -> None:
+        self._what = what
+        self._paths = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
+
+    def _path(self, name: str) -> Path:
+        if name not in self._paths:
+            raise HeatproofError(f"The run has no {self._what} {name!r}: {nearest(name, self._paths)}")
+        return self._paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+class Tables(_Found["pd.DataFrame"]):
     """Tables of a run by name, such as ``idsds_table`` or ``ranking/reliability``, read when asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = {
-            str(path.relative_to(folder).with_suffix("")): path
-            for pattern in TABLES
-            for path in sorted(folder.glob(pattern))
-        }
+        super().__init__("table", folder, (path for pattern in TABLES for path in sorted(folder.glob(pattern))))
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         from heatproof.report.results import read_table
 
-        if name not in self._files:
-            raise HeatproofError(f"The run has no table {name!r}: {nearest(name, self._files)}")
-        table = read_table(str(self._files[name]))
+        table = read_table(str(self._path(name)))
         return table.drop(columns="gap") if "gap" in table and not (table["gap"] != "").any() else table
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
     def __repr__(self) -> str:
-        return f"Tables({', '.join(self._files)})"
+        return f"Tables({', '.join(self)})"
 
 
-class Arrays(Mapping[str, "xarray.Dataset"]):
+class Arrays(_Found["xarray.Dataset"]):
     """Stores of one kind by their path below it, as ``digits/resnet20/finetuned/grad_cam``, opened when asked for."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._kind = kind
-        below = folder / kind
-        stores = sorted(below.rglob("*.zarr")) if below.is_dir() else []
-        self._stores = {str(path.relative_to(below).with_suffix("")): path for path in stores}
+        super().__init__(kind, folder / kind, sorted((folder / kind).rglob("*.zarr")))
 
     def __getitem__(self, name: str) -> xarray.Dataset:
         import warnings
 
         import xarray
 
-        if name not in self._stores:
-            raise HeatproofError(f"The run has no {self._kind} {name!r}: {nearest(name, self._stores)}")
+        path = self._path(name)
         with warnings.catch_warnings():
             # Zarr's consolidated metadata would have to be written anew by every shard.
             warnings.simplefilter("ignore")
-            return xarray.open_zarr(self._stores[name], consolidated=False, chunks=None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stores)
-
-    def __len__(self) -> int:
-        return len(self._stores)
+            return xarray.open_zarr(path, consolidated=False, chunks=None)
 
     def __repr__(self) -> str:
-        return f"Arrays({self._kind}: {', '.join(self._stores)})"
+        return f"Arrays({self._what}: {', '.join(self)})"
 
 
 @dataclass(frozen=True)
@@ -144,16 +142,13 @@ class Results:
         store = self.folder / f"{name}.zarr"
         if store.is_dir():
             return dict(describe(store))
-        file = f"{name}.csv"
+        table = (self.folder / f"{name}.csv").resolve()
         for path in sorted(self.folder.rglob("*.json")):
-            record = read_sealed(path) if ".jobs" not in path.parts else None
-            for facts in (record or {}).get("files", []):
-                if (path.parent / facts["file"]).resolve() == (self.folder / file).resolve():
-                    return dict(record or {})
-        raise HeatproofError(f"The run has nothing called {name!r}: {nearest(name, [*self.tables, *self._stores()])}")
-
-    def _stores(self) -> list[str]:
-        return [f"{kind}/{name}" for kind in KINDS for name in self.arrays(kind)]
+            record = (".jobs" not in path.parts and read_sealed(path)) or {}
+            if any((path.parent / facts["file"]).resolve() == table for facts in record.get("files", ())):
+                return record
+        stores = [f"{kind}/{store}" for kind in KINDS for store in self.arrays(kind)]
+        raise HeatproofError(f"The run has nothing called {name!r}: {nearest(name, [*self.tables, *stores])}")
 
     @property
     def answer(self) -> str:

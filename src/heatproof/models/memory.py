@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.files import read_json, write_json
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -81,19 +78,6 @@ class WithinMemory:
         known = read_json(self.kept) if self.kept is not None else None
         size = (known or {}).get(self.device)
         self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
-
-    def __call__(self, run: Callable[[int], T], wanted: int) -> T:
-        """Return ``run(size)`` for the largest size that fits, at most `wanted`.
-
-        Raises
-        ------
-        HeatproofError
-            If memory runs out with one image in a batch.
-        """
-        for attempt in self.attempts(wanted):
-            with attempt as size:
-                result = run(size)
-        return result
 
     def attempts(self, wanted: int) -> Iterator[Attempt]:
         """Yield attempts, largest size first, until one does not run out of memory.
