@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from heatproof.errors import HeatproofError
 
@@ -46,6 +47,32 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table)}")
     return table[name]
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function with their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def own_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given options that are keyword-only arguments of a function."""
+    return {name: given[name] for name in options_of(function) if name in given}
+
+
+class Described:
+    """Entry of a registry, with what lists say of it."""
+
+    code: ClassVar[str] = "function"
+    """Field of what is registered."""
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring of what is registered."""
+        return (inspect.getdoc(getattr(self, self.code)) or "").partition("\n")[0]
 
 
 class Registry(MutableMapping[str, T]):

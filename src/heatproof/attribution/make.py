@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,41 @@ class Fill:
         return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
 
 
+def explained_on(
+    network: torch.nn.Module | None,
+    facts: InputFacts,
+    dataset: Dataset,
+    spec: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    batch_size: int,
+) -> Callable[..., Explained]:
+    """Return a function that makes the input of an explainer from images, targets and ids.
+
+    Parameters
+    ----------
+    network
+        Images to logits; None for a reference map.
+    facts
+        Input format of the images.
+    dataset
+        Its training images are baselines of some explainers.
+    spec, entry
+        Have the ``output`` that is explained and the ``seed``, and of the explainer the ``grid`` of its baselines.
+    batch_size
+        Largest number of images in one network pass.
+    """
+    return partial(
+        Explained,
+        network=network,
+        output=Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network,
+        facts=None if network is None else facts,
+        seed=spec["seed"],
+        batch_size=batch_size,
+        background=background_of(dataset, facts, spec["seed"]),
+        fill=Fill(dataset, facts, entry.get("grid")),
+    )
+
+
 def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
     return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
 
@@ -130,7 +166,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     model = spec["model"]
-    facts = InputFacts(**_tuples(model["facts"])) if model else NEUTRAL
+    facts = facts_of(model["facts"]) if model else NEUTRAL
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     batch_size = batch_size_of(runtime["batch_size"], device)
     network: torch.nn.Module | None = None
@@ -166,8 +202,9 @@ def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
 
 
-def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+def facts_of(plain: Mapping[str, Any]) -> InputFacts:
+    """Return input facts from the plain values of a spec."""
+    return InputFacts(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
 
 
 def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:
@@ -208,12 +245,9 @@ class _Context:
         self.facts, self.batch_size, self.device = facts, batch_size, device
         self.function = find_function(entry)
         self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), device)
-        softmax = network is not None and spec["output"] == "probability"
-        self.output = Probabilities(network).eval() if network is not None and softmax else network
         self.counter = CountPasses(network)
-        self.background = background_of(dataset, facts, spec["seed"])
         self.target = check_target(spec.get("target", "label"), dataset)
-        self.fill = Fill(dataset, facts, entry.get("grid"))
+        self.explained = explained_on(network, facts, dataset, spec, entry, batch_size)
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
@@ -221,19 +255,11 @@ class _Context:
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
-        split, high = self.dataset.splits["evaluation"], low + len(images)
-        explained = Explained(
-            network=self.network,
-            output=self.output,
-            facts=self.facts if self.network is not None else None,
+        explained = self.explained(
             images=images.to(self.device),
             targets=self.targets(low, images),
-            image_ids=split.ids[low:high],
-            seed=self.spec["seed"],
-            batch_size=self.batch_size,
-            background=self.background,
+            image_ids=self.dataset.splits["evaluation"].ids[low : low + len(images)],
             figures=figures,
-            fill=self.fill,
         )
         for attempt in self.within_memory.attempts(self.batch_size):
             with attempt as size:

@@ -7,15 +7,14 @@ it builds its plan. Heavy libraries are imported inside the functions.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, options_of
-from heatproof.registry import Registry
+from heatproof.options import Bounds
+from heatproof.registry import Described, Registry, options_of
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +126,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Explainer:
+class Explainer(Described):
     """An explainer: a function that returns one or several attribution maps.
 
     Attributes
@@ -163,11 +162,6 @@ class Explainer:
     library: tuple[str, str] | None = None
     family: str = ""
     applies_to: frozenset[str] = frozenset({"any"})
-
-    @property
-    def summary(self) -> str:
-        """First line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")

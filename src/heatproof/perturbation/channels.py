@@ -7,6 +7,13 @@ import torch
 
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
+from heatproof.perturbation.batching import Query
+
+
+def channel_responses(query: Query, layer: str) -> dict[str, np.ndarray]:
+    """Return the ``activation`` (N, channels) of a query's images; see `channel_activations`."""
+    found = channel_activations(query.network, query.images, layer, query.batch_size, device=query.device)
+    return {"activation": found}
 
 
 def channel_activations(

@@ -62,14 +62,9 @@ class Schedule:
 
     def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
-        optimizer: torch.optim.Optimizer
-        if self.optimizer == "sgd":
-            optimizer = torch.optim.SGD(
-                model.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-            )
-        else:
-            build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer]
-            optimizer = build(model.parameters(), self.lr, weight_decay=self.weight_decay)
+        kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        own = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        optimizer = kinds[self.optimizer](model.parameters(), self.lr, weight_decay=self.weight_decay, **own)
         if self.schedule == "step":
             return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, self.decay_every, self.decay)
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
@@ -203,15 +198,8 @@ def fit(
             )
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
-        trained.history.append(
-            {
-                "epoch": epoch,
-                "lr": lr,
-                "train_loss": train_loss,
-                "validation_loss": loss,
-                "validation_accuracy": accuracy,
-            }
-        )
+        row = {"epoch": epoch, "lr": lr, "train_loss": train_loss}
+        trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
         if not team.is_main:
             continue
         if loss < lowest:
@@ -350,12 +338,8 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
     height, width = images.shape[-2:]
     padded = functional.pad(images, (pixels,) * 4, mode="replicate")
     tops, lefts = torch.randint(0, 2 * pixels + 1, (2, len(images)), generator=generator).tolist()
-    return torch.stack(
-        [
-            image[:, top : top + height, left : left + width]
-            for image, top, left in zip(padded, tops, lefts, strict=True)
-        ]
-    )
+    shifts = zip(padded, tops, lefts, strict=True)
+    return torch.stack([image[:, top : top + height, left : left + width] for image, top, left in shifts])
 
 
 def delete_random_patches(
