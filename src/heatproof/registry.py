@@ -113,6 +113,22 @@ class Registry(MutableMapping[str, T]):
                 if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
                     importlib.import_module(f"{self._package}.{file.stem}")
 
+    def code_of(self, name: str, module: str) -> Callable[..., Any]:
+        """Return what is registered in a module under a name, or the user's own that a reference names.
+
+        Of heatproof's own modules only the one that registers it is imported.
+
+        Raises
+        ------
+        HeatproofError
+            As `import_callable` does.
+        """
+        if is_reference(name):
+            return import_callable(name, self._decorator)
+        importlib.import_module(module)
+        entry: Any = self[name]
+        return getattr(entry, entry.code)
+
     def __getitem__(self, name: str) -> T:
         return self._entries[name] if name in self._entries else self._complete()[name]
 

@@ -101,22 +101,11 @@ class Perturbation:
 
     def described(self) -> dict[str, Any]:
         """Return plain values that stand for the sequence, what plays no part in it left out."""
-        values = {key: value for key, value in asdict(self).items() if value is not None}
-        values["baseline_options"] = dict(self.baseline_options)
-        for key in ("fractions", "thresholds"):
-            if key in values:
-                values[key] = list(values[key])
-        if self.imputation == "road":
-            del values["baseline"], values["baseline_options"]
-        else:
-            del values["noise"]
-        if self.thresholds is not None:
-            del values["order"], values["ties"]
-        else:
-            del values["rescale"]
-        if not self.magnitude:
-            del values["magnitude"]
-        return values
+        without = ["baseline", "baseline_options"] if self.imputation == "road" else ["noise"]
+        without += ["rescale"] if self.thresholds is None else ["order", "ties"]
+        without += [] if self.magnitude else ["magnitude"]
+        values = {key: value for key, value in asdict(self).items() if value is not None and key not in without}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
     def from_described(cls, values: Mapping[str, Any]) -> Perturbation:

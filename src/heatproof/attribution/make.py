@@ -6,7 +6,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from heatproof.models.network import find_layer, load_network, normalise, use_ma
 from heatproof.models.registry import InputFacts
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
-from heatproof.registry import import_callable, is_reference
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.stored_maps import encode_maps, map_arrays
 
@@ -228,26 +227,25 @@ def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Modu
         find_layer(network, facts.cam_layer, "model")
 
 
+@dataclass
 class _Context:
     """One explainer on one network, applied to images of the evaluation split."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Any],
-        entry: Mapping[str, Any],
-        dataset: Dataset,
-        network: torch.nn.Module | None,
-        facts: InputFacts,
-        batch_size: int,
-        device: torch.device,
-    ) -> None:
-        self.spec, self.entry, self.dataset, self.network = spec, entry, dataset, network
-        self.facts, self.batch_size, self.device = facts, batch_size, device
+    spec: Mapping[str, Any]
+    entry: Mapping[str, Any]
+    dataset: Dataset
+    network: torch.nn.Module | None
+    facts: InputFacts
+    batch_size: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        spec, entry = self.spec, self.entry
         self.function = find_function(entry)
-        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), device)
-        self.counter = CountPasses(network)
-        self.target = check_target(spec.get("target", "label"), dataset)
-        self.explained = explained_on(network, facts, dataset, spec, entry, batch_size)
+        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), self.device)
+        self.counter = CountPasses(self.network)
+        self.target = check_target(spec.get("target", "label"), self.dataset)
+        self.explained = explained_on(self.network, self.facts, self.dataset, spec, entry, self.batch_size)
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
@@ -279,11 +277,6 @@ class _Context:
                 return torch.cat([self.network(part).argmax(1) for part in parts])
         return torch.full_like(labels, int(self.target))
 
-    def maps_of_first(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
-        """Return the maps of the first `few` images, if the network has what the explainer needs."""
-        _require(self.entry, self.facts, self.network)
-        return self.maps(0, self.read(0, few), figures)
-
 
 def _pass_gate(piece: Shard, context: _Context) -> None:
     """Check the explainer on the first images of the split, once for all shards, and record its figures."""
@@ -294,7 +287,8 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
         try:
-            maps = context.maps_of_first(few, figures)
+            _require(context.entry, context.facts, context.network)
+            maps = context.maps(0, context.read(0, few), figures)
             count = len(maps)
             check_limits(figures, maps)
         except NotApplicable as reason:
@@ -322,10 +316,7 @@ def _explain(piece: Shard, context: _Context) -> None:
 
 def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
-    if is_reference(entry["kind"]):
-        return import_callable(entry["kind"], "explainer")
-    importlib.import_module(entry["module"])
-    return EXPLAINERS[entry["kind"]].function
+    return EXPLAINERS.code_of(entry["kind"], entry["module"])
 
 
 def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], explained: Explained) -> np.ndarray:

@@ -94,12 +94,13 @@ class Explained:
         """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
         if self.figures is None:
             return
-        before, count = self.figures.get(name, Figure(0.0)), len(values)
+        before = self.figures.get(name, Figure(0.0))
+        images = before.images + len(values)
         if mean:
-            total = before.value * before.images + float(values.double().sum())
-            self.figures[name] = Figure(total / (before.images + count), limit, before.images + count)
+            value = (before.value * before.images + float(values.double().sum())) / images
         else:
-            self.figures[name] = Figure(max(before.value, float(values.max())), limit, before.images + count)
+            value = max(before.value, float(values.max()))
+        self.figures[name] = Figure(value, limit, images)
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
-from heatproof.registry import import_callable, is_reference
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +40,7 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
 
 def open_dataset(spec: Mapping[str, Any]) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
-    if is_reference(spec["kind"]):
-        load = import_callable(spec["kind"], "dataset")
-    else:
-        importlib.import_module(spec["module"])
-        load = DATASETS[spec["kind"]].load
+    load = DATASETS.code_of(spec["kind"], spec["module"])
     return load(seed=spec["seed"], **spec["options"])
 
 

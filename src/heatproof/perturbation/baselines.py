@@ -306,9 +306,7 @@ def _blur_matrix(length: int, sigma: float, size: int, padding: str, kernel: str
     else:
         weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
         weights /= weights.sum()
-    matrix = np.zeros((length, length + 2 * reach))
-    for row in range(length):
-        matrix[row, row : row + size] = weights
+    matrix = sum(weight * np.eye(length, length + 2 * reach, offset) for offset, weight in enumerate(weights))
     inside = matrix[:, reach : reach + length].copy()
     if padding == "edge":
         inside[:, 0] += matrix[:, :reach].sum(1)
