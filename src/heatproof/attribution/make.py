@@ -203,7 +203,8 @@ def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def facts_of(plain: Mapping[str, Any]) -> InputFacts:
     """Return input facts from the plain values of a spec."""
-    return InputFacts(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    return InputFacts(**facts)
 
 
 def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:

@@ -107,7 +107,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     labels = np.asarray(facts["labels"])[: spec["images"]]
     right = predicted == labels
     scored = sample(labels, right, **spec["sampling"])
-    target = {"label": labels, "predicted": predicted}.get(spec["target"], spec["target"])
+    target: Any = {"label": labels, "predicted": predicted}.get(spec["target"], spec["target"])
     targets = np.broadcast_to(target, labels.shape)
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
     scores = _score(spec, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
