@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -161,15 +162,19 @@ def load_plugins(named: Iterable[str] = ()) -> list[str]:
     """
     modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
     for module in modules:
-        try:
+        remedy = "write it as package.module, and make it importable (installed, or on PYTHONPATH)"
+        with _imports(f"plugin {module!r}", remedy):
             importlib.import_module(module)
-        except Exception as error:  # the module's code is the user's, and can fail in any way
-            reason = " ".join(str(error).split())
-            raise HeatproofError(
-                f"The plugin {module!r} cannot be imported ({reason}): write it as package.module, and make it "
-                "importable (installed, or on PYTHONPATH)."
-            ) from None
     return modules
+
+
+@contextmanager
+def _imports(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the module's code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
+        raise HeatproofError(f"The {what} cannot be imported ({reason}): {remedy}.") from None
 
 
 def is_reference(name: str) -> bool:
@@ -186,14 +191,9 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
         If the module or the callable is not there.
     """
     module_name, _, attribute = reference.partition(":")
-    try:
+    remedy = "write it as package.module:callable, and make the package importable (installed, or on PYTHONPATH)"
+    with _imports(f"{kind} {reference!r}", remedy):
         target = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # the module's code is the user's, and can fail in any way
-        reason = " ".join(str(error).split())
-        raise HeatproofError(
-            f"The {kind} {reference!r} cannot be imported ({reason}): write it as package.module:callable, "
-            "and make the package importable (installed, or on PYTHONPATH)."
-        ) from None
     if not callable(target):
         raise HeatproofError(f"The {kind} {reference!r} is not callable: name a function or class.")
     return target

@@ -29,6 +29,8 @@ from heatproof.stored_maps import encode_maps, map_arrays
 
 log = logging.getLogger(__name__)
 
+Spec = Mapping[str, Any]
+
 # A reference map sees the image as most networks do: centred, and scaled to about one.
 NEUTRAL = InputFacts()
 
@@ -86,7 +88,7 @@ class Background:
         if self.images is None or len(self.images) < count:
             with READING:
                 chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
-            self.images = _prepare(np.concatenate(chosen), self.facts)
+            self.images = normalise(np.concatenate(chosen), vars(self.facts))
         return self.images[:count]
 
 
@@ -107,19 +109,13 @@ class Fill:
         # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
         if name not in self.options:
             known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
-            facts = {"mean": self.facts.mean, "std": self.facts.std}
-            self.options[name] = known(name, None, self.dataset, facts, self.grid)
+            self.options[name] = known(name, None, self.dataset, vars(self.facts), self.grid)
         draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
         return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
 
 
 def explained_on(
-    network: torch.nn.Module | None,
-    facts: InputFacts,
-    dataset: Dataset,
-    spec: Mapping[str, Any],
-    entry: Mapping[str, Any],
-    batch_size: int,
+    network: torch.nn.Module | None, facts: InputFacts, dataset: Dataset, spec: Spec, entry: Spec, batch_size: int
 ) -> Callable[..., Explained]:
     """Return a function that makes the input of an explainer from images, targets and ids.
 
@@ -148,11 +144,7 @@ def explained_on(
     )
 
 
-def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
-    return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
-
-
-def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def attribute(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
@@ -197,7 +189,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         piece.forget_journal()
 
 
-def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(spec: Spec) -> dict[str, Any]:
     return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
 
 
@@ -207,21 +199,16 @@ def facts_of(plain: Mapping[str, Any]) -> InputFacts:
     return InputFacts(**facts)
 
 
-def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:
+def _open(spec: Spec, entry: Spec, dataset: Dataset, size: tuple[int, ...]) -> Shard:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
     made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
-    return open_shard(
-        spec,
-        entry["store"],
-        Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else []),
-        dataset.splits["evaluation"],
-        map_arrays(len(entry["maps"]), size, **_stored(spec)),
-        {"map": list(entry["maps"])},
-    )
+    origin = Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else [])
+    arrays = map_arrays(len(entry["maps"]), size, **_stored(spec))
+    return open_shard(spec, entry["store"], origin, dataset.splits["evaluation"], arrays, {"map": list(entry["maps"])})
 
 
-def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require(entry: Spec, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
     needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
     if needed and facts.cam_layer is not None and network is not None:
@@ -232,8 +219,8 @@ def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Modu
 class _Context:
     """One explainer on one network, applied to images of the evaluation split."""
 
-    spec: Mapping[str, Any]
-    entry: Mapping[str, Any]
+    spec: Spec
+    entry: Spec
     dataset: Dataset
     network: torch.nn.Module | None
     facts: InputFacts
@@ -250,7 +237,7 @@ class _Context:
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
-        return _prepare(self.dataset.images("evaluation", low, high), self.facts)
+        return normalise(self.dataset.images("evaluation", low, high), vars(self.facts))
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
@@ -315,12 +302,12 @@ def _explain(piece: Shard, context: _Context) -> None:
         began = time.monotonic()
 
 
-def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
+def find_function(entry: Spec) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
     return EXPLAINERS.code_of(entry["kind"], entry["module"])
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], explained: Explained) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], entry: Spec, explained: Explained) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Raises

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.data.lazy import LazyDataset
+from heatproof.data.lazy import NAMES, LazyDataset
 from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.data.survey import survey
@@ -18,8 +18,6 @@ from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
 
 log = logging.getLogger(__name__)
-
-SPLITS = ("train", "validation", "evaluation")
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
@@ -113,7 +111,7 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
     untrained = not any(len(dataset.splits.get(name, ())) for name in ("train", "validation"))
-    for name in SPLITS:
+    for name in NAMES:
         split = dataset.splits.get(name)
         if untrained and name != "evaluation" and split is not None:
             splits[name] = {"ids": [], "labels": []}

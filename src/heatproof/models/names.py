@@ -103,19 +103,14 @@ def _with_counters(named: State, own: Mapping[str, torch.Tensor]) -> State:
 def _in_order(
     state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], head: Callable[[], Collection[str]]
 ) -> State:
-    theirs, ours = (
-        [(name, value) for name, value in each.items() if not name.endswith(COUNTER)] for each in (state, own)
-    )
+    theirs, ours = ([name for name in each if not name.endswith(COUNTER)] for each in (state, own))
+    last = [[name.rpartition(".")[2] for name in each] for each in (theirs, ours)]
     # Safetensors sorts names, so that the order of layers is lost: block 10 stands before block 2.
-    if [name for name, _ in theirs] == sorted(name for name, _ in theirs):
+    if theirs == sorted(theirs) or last[0] != last[1]:
         return {}
-    last = [[name.rpartition(".")[2] for name, _ in each] for each in (theirs, ours)]
-    if last[0] != last[1]:
-        return {}
-    differ = {new for (_, a), (new, b) in zip(theirs, ours, strict=True) if a.shape != b.shape}
-    if differ and not differ <= set(head()):
-        return {}
-    return {new: value for (_, value), (new, _) in zip(theirs, ours, strict=True)}
+    renamed = {new: state[name] for name, new in zip(theirs, ours, strict=True)}
+    differ = {new for new, value in renamed.items() if value.shape != own[new].shape}
+    return {} if differ and not differ <= set(head()) else renamed
 
 
 def misfits(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
@@ -126,9 +121,8 @@ def misfits(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) 
         for name in own
         if name in state and state[name].shape != own[name].shape
     ]
-    found = [f"{listed(missing)} missing"] if missing else []
-    found += [f"{listed(unknown)} unknown to the network"] if unknown else []
-    return "; ".join([*found, *([listed(shapes)] if shapes else [])])
+    said = {" missing": missing, " unknown to the network": unknown, "": shapes}
+    return "; ".join(listed(names) + words for words, names in said.items() if names)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -135,11 +135,9 @@ def load_weights(
     try:
         state = read_safetensors(path, called, most=most_bytes(network))
     except (OSError, SafetensorError) as error:
-        fault = fault_of(error)
-        if fault:
-            raise HeatproofError(fault) from None
         raise HeatproofError(
-            f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
+            fault_of(error)
+            or f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
     own = network.state_dict()

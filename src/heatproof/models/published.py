@@ -48,6 +48,7 @@ _TIMM_HALF = {
     **{f"vit_{size}_patch16_224": TOKENS for size in ("tiny", "small", "base")},
 }
 TIMM_LAYERS = {**_TIMM_IMAGENET, **_TIMM_HALF}
+_VITS = [name for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items() if layer == TOKENS]
 # Alike in both libraries; any other network is a family of its own.
 DESIGNS = {
     **{f"resnet{depth}": Design("resnet", depth) for depth in (18, 34, 50, 101, 152)},
@@ -56,11 +57,7 @@ DESIGNS = {
     **{f"vgg{depth}": Design("vgg", depth, batch_norm=False) for depth in (11, 13, 16, 19)},
     **{f"vgg{depth}_bn": Design("vgg", depth) for depth in (11, 13, 16, 19)},
     **dict.fromkeys(_DENSENETS, Design("densenet")),
-    **{
-        name: Design("vit", batch_norm=False)
-        for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items()
-        if layer == TOKENS
-    },
+    **dict.fromkeys(_VITS, Design("vit", batch_norm=False)),
 }
 NO_LAYER = "no layer for class activation maps is known of this network: name one in the model's cam_layer"
 # In training they return the logits of side branches as well.

@@ -178,18 +178,14 @@ def _imputed(
 
 def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
     """Regroup chunks into batches of one size; the last may be smaller."""
-    waiting: list[Perturbed] = []
-    have = 0
+    rest: list[Perturbed] = []
     for piece in pieces:
-        waiting.append(piece)
-        have += len(piece[1])
-        while have >= size:
-            images, rows = (torch.cat([part[side] for part in waiting]) for side in (0, 1))
+        images, rows = (torch.cat(parts) for parts in zip(*rest, piece, strict=True))
+        while len(rows) >= size:
             yield images[:size], rows[:size]
-            waiting = [(images[size:], rows[size:])]
-            have -= size
-    if have:
-        yield torch.cat([part[0] for part in waiting]), torch.cat([part[1] for part in waiting])
+            images, rows = images[size:], rows[size:]
+        rest = [(images, rows)] if len(rows) else []
+    yield from rest
 
 
 def _updated(

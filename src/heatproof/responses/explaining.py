@@ -8,18 +8,11 @@ from typing import Any
 import torch
 
 from heatproof.attribution.make import explained_on, facts_of, find_function, stack_maps
-from heatproof.data.registry import Dataset
 from heatproof.responses.base import Batch, Explain, Method, Session
 
 
 def method_maps(
-    spec: Mapping[str, Any],
-    network: torch.nn.Module,
-    dataset: Dataset,
-    explainer: str,
-    method: Method,
-    batch: Batch,
-    session: Session,
+    spec: Mapping[str, Any], network: torch.nn.Module, explainer: str, method: Method, batch: Batch, session: Session
 ) -> Explain:
     """Return a function from images and targets to maps of one method.
 
@@ -29,15 +22,13 @@ def method_maps(
         Of a response along maps: has the ``explainers``, the model's ``facts`` and the ``output`` that is explained.
     network
         Images (B, C, H, W) to logits (B, K), in eval mode.
-    dataset
-        Its training images are baselines of some explainers.
     explainer, method
         Name of the explainer, and which of its maps.
     batch
         The N images that are changed: images (k N, C, H, W) are k copies of each, one after another, and share its
         draws.
     session
-        Device, batch size and seed.
+        Device, batch size and dataset, whose training images are baselines of some explainers.
 
     Returns
     -------
@@ -46,7 +37,7 @@ def method_maps(
     """
     entry = next(entry for entry in spec["explainers"] if entry["name"] == explainer)
     function, known = find_function(entry), network if entry["uses_model"] else None
-    explained_of = explained_on(known, facts_of(spec["facts"]), dataset, spec, entry, session.batch_size)
+    explained_of = explained_on(known, facts_of(spec["facts"]), session.dataset, spec, entry, session.batch_size)
 
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         explained = explained_of(

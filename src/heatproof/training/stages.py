@@ -46,6 +46,7 @@ from heatproof.training.several import Train, train_on_several
 log = logging.getLogger(__name__)
 
 Spec = Mapping[str, Any]
+Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
 def _training(fit_network: Callable[[Spec, torch.device, Session], Trained]) -> Train:
@@ -212,12 +213,7 @@ def _journal(spec: Spec) -> Journal:
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
 
 
-def _with_deleted(
-    validation: Examples,
-    grid: int,
-    generator: torch.Generator,
-    baselines: Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor],
-) -> Examples:
+def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, baselines: Baselines) -> Examples:
     """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
     count = len(validation.labels)
     draw = int(torch.randint(2**31, (), generator=generator))
