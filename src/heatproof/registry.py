@@ -52,11 +52,8 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
 
 def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only arguments of a function with their defaults."""
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
 def own_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

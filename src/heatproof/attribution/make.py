@@ -241,12 +241,8 @@ class _Context:
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
-        explained = self.explained(
-            images=images.to(self.device),
-            targets=self.targets(low, images),
-            image_ids=self.dataset.splits["evaluation"].ids[low : low + len(images)],
-            figures=figures,
-        )
+        ids, targets = self.dataset.splits["evaluation"].ids[low : low + len(images)], self.targets(low, images)
+        explained = self.explained(images=images.to(self.device), targets=targets, image_ids=ids, figures=figures)
         for attempt in self.within_memory.attempts(self.batch_size):
             with attempt as size:
                 if figures is not None:

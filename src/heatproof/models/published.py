@@ -13,6 +13,7 @@ from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 from heatproof.options import Count
 from heatproof.registry import nearest
 
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 TOKENS = "last_tokens.grid"
 
@@ -110,11 +111,7 @@ def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
 
 
 def _facts(
-    name: str,
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
-    layer: str | None,
-    fixed: tuple[int, int] | None,
-    size: int | None,
+    name: str, normalisation: Normalisation, layer: str | None, fixed: tuple[int, int] | None, size: int | None
 ) -> InputFacts:
     if size and not fixed:
         raise HeatproofError(f"The network {name!r} takes images of any size: leave its option 'size' out.")

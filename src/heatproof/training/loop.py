@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError
@@ -21,6 +22,7 @@ from heatproof.training.devices import Devices, sound_backward
 log = logging.getLogger(__name__)
 
 State = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -60,7 +62,7 @@ class Schedule:
     loss: str = "cross_entropy"
     random_horizontal_flip: float = 0.0
 
-    def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    def build(self, model: nn.Module) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
         kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         own = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
@@ -252,7 +254,7 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
 
 def _batches(
     train: Examples, schedule: Schedule, seed: int, epoch: int, augment: Augment | None, device: torch.device
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[Batch]:
     """Yield augmented images and labels of an epoch, and read one batch ahead."""
     generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
@@ -274,12 +276,7 @@ def _batches(
 
 
 def _one_epoch(
-    model: nn.Module,
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    count: int,
-    schedule: Schedule,
-    optimizer: torch.optim.Optimizer,
-    team: Devices,
+    model: nn.Module, batches: Iterable[Batch], count: int, schedule: Schedule, optimizer: Optimizer, team: Devices
 ) -> float:
     model.train()
     total = 0.0
