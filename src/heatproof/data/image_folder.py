@@ -21,6 +21,7 @@ from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, Side
 
+SHARES = {"validation": 0.1, "evaluation": 0.2}
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -82,15 +83,14 @@ def image_folder(
     if columns and labels is None:
         raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
     names, parts, origins = _listed(top) if labels is None else _tabled(top, labels, columns or {})
-    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
-    for split, (share, _) in given.items():
-        if share is not None and split in origins:
+    asked = {"validation": validation, "evaluation": evaluation}
+    given = {split: share for split, share in asked.items() if share is not None}
+    for split in given:
+        if split in origins:
             raise HeatproofError(
                 f"The {split} images of {root} are in its {origins[split]}: leave the share {split!r} out."
             )
-    shares = {
-        split: default if share is None else share for split, (share, default) in given.items() if split not in origins
-    }
+    shares = {split: share for split, share in {**SHARES, **given}.items() if split not in origins}
     if evaluation == 1 and validation is None:
         del shares["validation"]
     if outputs is not None:

@@ -97,8 +97,7 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
 
 
 def _by_value(label: str) -> tuple[bool, int, str]:
-    is_number = label.isdecimal()
-    return not is_number, int(label) if is_number else 0, label
+    return (False, int(label), label) if label.isdecimal() else (True, 0, label)
 
 
 def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:

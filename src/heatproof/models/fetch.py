@@ -85,7 +85,8 @@ def check_checkpoint(spec: Mapping[str, Any]) -> None:
 
 def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
     """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
-    dataset, told = open_dataset(spec["dataset"]) if "dataset" in spec else None, _told(spec["checkpoint"])
+    told = _told(spec["checkpoint"])
+    dataset = open_dataset(spec["dataset"]) if "dataset" in spec else None
     classes = dataset.num_classes if dataset else 2
     network = build_network(spec["model"], classes)
     most = most_bytes(network)

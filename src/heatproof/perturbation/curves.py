@@ -209,12 +209,9 @@ def _updated(
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
             ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
-            leaving = np.take_along_axis(order, ahead, axis=1)[:, :removed]
-            flat = first[rows].reshape(len(chunk), -1)
-            for row, pixels in enumerate(leaving):
-                new = pixels[~gone[row, pixels]]
-                flat[row, new] = point
-                gone[row, new] = True
+            np.put_along_axis(gone, np.take_along_axis(order, ahead, axis=1)[:, :removed], True, axis=1)
+            flat = first[rows].reshape(gone.shape)
+            flat[gone] = np.minimum(flat[gone], point)
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
             current = query.like_images(torch.where(mask, fill, chunk))
             batch = [(current, torch.arange(len(chunk), device=query.device))]

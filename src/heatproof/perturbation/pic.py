@@ -181,10 +181,8 @@ def entropy(picture: np.ndarray) -> int:
         )
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
-    file = BytesIO()
-    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(
-        file, format="webp", lossless=True, quality=100
-    )
+    file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
+    image.save(file, format="webp", lossless=True, quality=100)
     return file.tell()
 
 

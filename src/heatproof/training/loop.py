@@ -310,8 +310,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label."""
     model.eval()
     device, count = _device(model), len(examples.labels)
-    total = 0.0
-    correct = 0
+    total, correct = 0.0, 0
     pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
     for rows, images in prefetch(examples.images.__getitem__, pieces, device):
         logits, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
