@@ -19,20 +19,11 @@ from operator import ge, gt, le, lt
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
+from heatproof.registry import nearest, options_of
 
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
 LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
 MAPPINGS = (dict, abc.Mapping)
-
-
-def options_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a function with their defaults."""
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
 
 
 def check_options(

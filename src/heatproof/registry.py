@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from heatproof.errors import HeatproofError
 
@@ -46,6 +48,29 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table)}")
     return table[name]
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def own_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given options that are keyword-only arguments of a function."""
+    return {name: given[name] for name in options_of(function) if name in given}
+
+
+class Described:
+    """Entry of a registry, with what lists say of it."""
+
+    code: ClassVar[str] = "function"
+    """Field of what is registered."""
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring of what is registered."""
+        return (inspect.getdoc(getattr(self, self.code)) or "").partition("\n")[0]
 
 
 class Registry(MutableMapping[str, T]):
@@ -86,6 +111,22 @@ class Registry(MutableMapping[str, T]):
                 if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
                     importlib.import_module(f"{self._package}.{file.stem}")
 
+    def code_of(self, name: str, module: str) -> Callable[..., Any]:
+        """Return what is registered in a module under a name, or the user's own that a reference names.
+
+        Of heatproof's own modules only the one that registers it is imported.
+
+        Raises
+        ------
+        HeatproofError
+            As `import_callable` does.
+        """
+        if is_reference(name):
+            return import_callable(name, self._decorator)
+        importlib.import_module(module)
+        entry: Any = self[name]
+        return getattr(entry, entry.code)
+
     def __getitem__(self, name: str) -> T:
         return self._entries[name] if name in self._entries else self._complete()[name]
 
@@ -118,15 +159,19 @@ def load_plugins(named: Iterable[str] = ()) -> list[str]:
     """
     modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
     for module in modules:
-        try:
+        remedy = "write it as package.module, and make it importable (installed, or on PYTHONPATH)"
+        with _imports(f"plugin {module!r}", remedy):
             importlib.import_module(module)
-        except Exception as error:  # the module's code is the user's, and can fail in any way
-            reason = " ".join(str(error).split())
-            raise HeatproofError(
-                f"The plugin {module!r} cannot be imported ({reason}): write it as package.module, and make it "
-                "importable (installed, or on PYTHONPATH)."
-            ) from None
     return modules
+
+
+@contextmanager
+def _imports(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the module's code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
+        raise HeatproofError(f"The {what} cannot be imported ({reason}): {remedy}.") from None
 
 
 def is_reference(name: str) -> bool:
@@ -143,14 +188,9 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
         If the module or the callable is not there.
     """
     module_name, _, attribute = reference.partition(":")
-    try:
+    remedy = "write it as package.module:callable, and make the package importable (installed, or on PYTHONPATH)"
+    with _imports(f"{kind} {reference!r}", remedy):
         target = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # the module's code is the user's, and can fail in any way
-        reason = " ".join(str(error).split())
-        raise HeatproofError(
-            f"The {kind} {reference!r} cannot be imported ({reason}): write it as package.module:callable, "
-            "and make the package importable (installed, or on PYTHONPATH)."
-        ) from None
     if not callable(target):
         raise HeatproofError(f"The {kind} {reference!r} is not callable: name a function or class.")
     return target

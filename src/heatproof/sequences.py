@@ -101,22 +101,11 @@ class Perturbation:
 
     def described(self) -> dict[str, Any]:
         """Return plain values that stand for the sequence, what plays no part in it left out."""
-        values = {key: value for key, value in asdict(self).items() if value is not None}
-        values["baseline_options"] = dict(self.baseline_options)
-        for key in ("fractions", "thresholds"):
-            if key in values:
-                values[key] = list(values[key])
-        if self.imputation == "road":
-            del values["baseline"], values["baseline_options"]
-        else:
-            del values["noise"]
-        if self.thresholds is not None:
-            del values["order"], values["ties"]
-        else:
-            del values["rescale"]
-        if not self.magnitude:
-            del values["magnitude"]
-        return values
+        without = ["baseline", "baseline_options"] if self.imputation == "road" else ["noise"]
+        without += ["rescale"] if self.thresholds is None else ["order", "ties"]
+        without += [] if self.magnitude else ["magnitude"]
+        values = {key: value for key, value in asdict(self).items() if value is not None and key not in without}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
     def from_described(cls, values: Mapping[str, Any]) -> Perturbation:
@@ -179,14 +168,11 @@ def pixel_ranking(
         (N, H × W) or (N, grid × grid) int64: indices, row by row.
     """
     values = _patch_values(maps, grid) if grid is not None else maps.reshape(len(maps), -1)
-    ranking = np.empty(values.shape, dtype=np.int64)
+    ranking, units = np.empty(values.shape, dtype=np.int64), values.shape[1]
     for row, image_id in enumerate(image_ids):
         # Minus zero and zero are equal, and have to tie.
         falling = -values[row] + 0.0
-        if ties == "index":
-            ranking[row] = np.argsort(falling, kind="stable")
-            continue
-        drawn = numpy_generator(seed, "ties", image_id).permutation(values.shape[1])
+        drawn = np.arange(units) if ties == "index" else numpy_generator(seed, "ties", image_id).permutation(units)
         ranking[row] = drawn[np.argsort(falling[drawn], kind="stable")]
     return ranking
 
@@ -301,7 +287,5 @@ def _bounds(values: np.ndarray, thresholds: Sequence[float], rescale: bool) -> n
 
 
 def _patch_values(maps: np.ndarray, grid: int) -> np.ndarray:
-    boxes = patch_boxes(grid, *maps.shape[1:])
-    return np.stack(
-        [maps[:, b.top : b.bottom, b.left : b.right].sum(axis=(1, 2), dtype=np.float64) for b in boxes], axis=1
-    )
+    cut = (maps[:, box.top : box.bottom, box.left : box.right] for box in patch_boxes(grid, *maps.shape[1:]))
+    return np.stack([values.sum(axis=(1, 2), dtype=np.float64) for values in cut], axis=1)

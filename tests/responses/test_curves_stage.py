@@ -103,11 +103,10 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
         options["explain"] = method_maps(
             spec,
             network,
-            data,
             explainer,
             Method(which["method"], which["index"], which["transform"]),
             Batch(images, labels, data.splits["evaluation"].ids[:10]),
-            Session(lambda: network, torch.device("cpu"), 64, spec["seed"]),
+            Session(lambda: network, torch.device("cpu"), 64, spec["seed"], dataset=data),
         )
     ids = list(data.splits["evaluation"].ids[:10])
     expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from heatproof.models.network import find_layer, load_network, normalise, use_ma
 from heatproof.models.registry import InputFacts
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
-from heatproof.registry import import_callable, is_reference
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.stored_maps import encode_maps, map_arrays
 
 log = logging.getLogger(__name__)
+
+Spec = Mapping[str, Any]
 
 # A reference map sees the image as most networks do: centred, and scaled to about one.
 NEUTRAL = InputFacts()
@@ -86,7 +88,7 @@ class Background:
         if self.images is None or len(self.images) < count:
             with READING:
                 chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
-            self.images = _prepare(np.concatenate(chosen), self.facts)
+            self.images = normalise(np.concatenate(chosen), vars(self.facts))
         return self.images[:count]
 
 
@@ -107,17 +109,42 @@ class Fill:
         # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
         if name not in self.options:
             known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
-            facts = {"mean": self.facts.mean, "std": self.facts.std}
-            self.options[name] = known(name, None, self.dataset, facts, self.grid)
+            self.options[name] = known(name, None, self.dataset, vars(self.facts), self.grid)
         draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
         return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
 
 
-def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
-    return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
+def explained_on(
+    network: torch.nn.Module | None, facts: InputFacts, dataset: Dataset, spec: Spec, entry: Spec, batch_size: int
+) -> Callable[..., Explained]:
+    """Return a function that makes the input of an explainer from images, targets and ids.
+
+    Parameters
+    ----------
+    network
+        Images to logits; None for a reference map.
+    facts
+        Input format of the images.
+    dataset
+        Its training images are baselines of some explainers.
+    spec, entry
+        Have the ``output`` that is explained and the ``seed``, and of the explainer the ``grid`` of its baselines.
+    batch_size
+        Largest number of images in one network pass.
+    """
+    return partial(
+        Explained,
+        network=network,
+        output=Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network,
+        facts=None if network is None else facts,
+        seed=spec["seed"],
+        batch_size=batch_size,
+        background=background_of(dataset, facts, spec["seed"]),
+        fill=Fill(dataset, facts, entry.get("grid")),
+    )
 
 
-def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def attribute(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
@@ -130,7 +157,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     model = spec["model"]
-    facts = InputFacts(**_tuples(model["facts"])) if model else NEUTRAL
+    facts = facts_of(model["facts"]) if model else NEUTRAL
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     batch_size = batch_size_of(runtime["batch_size"], device)
     network: torch.nn.Module | None = None
@@ -162,79 +189,60 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         piece.forget_journal()
 
 
-def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(spec: Spec) -> dict[str, Any]:
     return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
 
 
-def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+def facts_of(plain: Mapping[str, Any]) -> InputFacts:
+    """Return input facts from the plain values of a spec."""
+    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    return InputFacts(**facts)
 
 
-def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:
+def _open(spec: Spec, entry: Spec, dataset: Dataset, size: tuple[int, ...]) -> Shard:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
     made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
-    return open_shard(
-        spec,
-        entry["store"],
-        Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else []),
-        dataset.splits["evaluation"],
-        map_arrays(len(entry["maps"]), size, **_stored(spec)),
-        {"map": list(entry["maps"])},
-    )
+    origin = Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else [])
+    arrays = map_arrays(len(entry["maps"]), size, **_stored(spec))
+    return open_shard(spec, entry["store"], origin, dataset.splits["evaluation"], arrays, {"map": list(entry["maps"])})
 
 
-def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require(entry: Spec, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
     needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
     if needed and facts.cam_layer is not None and network is not None:
         find_layer(network, facts.cam_layer, "model")
 
 
+@dataclass
 class _Context:
     """One explainer on one network, applied to images of the evaluation split."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Any],
-        entry: Mapping[str, Any],
-        dataset: Dataset,
-        network: torch.nn.Module | None,
-        facts: InputFacts,
-        batch_size: int,
-        device: torch.device,
-    ) -> None:
-        self.spec, self.entry, self.dataset, self.network = spec, entry, dataset, network
-        self.facts, self.batch_size, self.device = facts, batch_size, device
+    spec: Spec
+    entry: Spec
+    dataset: Dataset
+    network: torch.nn.Module | None
+    facts: InputFacts
+    batch_size: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        spec, entry = self.spec, self.entry
         self.function = find_function(entry)
-        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), device)
-        softmax = network is not None and spec["output"] == "probability"
-        self.output = Probabilities(network).eval() if network is not None and softmax else network
-        self.counter = CountPasses(network)
-        self.background = background_of(dataset, facts, spec["seed"])
-        self.target = check_target(spec.get("target", "label"), dataset)
-        self.fill = Fill(dataset, facts, entry.get("grid"))
+        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), self.device)
+        self.counter = CountPasses(self.network)
+        self.target = check_target(spec.get("target", "label"), self.dataset)
+        self.explained = explained_on(self.network, self.facts, self.dataset, spec, entry, self.batch_size)
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
-        return _prepare(self.dataset.images("evaluation", low, high), self.facts)
+        return normalise(self.dataset.images("evaluation", low, high), vars(self.facts))
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
-        split, high = self.dataset.splits["evaluation"], low + len(images)
-        explained = Explained(
-            network=self.network,
-            output=self.output,
-            facts=self.facts if self.network is not None else None,
-            images=images.to(self.device),
-            targets=self.targets(low, images),
-            image_ids=split.ids[low:high],
-            seed=self.spec["seed"],
-            batch_size=self.batch_size,
-            background=self.background,
-            figures=figures,
-            fill=self.fill,
-        )
+        ids, targets = self.dataset.splits["evaluation"].ids[low : low + len(images)], self.targets(low, images)
+        explained = self.explained(images=images.to(self.device), targets=targets, image_ids=ids, figures=figures)
         for attempt in self.within_memory.attempts(self.batch_size):
             with attempt as size:
                 if figures is not None:
@@ -253,11 +261,6 @@ class _Context:
                 return torch.cat([self.network(part).argmax(1) for part in parts])
         return torch.full_like(labels, int(self.target))
 
-    def maps_of_first(self, few: int, figures: dict[str, Figure]) -> np.ndarray:
-        """Return the maps of the first `few` images, if the network has what the explainer needs."""
-        _require(self.entry, self.facts, self.network)
-        return self.maps(0, self.read(0, few), figures)
-
 
 def _pass_gate(piece: Shard, context: _Context) -> None:
     """Check the explainer on the first images of the split, once for all shards, and record its figures."""
@@ -268,7 +271,8 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
         try:
-            maps = context.maps_of_first(few, figures)
+            _require(context.entry, context.facts, context.network)
+            maps = context.maps(0, context.read(0, few), figures)
             count = len(maps)
             check_limits(figures, maps)
         except NotApplicable as reason:
@@ -294,15 +298,12 @@ def _explain(piece: Shard, context: _Context) -> None:
         began = time.monotonic()
 
 
-def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
+def find_function(entry: Spec) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
-    if is_reference(entry["kind"]):
-        return import_callable(entry["kind"], "explainer")
-    importlib.import_module(entry["module"])
-    return EXPLAINERS[entry["kind"]].function
+    return EXPLAINERS.code_of(entry["kind"], entry["module"])
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], explained: Explained) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], entry: Spec, explained: Explained) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Raises

@@ -7,15 +7,14 @@ it builds its plan. Heavy libraries are imported inside the functions.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, options_of
-from heatproof.registry import Registry
+from heatproof.options import Bounds
+from heatproof.registry import Described, Registry, options_of
 
 if TYPE_CHECKING:
     import torch
@@ -95,12 +94,13 @@ class Explained:
         """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
         if self.figures is None:
             return
-        before, count = self.figures.get(name, Figure(0.0)), len(values)
+        before = self.figures.get(name, Figure(0.0))
+        images = before.images + len(values)
         if mean:
-            total = before.value * before.images + float(values.double().sum())
-            self.figures[name] = Figure(total / (before.images + count), limit, before.images + count)
+            value = (before.value * before.images + float(values.double().sum())) / images
         else:
-            self.figures[name] = Figure(max(before.value, float(values.max())), limit, before.images + count)
+            value = max(before.value, float(values.max()))
+        self.figures[name] = Figure(value, limit, images)
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
@@ -127,7 +127,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Explainer:
+class Explainer(Described):
     """An explainer: a function that returns one or several attribution maps.
 
     Attributes
@@ -163,11 +163,6 @@ class Explainer:
     library: tuple[str, str] | None = None
     family: str = ""
     applies_to: frozenset[str] = frozenset({"any"})
-
-    @property
-    def summary(self) -> str:
-        """First line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")

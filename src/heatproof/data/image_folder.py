@@ -17,10 +17,11 @@ from heatproof.data.pictures import (
     pictures_below,
     subfolders,
 )
-from heatproof.data.registry import dataset
+from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, Side
 
+SHARES = {"validation": 0.1, "evaluation": 0.2}
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -82,15 +83,14 @@ def image_folder(
     if columns and labels is None:
         raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
     names, parts, origins = _listed(top) if labels is None else _tabled(top, labels, columns or {})
-    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
-    for split, (share, _) in given.items():
-        if share is not None and split in origins:
+    asked = {"validation": validation, "evaluation": evaluation}
+    given = {split: share for split, share in asked.items() if share is not None}
+    for split in given:
+        if split in origins:
             raise HeatproofError(
                 f"The {split} images of {root} are in its {origins[split]}: leave the share {split!r} out."
             )
-    shares = {
-        split: default if share is None else share for split, (share, default) in given.items() if split not in origins
-    }
+    shares = {split: share for split, share in {**SHARES, **given}.items() if split not in origins}
     if evaluation == 1 and validation is None:
         del shares["validation"]
     if outputs is not None:
@@ -128,12 +128,10 @@ def _listed(top: Path) -> Found:
 
 def _tabled(top: Path, labels: str, columns: Mapping[str, str]) -> Found:
     table = read_label_table(top, labels, columns)
-    parts: dict[str, Callable[[], FileList]] = {split: partial(_same, found) for split, found in table.parts.items()}
+    parts: dict[str, Callable[[], FileList]] = {
+        split: partial(FileList, *found) for split, found in table.parts.items()
+    }
     return table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}")
-
-
-def _same(found: FileList) -> FileList:
-    return found
 
 
 def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileList:
@@ -170,7 +168,7 @@ def resisc45(
     evaluation: float = 0.2,
     train_images: Count | None = None,
     validation_images: Count | None = None,
-) -> LazyDataset:
+) -> Dataset:
     """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
 
     Parameters
@@ -202,12 +200,7 @@ def resisc45(
         raise HeatproofError(
             f"The folder {folder} has {len(names)} class folders, and NWPU-RESISC45 has 45: unpack it again."
         )
-    labels = {name: label for label, name in enumerate(names)}
-    return LazyDataset(
-        names,
-        {"train": partial(list_classes, folder, ".", labels, whole=True)},
-        picture_reader(size, resize, interpolation),
-        seed=seed,
-        shares={"validation": validation, "evaluation": evaluation},
-        limits={"train": train_images, "validation": validation_images},
-    )
+    reading = {"size": size, "resize": resize, "interpolation": interpolation}
+    shares = {"validation": validation, "evaluation": evaluation}
+    limits = {"train_images": train_images, "validation_images": validation_images}
+    return image_folder(seed=seed, root=str(folder), **reading, **shares, **limits)

@@ -83,25 +83,21 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
     if list(parts) == ["train"]:
         _require_several(path, rows)
     numbers = {label: number for number, label in enumerate(labels)}
-    grouped = "group" in rows[0]
-    return LabelTable(
-        labels,
-        {
-            split: FileList(
-                [names[row] for row in chosen],
-                np.array([numbers[rows[row]["label"]] for row in chosen], dtype=np.int64),
-                [root / names[row] for row in chosen],
-                np.array([pictures[names[row]][1:] for row in chosen], dtype=np.uint64),
-                [rows[row]["group"] for row in chosen] if grouped else None,
-            )
-            for split, chosen in parts.items()
-        },
-    )
+
+    def listed(chosen: list[int]) -> FileList:
+        return FileList(
+            [names[row] for row in chosen],
+            np.array([numbers[rows[row]["label"]] for row in chosen], dtype=np.int64),
+            [root / names[row] for row in chosen],
+            np.array([pictures[names[row]][1:] for row in chosen], dtype=np.uint64),
+            [rows[row]["group"] for row in chosen] if "group" in rows[0] else None,
+        )
+
+    return LabelTable(labels, {split: listed(chosen) for split, chosen in parts.items()})
 
 
 def _by_value(label: str) -> tuple[bool, int, str]:
-    is_number = label.isdecimal()
-    return not is_number, int(label) if is_number else 0, label
+    return (False, int(label), label) if label.isdecimal() else (True, 0, label)
 
 
 def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,15 +170,12 @@ class LazyDataset:
 
 class _Splits(Mapping[str, Split]):
     def __init__(self, make: Callable[[str], Split]) -> None:
-        self._make = make
-        self._made: dict[str, Split] = {}
+        self._make = cache(make)
 
     def __getitem__(self, name: str) -> Split:
         if name not in NAMES:
             raise KeyError(name)
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
+        return self._make(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(NAMES)

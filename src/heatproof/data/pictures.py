@@ -214,8 +214,7 @@ def opened_picture(path: str | Path, shorter: int) -> Iterator[Image.Image]:
             if size > MOST_BYTES:
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
             with Image.open(file, formats=FORMATS) as opened:
-                _require_size(*opened.size, shorter)
-                _require_range(opened)
+                _require_usable(opened, shorter)
                 yield opened
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
@@ -228,13 +227,9 @@ def opened_picture(path: str | Path, shorter: int) -> Iterator[Image.Image]:
         raise UnreadablePictureError(path, reason) from None
 
 
-def _require_range(picture: Image.Image) -> None:
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
-
-
-def _require_size(width: int, height: int, shorter: int) -> None:
-    """Refuse what would take gigabytes, known from the header: as it is, or once its shorter side is resized."""
+def _require_usable(picture: Image.Image, shorter: int) -> None:
+    """Refuse by its header what would take gigabytes, as it is or once its shorter side is resized, or has no range."""
+    width, height = picture.size
     if min(width, height) < 1:
         raise ValueError("it has no pixels")
     if width * height > MOST_PIXELS:
@@ -245,6 +240,8 @@ def _require_size(width: int, height: int, shorter: int) -> None:
             f"its {width}×{height} pixels would be resized to {longer}×{shorter}, and {MOST_PIXELS:,} is the limit: "
             "crop it"
         )
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
 
 
 def three_channels(picture: Image.Image) -> Image.Image:

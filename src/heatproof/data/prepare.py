@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 from collections.abc import Mapping
@@ -10,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.data.lazy import LazyDataset
+from heatproof.data.lazy import NAMES, LazyDataset
 from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
-from heatproof.registry import import_callable, is_reference
 
 log = logging.getLogger(__name__)
-
-SPLITS = ("train", "validation", "evaluation")
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
@@ -42,11 +38,7 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
 
 def open_dataset(spec: Mapping[str, Any]) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
-    if is_reference(spec["kind"]):
-        load = import_callable(spec["kind"], "dataset")
-    else:
-        importlib.import_module(spec["module"])
-        load = DATASETS[spec["kind"]].load
+    load = DATASETS.code_of(spec["kind"], spec["module"])
     return load(seed=spec["seed"], **spec["options"])
 
 
@@ -119,7 +111,7 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
     untrained = not any(len(dataset.splits.get(name, ())) for name in ("train", "validation"))
-    for name in SPLITS:
+    for name in NAMES:
         split = dataset.splits.get(name)
         if untrained and name != "evaluation" and split is not None:
             splits[name] = {"ids": [], "labels": []}

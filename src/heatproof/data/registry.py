@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from heatproof.registry import Registry
+from heatproof.registry import Described, Registry, options_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class HasParts(Protocol):
 
 
 @dataclass(frozen=True)
-class DatasetEntry:
+class DatasetEntry(Described):
     """A registered dataset loader.
 
     Attributes
@@ -103,6 +102,8 @@ class DatasetEntry:
     count: Callable[..., int] | None = None
     parts: bool = False
 
+    code: ClassVar[str] = "load"
+
     def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return the height and width of images under the options of a config; None if unknown.
 
@@ -110,11 +111,6 @@ class DatasetEntry:
         """
         side = given.get("size", self.options.get("size"))
         return self.size if side is None else (side, side)
-
-    @property
-    def summary(self) -> str:
-        """First line of the loader's docstring."""
-        return (inspect.getdoc(self.load) or "").partition("\n")[0]
 
 
 DATASETS: Registry[DatasetEntry] = Registry("heatproof.data", "dataset")
@@ -136,11 +132,7 @@ def dataset(
     """
 
     def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        options = {
-            parameter.name: parameter.default
-            for parameter in inspect.signature(load).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name != "seed"
-        }
+        options = {option: default for option, default in options_of(load).items() if option != "seed"}
         counted = count or (lambda **given: len(load(seed=0, **given).splits["evaluation"]))
         DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), counted, parts)
         return load

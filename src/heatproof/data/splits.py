@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -36,19 +37,18 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     """
     check_shares(fractions)
     if not is_divisible(labels, fractions):
-        drawn = numpy_generator(seed, "split of all rows").permutation(len(labels))
-        stops = np.cumsum([round(share * len(labels)) for share in fractions.values()])
-        return dict(zip((*fractions, "train"), np.split(drawn, stops), strict=True))
-    parts: dict[str, list[list[int]]] = {name: [] for name in (*fractions, "train")}
-    for label in np.unique(labels):
-        rows = numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label))
-        start = 0
-        for name, fraction in fractions.items():
-            stop = start + round(fraction * len(rows))
-            parts[name].append(rows[start:stop].tolist())
-            start = stop
-        parts["train"].append(rows[start:].tolist())
-    return {name: np.array(_alternate(classes), dtype=np.int64) for name, classes in parts.items()}
+        return _cut(numpy_generator(seed, "split of all rows").permutation(len(labels)), fractions)
+    classes = [
+        _cut(numpy_generator(seed, f"split of class {label}").permutation(np.flatnonzero(labels == label)), fractions)
+        for label in np.unique(labels)
+    ]
+    return {name: _alternate([parts[name] for parts in classes]) for name in (*fractions, "train")}
+
+
+def _cut(rows: np.ndarray, fractions: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Cut rows into the named splits, in this order, and ``train``."""
+    stops = np.cumsum([round(share * len(rows)) for share in fractions.values()])
+    return dict(zip((*fractions, "train"), np.split(rows, stops), strict=True))
 
 
 def is_divisible(labels: np.ndarray, fractions: Mapping[str, float]) -> bool:
@@ -123,9 +123,7 @@ def grouped_splits(
                 f"The class number {untrained[0]} has pictures of {among} group(s) alone, so that none are left to "
                 "train on: add pictures of other groups, or leave the class out."
             )
-    return {name: np.flatnonzero(chosen[of_row] == number) for number, name in enumerate(names)} | (
-        {} if "train" in names else {"train": np.empty(0, dtype=np.int64)}
-    )
+    return {name: np.flatnonzero(chosen[of_row] == number) for number, name in enumerate((*fractions, "train"))}
 
 
 def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
@@ -145,11 +143,12 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
     """
     # The classes of a thousand are often sorted by kind: without this the first 64 images would all be fish and birds.
     classes_drawn = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
-    classes = [
-        numpy_generator(seed, f"order of class {label}").permutation(np.flatnonzero(labels == label)).tolist()
-        for label in classes_drawn
-    ]
-    return np.array(_alternate(classes), dtype=np.int64)
+    return _alternate(
+        [
+            numpy_generator(seed, f"order of class {label}").permutation(np.flatnonzero(labels == label))
+            for label in classes_drawn
+        ]
+    )
 
 
 def check_shares(fractions: Mapping[str, float]) -> None:
@@ -170,6 +169,7 @@ def check_shares(fractions: Mapping[str, float]) -> None:
         raise HeatproofError(f"The shares {given} leave no training images: their sum must be below 1.")
 
 
-def _alternate(classes: list[list[int]]) -> list[int]:
-    longest = max((len(rows) for rows in classes), default=0)
-    return [rows[index] for index in range(longest) for rows in classes if index < len(rows)]
+def _alternate(classes: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the first row of every class, then the second of every class that has one, and so on."""
+    turns = zip_longest(*(rows.tolist() for rows in classes))
+    return np.array([row for turn in turns for row in turn if row is not None], dtype=np.int64)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import options_of
-from heatproof.registry import Registry, nearest
-from heatproof.responses.base import Response, own_options
+from heatproof.registry import Described, Registry, nearest, options_of, own_options
+from heatproof.responses.base import Response
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 
@@ -26,7 +25,7 @@ SequencesFunction = Callable[..., "Mapping[str, Perturbation]"]
 
 
 @dataclass(frozen=True)
-class Metric:
+class Metric(Described):
     """A pure function from maps, drops, response curves and labels to scores.
 
     Attributes
@@ -74,11 +73,6 @@ class Metric:
     order: str | None = None
     measures: str = ""
     derived_from: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """First line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def higher(self, options: Mapping[str, Any]) -> bool:
         """Return whether higher is better with these options."""
@@ -171,21 +165,15 @@ def metric(
             raise HeatproofError(
                 f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
             )
-        parameters = inspect.signature(function).parameters.values()
-        keyword_only = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        own = options_of(function)
         METRICS[name] = Metric(
             name=name,
             function=function,
-            inputs=tuple(p.name for p in parameters if p not in keyword_only),
+            inputs=tuple(name for name in inspect.signature(function).parameters if name not in own),
             higher_is_better=higher_is_better,
             range=range,
             source=source,
-            options=MappingProxyType(
-                {
-                    **options_of(asks),
-                    **{p.name: p.default for p in keyword_only},
-                }
-            ),
+            options=MappingProxyType(options_of(asks) | own),
             reads=reads,
             asks=asks,
             order=order,

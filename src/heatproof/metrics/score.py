@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -13,7 +13,7 @@ import pandas as pd
 
 from heatproof.files import write_table
 from heatproof.manifest import read_sealed, read_shard, write_manifest
-from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.registry import METRICS
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
@@ -30,13 +30,6 @@ class StoredReading(Reading):
 
     base: str = ""
 
-    @classmethod
-    def from_spec(cls, argument: str, described: Mapping[str, Any]) -> StoredReading:
-        """Build it from its entry in the spec of a job."""
-        return cls(
-            argument, response_of(described["response"]), described["points"], described["output"], described["store"]
-        )
-
     def of(self, explainer: str) -> str:
         """Return the path of the store for an explainer; the same for all if the response needs no maps."""
         return self.base.format(explainer=explainer)
@@ -47,6 +40,9 @@ class StoredReading(Reading):
         """Return the needed arrays for some rows of the images [start, stop) of `ids`."""
         store = self.of(explainer) + ".zarr"
         return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed(self.output)}
+
+
+Readings = Sequence[StoredReading]
 
 
 def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balanced: bool) -> np.ndarray:
@@ -81,41 +77,40 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
     metric = METRICS[spec["kind"]]
-    reads = [StoredReading.from_spec(argument, response) for argument, response in spec["responses"].items()]
+    reads = [
+        StoredReading(argument, response_of(one["response"]), one["points"], one["output"], one["store"])
+        for argument, one in spec["responses"].items()
+    ]
     explainers: dict[str, Methods] = {}
     for method in spec["methods"]:
         explainers.setdefault(method["explainer"], []).append(method)
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
-    costs: dict[str, dict[str, float]] = {}
-    shards = range(-(-spec["images"] // spec["shard_size"]))
+    costs: dict[str, Any] = {}
     for explainer, methods in list(explainers.items()):
-        bases = ([methods[0]["maps"]] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
+        maps = methods[0]["maps"]
+        bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
         for base in dict.fromkeys(bases):
-            shard_files = {f"{base}.{shard}.json": read_shard(base, shard) for shard in shards}
-            keys |= {path: piece["key"] for path, piece in shard_files.items()}
-            gate = next((piece["gate"] for piece in shard_files.values() if "gate" in piece), None)
-            if gate:
+            pieces = _shards(spec, base, keys)
+            if gate := next((piece["gate"] for piece in pieces if "gate" in piece), None):
                 gates[explainer] = gate
-            if base == methods[0]["maps"]:
-                costs[explainer] = _cost(shard_files.values())
-            reason = next((piece["gap"] for piece in shard_files.values() if piece["gap"]), None)
-            if reason:
-                gaps.update({method["method"]: reason for method in methods})
+            if base == maps:
+                costs[explainer] = _cost(pieces)
+            if reason := next((piece["gap"] for piece in pieces if piece["gap"]), None):
+                gaps |= {method["method"]: reason for method in methods}
                 explainers.pop(explainer, None)
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
-    drops = {f"{spec['drops']}.{shard}.json": read_shard(spec["drops"], shard) for shard in shards}
-    keys |= {path: piece["key"] for path, piece in drops.items()}
+    drops = _shards(spec, spec["drops"], keys)
     facts = describe(spec["drops"] + ".zarr")
     predicted = read(spec["drops"] + ".zarr", "predicted", 0, spec["images"])[:, 0].astype(np.int64)
     labels = np.asarray(facts["labels"])[: spec["images"]]
     right = predicted == labels
     scored = sample(labels, right, **spec["sampling"])
-    one_class = np.full_like(labels, spec["target"] if isinstance(spec["target"], int) else 0)
-    targets = {"label": labels, "predicted": predicted}.get(spec["target"], one_class)
+    target: Any = {"label": labels, "predicted": predicted}.get(spec["target"], spec["target"])
+    targets = np.broadcast_to(target, labels.shape)
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
-    scores = _score(spec, metric, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
+    scores = _score(spec, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
     names = (read_sealed(spec["classes"]) or {}).get("class_names")
     classes = np.array([names[label] if names else str(label) for label in labels[scored]], dtype=object)
     named = [method["method"] for method in spec["methods"] if method["method"] in scores]
@@ -142,7 +137,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
         key=spec["key"],
         gaps=gaps,
         gates=gates,
-        costs={"explainers": costs, "drops": _cost(drops.values())},
+        costs={"explainers": costs, "drops": _cost(drops)},
         options=spec["options"],
         case=spec["case"],
         share_wrong=float(1 - right.mean()),
@@ -151,32 +146,38 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     )
 
 
-def _cost(shards: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def _shards(spec: Spec, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the manifests of all shards of a store, and add their keys to `keys`, by path."""
+    pieces = [read_shard(base, shard) for shard in range(-(-spec["images"] // spec["shard_size"]))]
+    keys |= {f"{base}.{shard}.json": piece["key"] for shard, piece in enumerate(pieces)}
+    return pieces
+
+
+def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return how many images the shards of a store hold, and what network passes and seconds they took."""
-    pieces = list(shards)
     summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
     return {"images": sum(piece["images"][1] - piece["images"][0] for piece in pieces), **summed}
 
 
 def _score(
     spec: Spec,
-    metric: Metric,
-    reads: Sequence[StoredReading],
-    explainers: Mapping[str, Methods],
-    every: Sequence[str],
+    reads: Readings,
+    explainers: dict[str, Methods],
+    every: list[str],
     targets: np.ndarray,
     scored: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Return the scores of every method for the images that are scored, of (N,) bool."""
+    metric = METRICS[spec["kind"]]
     parts: dict[str, list[np.ndarray]] = {}
-    maps_of = {explainer: methods[0]["maps"] + ".zarr" for explainer, methods in explainers.items()}
-    size, ofs = (0, 0), [one for one in reads if one.response.along_maps]
-    if "maps" in metric.inputs:
-        height, width = describe(next(iter(maps_of.values())))["arrays"]["attribution"]["shape"][-2:]
-        size = (height, width)
+    size, takes_maps = (0, 0), "maps" in metric.inputs
+    if takes_maps:
+        described = describe(next(iter(explainers.values()))[0]["maps"] + ".zarr")
+        size = tuple(described["arrays"]["attribution"]["shape"][-2:])
     # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
     sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
-    step = spec["images"] if None in sizes else min(size for size in sizes if size is not None)
+    step = min(spec["images"] if size is None else size for size in sizes)
+    along = [one for one in reads if one.response.along_maps]
     for start in range(0, spec["images"], step):
         stop = min(start + step, spec["images"])
         rows = np.flatnonzero(scored[start:stop]).tolist()
@@ -189,17 +190,15 @@ def _score(
             if not one.response.along_maps:
                 given |= one.inputs(one.read("", start, stop, every, rows), images)
         for explainer, methods in explainers.items():
-            takes_maps = "maps" in metric.inputs
-            maps = stored_maps(maps_of[explainer], start, stop, every) if takes_maps else None
-            stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in ofs}
+            maps = stored_maps(methods[0]["maps"] + ".zarr", start, stop, every) if takes_maps else None
+            stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in along}
             for entry in methods:
                 inputs = dict(given)
                 if maps is not None:
                     inputs["maps"] = maps.of(entry["index"], entry["transform"])[rows]
-                for one in ofs:
+                for one in along:
                     inputs |= one.inputs(stored[one.argument], images, entry["place"])
                 score, valid, _ = metric.score(inputs, spec["options"])
                 # NaN wherever the metric calls it undefined.
-                values = np.where(valid & np.isfinite(score), score, np.nan)
-                parts.setdefault(entry["method"], []).append(values)
+                parts.setdefault(entry["method"], []).append(np.where(valid & np.isfinite(score), score, np.nan))
     return {method: np.concatenate(values) for method, values in parts.items()}

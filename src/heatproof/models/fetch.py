@@ -85,12 +85,13 @@ def check_checkpoint(spec: Mapping[str, Any]) -> None:
 
 def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
     """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
+    told = _told(spec["checkpoint"])
     dataset = open_dataset(spec["dataset"]) if "dataset" in spec else None
     classes = dataset.num_classes if dataset else 2
     network = build_network(spec["model"], classes)
     most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
-        path, told = _local(spec["checkpoint"], Path(folder), most), _told(spec["checkpoint"])
+        path = _local(spec["checkpoint"], Path(folder), most)
         digest = file_digest(path)
         if spec["sha256"] and not digest.startswith(spec["sha256"]):
             raise HeatproofError(
@@ -116,7 +117,6 @@ def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[
     expected = spec.get("expected_accuracy")
     if dataset is None or not (measure or expected):
         return digest, None
-    told = _told(spec["checkpoint"])
     return digest, require_accuracy(network, dataset, spec["model"]["facts"], expected, told)
 
 

@@ -19,6 +19,7 @@ WRAPPERS = 3
 NAMED = 3
 
 State = dict[str, torch.Tensor]
+Weights = Mapping[str, torch.Tensor]
 
 
 def weights_in(loaded: Any, called: str) -> State:
@@ -41,9 +42,7 @@ def weights_in(loaded: Any, called: str) -> State:
     return state
 
 
-def fit_names(
-    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], head: Callable[[], Collection[str]]
-) -> tuple[State, str]:
+def fit_names(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
     """Bring the names of weights to those of a network, where that can be done in one way.
 
     The prefix is left out that leaves the most names of the network, and with it what has another prefix, such as a
@@ -87,7 +86,7 @@ def fit_names(
     return _with_counters(named, own), told
 
 
-def _missing_prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
+def _missing_prefix(state: Weights, own: Weights) -> str:
     """Return what stands before the names of a network that holds the one of the file; empty for nothing."""
     found = {name.partition(".")[0] + "." for name in own}
     known = {prefix: sum(name.removeprefix(prefix) in state for name in own) for prefix in sorted(found)}
@@ -95,30 +94,23 @@ def _missing_prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.T
     return best if known.get(best) else ""
 
 
-def _with_counters(named: State, own: Mapping[str, torch.Tensor]) -> State:
+def _with_counters(named: State, own: Weights) -> State:
     # Of a network in eval mode it is never read.
     return {**named, **{name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}}
 
 
-def _in_order(
-    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], head: Callable[[], Collection[str]]
-) -> State:
-    theirs, ours = (
-        [(name, value) for name, value in each.items() if not name.endswith(COUNTER)] for each in (state, own)
-    )
+def _in_order(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> State:
+    theirs, ours = ([name for name in each if not name.endswith(COUNTER)] for each in (state, own))
+    last = [[name.rpartition(".")[2] for name in each] for each in (theirs, ours)]
     # Safetensors sorts names, so that the order of layers is lost: block 10 stands before block 2.
-    if [name for name, _ in theirs] == sorted(name for name, _ in theirs):
+    if theirs == sorted(theirs) or last[0] != last[1]:
         return {}
-    last = [[name.rpartition(".")[2] for name, _ in each] for each in (theirs, ours)]
-    if last[0] != last[1]:
-        return {}
-    differ = {new for (_, a), (new, b) in zip(theirs, ours, strict=True) if a.shape != b.shape}
-    if differ and not differ <= set(head()):
-        return {}
-    return {new: value for (_, value), (new, _) in zip(theirs, ours, strict=True)}
+    renamed = {new: state[name] for name, new in zip(theirs, ours, strict=True)}
+    differ = {new for new, value in renamed.items() if value.shape != own[new].shape}
+    return {} if differ and not differ <= set(head()) else renamed
 
 
-def misfits(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
+def misfits(state: Weights, own: Weights) -> str:
     """Return what keeps weights from fitting a network, as clauses; empty where they fit."""
     missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
     shapes = [
@@ -126,9 +118,8 @@ def misfits(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) 
         for name in own
         if name in state and state[name].shape != own[name].shape
     ]
-    found = [f"{listed(missing)} missing"] if missing else []
-    found += [f"{listed(unknown)} unknown to the network"] if unknown else []
-    return "; ".join([*found, *([listed(shapes)] if shapes else [])])
+    said = {" missing": missing, " unknown to the network": unknown, "": shapes}
+    return "; ".join(listed(names) + words for words, names in said.items() if names)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -19,7 +18,7 @@ from heatproof.files import written_aside
 from heatproof.models.names import misfits
 from heatproof.models.registry import ARCHITECTURES, of_channels
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
-from heatproof.registry import import_callable, is_reference, nearest
+from heatproof.registry import nearest
 
 
 def use_machine(runtime: Mapping[str, Any]) -> torch.device:
@@ -52,11 +51,7 @@ def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> t
     HeatproofError
         If the builder does not return a torch.nn.Module.
     """
-    if is_reference(spec["architecture"]):
-        build = import_callable(spec["architecture"], "architecture")
-    else:
-        importlib.import_module(spec["module"])
-        build = ARCHITECTURES[spec["architecture"]].build
+    build = ARCHITECTURES.code_of(spec["architecture"], spec["module"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build(num_classes, **spec["options"])
@@ -140,11 +135,9 @@ def load_weights(
     try:
         state = read_safetensors(path, called, most=most_bytes(network))
     except (OSError, SafetensorError) as error:
-        fault = fault_of(error)
-        if fault:
-            raise HeatproofError(fault) from None
         raise HeatproofError(
-            f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
+            fault_of(error)
+            or f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
     own = network.state_dict()

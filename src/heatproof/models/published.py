@@ -13,6 +13,7 @@ from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 from heatproof.options import Count
 from heatproof.registry import nearest
 
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 TOKENS = "last_tokens.grid"
 
@@ -48,6 +49,7 @@ _TIMM_HALF = {
     **{f"vit_{size}_patch16_224": TOKENS for size in ("tiny", "small", "base")},
 }
 TIMM_LAYERS = {**_TIMM_IMAGENET, **_TIMM_HALF}
+_VITS = [name for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items() if layer == TOKENS]
 # Alike in both libraries; any other network is a family of its own.
 DESIGNS = {
     **{f"resnet{depth}": Design("resnet", depth) for depth in (18, 34, 50, 101, 152)},
@@ -56,11 +58,7 @@ DESIGNS = {
     **{f"vgg{depth}": Design("vgg", depth, batch_norm=False) for depth in (11, 13, 16, 19)},
     **{f"vgg{depth}_bn": Design("vgg", depth) for depth in (11, 13, 16, 19)},
     **dict.fromkeys(_DENSENETS, Design("densenet")),
-    **{
-        name: Design("vit", batch_norm=False)
-        for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items()
-        if layer == TOKENS
-    },
+    **dict.fromkeys(_VITS, Design("vit", batch_norm=False)),
 }
 NO_LAYER = "no layer for class activation maps is known of this network: name one in the model's cam_layer"
 # In training they return the logits of side branches as well.
@@ -113,11 +111,7 @@ def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
 
 
 def _facts(
-    name: str,
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
-    layer: str | None,
-    fixed: tuple[int, int] | None,
-    size: int | None,
+    name: str, normalisation: Normalisation, layer: str | None, fixed: tuple[int, int] | None, size: int | None
 ) -> InputFacts:
     if size and not fixed:
         raise HeatproofError(f"The network {name!r} takes images of any size: leave its option 'size' out.")

@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from heatproof.errors import HeatproofError
-from heatproof.registry import Registry
+from heatproof.registry import Described, Registry, options_of
 
 # Mean and standard deviation of its colours, with which most networks for its images are trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -66,7 +66,7 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Described):
     """A registered architecture; ``build(num_classes, **options)`` returns a torch.nn.Module.
 
     Attributes
@@ -92,6 +92,8 @@ class Architecture:
     facts_of: Callable[..., InputFacts] | None = None
     design: Design | Callable[..., Design] | None = None
 
+    code: ClassVar[str] = "build"
+
     def facts_for(self, options: Mapping[str, Any]) -> InputFacts:
         """Return the input facts of a network built with these options; all required options must be given.
 
@@ -107,11 +109,6 @@ class Architecture:
         if not isinstance(self.design, Design):
             return Design(self.name) if self.design is None else self.design(**options)
         return replace(self.design, width=float({**self.options, **options}.get("width", self.design.width)))
-
-    @property
-    def summary(self) -> str:
-        """First line of the builder's docstring."""
-        return (inspect.getdoc(self.build) or "").partition("\n")[0]
 
 
 ARCHITECTURES: Registry[Architecture] = Registry("heatproof.models", "architecture")
@@ -136,11 +133,8 @@ def architecture(
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:
-        options = {
-            parameter.name: ... if parameter.default is parameter.empty else parameter.default
-            for parameter in inspect.signature(build).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
+        required = inspect.Parameter.empty
+        options = {option: ... if value is required else value for option, value in options_of(build).items()}
         fixed, facts_of = (facts, None) if isinstance(facts, InputFacts) else (InputFacts(), facts)
         ARCHITECTURES[name] = Architecture(name, build, fixed, MappingProxyType(options), facts_of, design)
         return build

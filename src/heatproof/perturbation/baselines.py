@@ -6,7 +6,6 @@ Importable without torch, as the workflow reads the table while it builds its pl
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count, options_of
+from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_uniform
-from heatproof.registry import import_callable, look_up
+from heatproof.registry import Described, import_callable, look_up, options_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +27,7 @@ BaselineFunction = Callable[..., "torch.Tensor"]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Described):
     """A registered baseline.
 
     Attributes
@@ -45,11 +44,6 @@ class Baseline:
     name: str
     function: BaselineFunction
     options: Mapping[str, Any]
-
-    @property
-    def summary(self) -> str:
-        """First line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
 BASELINES: dict[str, Baseline] = {}
@@ -312,9 +306,7 @@ def _blur_matrix(length: int, sigma: float, size: int, padding: str, kernel: str
     else:
         weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
         weights /= weights.sum()
-    matrix = np.zeros((length, length + 2 * reach))
-    for row in range(length):
-        matrix[row, row : row + size] = weights
+    matrix = sum(weight * np.eye(length, length + 2 * reach, offset) for offset, weight in enumerate(weights))
     inside = matrix[:, reach : reach + length].copy()
     if padding == "edge":
         inside[:, 0] += matrix[:, :reach].sum(1)

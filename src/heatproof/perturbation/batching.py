@@ -220,9 +220,8 @@ class FilledBatches(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits (B, K)."""
         count = len(images)
-        if count >= self.size:
-            filled = images
-        else:
+        filled = images
+        if count < self.size:
             filled = torch.cat([images, images[-1:].expand(self.size - count, *images.shape[1:])])
             filled = filled.contiguous(memory_format=layout_of(images))
         parts: list[torch.Tensor] = []

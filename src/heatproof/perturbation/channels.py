@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import torch
 
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
+
+if TYPE_CHECKING:
+    from heatproof.perturbation.batching import Query
+
+
+def channel_responses(query: Query, layer: str) -> dict[str, np.ndarray]:
+    """Return the ``activation`` (N, channels) of a query's images; see `channel_activations`."""
+    network: Any = query.network
+    found = channel_activations(network, query.images, layer, query.batch_size, device=query.device)
+    return {"activation": found}
 
 
 def channel_activations(

@@ -52,10 +52,8 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     for mask, label in zip(masks, labels, strict=True):
         if block:
             row, column, below, right = corners[int(label)]
-            top, left = (
-                size - (step + 1) * block if far else step * block
-                for step, far in zip((row, column), (below, right), strict=True)
-            )
+            top = size - (row + 1) * block if below else row * block
+            left = size - (column + 1) * block if right else column * block
             mask[top : top + block, left : left + block] = True
         # Pixels of the disc that the square has taken are made up for by the next ones.
         nearest = np.argsort(np.where(mask.ravel(), np.inf, away), kind="stable")

@@ -14,6 +14,7 @@ from heatproof.perturbation.batching import Perturbed, Query, run_batched
 from heatproof.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 
 Arrays = Mapping[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
@@ -103,9 +104,7 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-def _filled(
-    query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
-) -> dict[str, np.ndarray]:
+def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Outputs:
     """Run a sequence with a baseline, in batches over images and points; the intact and the empty image run once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
@@ -142,9 +141,7 @@ def _filled(
     return {key: read[key][:, [indices[level] for level in of_point]] for key in RESPONSES}
 
 
-def _imputed(
-    query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation
-) -> dict[str, np.ndarray]:
+def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Outputs:
     """Run one sequence with ROAD's imputation, which is solved for a batch of images point by point."""
     # Found by name, so that the code of ROAD is no part of what other sequences depend on.
     impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
@@ -178,29 +175,25 @@ def _imputed(
 
 def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
     """Regroup chunks into batches of one size; the last may be smaller."""
-    waiting: list[Perturbed] = []
-    have = 0
+    rest: list[Perturbed] = []
     for piece in pieces:
-        waiting.append(piece)
-        have += len(piece[1])
-        while have >= size:
-            images, rows = (torch.cat([part[side] for part in waiting]) for side in (0, 1))
+        images, rows = (torch.cat(parts) for parts in zip(*rest, piece, strict=True))
+        while len(rows) >= size:
             yield images[:size], rows[:size]
-            waiting = [(images[size:], rows[size:])]
-            have -= size
-    if have:
-        yield torch.cat([part[0] for part in waiting]), torch.cat([part[1] for part in waiting])
+            images, rows = images[size:], rows[size:]
+        rest = [(images, rows)] if len(rows) else []
+    yield from rest
 
 
 def _updated(
     query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+) -> tuple[Outputs, np.ndarray]:
     """Delete pixels along maps that are recomputed before each step; deleted pixels stay deleted."""
     images, targets = query.images, query.targets
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]
     first = np.full(maps.shape, len(counts), dtype=np.int32)
-    parts: list[dict[str, np.ndarray]] = []
+    parts: list[Outputs] = []
     for rows, chunk, ids in query.chunks():
         fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
@@ -216,12 +209,9 @@ def _updated(
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
             ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
-            leaving = np.take_along_axis(order, ahead, axis=1)[:, :removed]
-            flat = first[rows].reshape(len(chunk), -1)
-            for row, pixels in enumerate(leaving):
-                new = pixels[~gone[row, pixels]]
-                flat[row, new] = point
-                gone[row, new] = True
+            np.put_along_axis(gone, np.take_along_axis(order, ahead, axis=1)[:, :removed], True, axis=1)
+            flat = first[rows].reshape(gone.shape)
+            flat[gone] = np.minimum(flat[gone], point)
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
             current = query.like_images(torch.where(mask, fill, chunk))
             batch = [(current, torch.arange(len(chunk), device=query.device))]

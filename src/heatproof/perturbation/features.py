@@ -70,14 +70,8 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
     if not heads:
         raise NotApplicable("no layer with a kernel runs in the network, so its features cannot be followed")
     names = {block: name for name, block in _blocks(network)}
-    found = [
-        block
-        for block, has_positions in ended.items()
-        if block in names
-        and has_positions == [True]
-        and _has_kernel(block)
-        and all(module is not heads[-1] for module in block.modules())
-    ]
+    once = [block for block, has_positions in ended.items() if block in names and has_positions == [True]]
+    found = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]
     steps = np.linspace(0, len(found) - 1, min(len(found), MOST_LAYERS - 1)).round().astype(int)
     return {**{names[found[step]]: found[step] for step in steps}, PENULTIMATE: heads[-1]}
 

@@ -181,10 +181,8 @@ def entropy(picture: np.ndarray) -> int:
         )
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
-    file = BytesIO()
-    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(
-        file, format="webp", lossless=True, quality=100
-    )
+    file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
+    image.save(file, format="webp", lossless=True, quality=100)
     return file.tell()
 
 
@@ -346,17 +344,14 @@ def _checked_masks(
     always = always.astype(bool)
     kept_counts(height * width, thresholds)
 
-    def one_by_one() -> Iterator[np.ndarray]:
-        for at in range(count):
-            if masks == "quantile":
-                kept = quantile_masks(maps[at], thresholds)
-            else:
-                own = slice(at, at + 1)
-                order = pixel_ranking(maps[own], image_ids[own], seed) if ranking is None else ranking[own]
-                kept = rank_masks(order[0], height, width, thresholds)
-            yield np.concatenate([always[None], kept | always])
+    def kept(at: int) -> np.ndarray:
+        if masks == "quantile":
+            return quantile_masks(maps[at], thresholds)
+        own = slice(at, at + 1)
+        order = pixel_ranking(maps[own], image_ids[own], seed) if ranking is None else ranking[own]
+        return rank_masks(order[0], height, width, thresholds)
 
-    return one_by_one()
+    return (np.concatenate([always[None], kept(at) | always]) for at in range(count))
 
 
 def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import options_of
 from heatproof.provenance import digest
+from heatproof.registry import own_options
 
 if TYPE_CHECKING:
     import torch
@@ -163,11 +163,14 @@ class Session:
         """The network."""
         return self.open_network()
 
-    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Any:
-        """Return the query that functions in `perturbation` take, with labels as targets by default.
+    # What follows is found by name, so that a declaration imports nothing that runs networks.
 
-        Found by name, so that a declaration imports nothing that runs networks.
-        """
+    def normalised(self, images: np.ndarray) -> torch.Tensor:
+        """Return images (N, C, H, W) in [0, 1] as the network expects them."""
+        return import_module("heatproof.models.network").normalise(images, self.facts)
+
+    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Any:
+        """Return the query that functions in `perturbation` take, with labels as targets by default."""
         query = import_module("heatproof.perturbation.batching").Query
         targets = batch.labels if targets is None else targets
         return query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
@@ -267,14 +270,11 @@ class Response(ABC):
     executors: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        if not cls.__dict__.get("kind"):
-            return
-        known = KINDS.get(cls.kind)
-        if known is not None and known.__module__ != cls.__module__:
-            raise HeatproofError(
-                f"There is a response {cls.kind!r} in {known.__module__}: enter yours under another kind."
-            )
-        KINDS[cls.kind] = cls
+        if cls.__dict__.get("kind"):
+            known = KINDS.get(cls.kind, cls).__module__
+            if known != cls.__module__:
+                raise HeatproofError(f"There is a response {cls.kind!r} in {known}: enter yours under another kind.")
+            KINDS[cls.kind] = cls
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Response) and self._identity == other._identity
@@ -300,6 +300,10 @@ class Response(ABC):
     def modules(self) -> list[str]:
         """Modules whose code affects the response; they are part of its key."""
         return [type(self).__module__, *self.executors]
+
+    def executor(self, function: str) -> Callable[..., Any]:
+        """Return a function of the first of the `executors`, which no declaration imports."""
+        return getattr(import_module(self.executors[0]), function)
 
     @property
     def looks_inside(self) -> bool:
@@ -368,8 +372,8 @@ class Response(ABC):
 
     @property
     def fineness(self) -> int:
-        """Number of points; the finest response that serves another is used."""
-        return 0
+        """Number of shares along a sequence, 0 for none; the finest response that serves another is used."""
+        return len(self.settings.get("fractions") or ())
 
     def needed(self, output: str) -> Sequence[str]:
         """Return the names of the arrays that a metric over an output reads."""
@@ -391,22 +395,21 @@ class Response(ABC):
         """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
-    def with_baseline(self, fill: Callable[[str, Options | None, int | None], dict[str, Any]]) -> Response:
-        """Return a copy whose baseline options are completed by `fill`, from the baseline, its options and the grid."""
-        if "baseline" not in self.settings:
-            return self
-        settings = self.settings
-        options = fill(settings["baseline"], settings.get("baseline_options"), settings.get("grid"))
-        return replace(self, settings={**self.settings, "baseline_options": options})
-
     def told(self) -> dict[str, Any]:
         """Return the response as plain values for a spec."""
         return {"kind": self.kind, "module": type(self).__module__, "settings": dict(self.settings)}
 
 
 class NetworkResponse(Response):
-    """Response that needs no maps: logits and probabilities of variants of each image."""
+    """Response that needs no maps: as a rule logits and probabilities of variants of each image.
 
+    Attributes
+    ----------
+    runs
+        Function of the first of the `executors` that runs the network.
+    """
+
+    runs: ClassVar[str]
     rule = "subsets"
     along_maps = False
     argument = "drops"
@@ -424,6 +427,15 @@ class NetworkResponse(Response):
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
+
+    def arguments(self, session: Session, batch: Batch) -> Options:
+        """Return the arguments of the function that `runs`, but for the query; by default the settings."""
+        return self.settings
+
+    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+        """Run the network on every variant of each image."""
+        run, given = self.executor(self.runs), self.arguments(session, batch)
+        return (yield partial(run, session.query(batch), **given))
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the inputs of `beside`."""
@@ -454,7 +466,10 @@ class MapResponse(Response):
 
     @abstractmethod
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Yield calls for the maps (N, H, W) of one method, as `ask` does; return quantities, each (N, points)."""
+        """Yield calls for the maps (N, H, W) of one method, as `ask` does; return quantities.
+
+        Each is (N, points), or has one value for all points of an image, (N, 1), or for all.
+        """
 
     @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
@@ -472,7 +487,7 @@ class MapResponse(Response):
         for method in along.methods:
             explain = session.explain(along, method, batch) if self.explains and session.explain else None
             answer = yield from self.answer(session, batch, method.of(along.maps), explain)
-            every.append(np.stack([answer[name] for name in self.quantities], axis=1))
+            every.append(np.stack(np.broadcast_arrays(*(answer[name] for name in self.quantities)), axis=1))
         return {"response": np.stack(every, axis=1)}
 
     def at_once(self, shard_size: int) -> int | None:
@@ -530,11 +545,6 @@ def drops_of(arrays: Arrays, output: str) -> np.ndarray:
     values = arrays[output_array(output)].astype(np.float64)
     values = values if output == "logit" else np.exp(values)
     return values[:, :1] - values[:, 1:]
-
-
-def own_options(function: Callable[..., Any], options: Options) -> dict[str, Any]:
-    """Return the options that are keyword-only arguments of a function."""
-    return {name: options[name] for name in options_of(function) if name in options}
 
 
 def plain(value: Any) -> Any:

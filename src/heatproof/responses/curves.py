@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
-from heatproof.responses.base import (
-    Arrays,
-    Asking,
-    Batch,
-    Explain,
-    MapResponse,
-    Response,
-    ScoredImages,
-    Session,
-    own_options,
-)
+from heatproof.registry import own_options
+from heatproof.responses.base import Arrays, Asking, Batch, Explain, MapResponse, Response, ScoredImages, Session
 from heatproof.sequences import Perturbation
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
+# Of the map at each point, and of the whole map, the same at every point.
+AT_POINTS, OF_WHOLE_MAP = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
 # `intact` is the class predicted for the image as it is: the same at every point, and nothing once compressed.
 SAID = ("logit_label", "logit_predicted", "log_probability_label", "log_probability_predicted", "predicted", "intact")
 
@@ -89,8 +81,7 @@ class TwoTargets(MapResponse):
             for output in ("logit", "log_probability")
             for index, target in enumerate(TARGETS)
         }
-        intact = np.broadcast_to(batch.intact["predicted"][:, None], arrays["predicted"].shape)
-        return {**apart, "predicted": arrays["predicted"], "intact": intact}
+        return {**apart, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
     def both(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return arrays (N, S, 2) of both targets, and their classes (N, 2)."""
@@ -113,8 +104,7 @@ class Curves(TwoTargets):
     """Responses along one perturbation sequence; the settings describe the sequence."""
 
     kind = "curves"
-    # The totals and pixels are those of the whole map: the same at every point.
-    quantities = (*SAID, "changed", "magnitude", "positive", "total_magnitude", "total_positive", "pixels")
+    quantities = (*SAID, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
 
     @property
     def executors(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -160,28 +150,18 @@ class Curves(TwoTargets):
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
         """Run the network along the sequence: outputs at each point, and the changed share of the map."""
-        arrays = yield partial(
-            import_module("heatproof.perturbation.curves").response_curves,
-            session.query(batch, batch.targets),
-            maps,
-            self.sequence,
-            intact=batch.intact,
-            ranking=session.given.get("ranking"),
-            explain=explain,
-        )
-        shape = arrays["predicted"].shape
-        of_maps = {key: arrays[key] for key in ("changed", "magnitude", "positive")}
-        for key in ("total_magnitude", "total_positive"):
-            of_maps[key] = np.broadcast_to(arrays[key][:, None], shape)
-        of_maps["pixels"] = np.full(shape, batch.images.shape[-2] * batch.images.shape[-1])
-        return {**self.outputs(batch, arrays), **of_maps}
+        query, ranking = session.query(batch, batch.targets), session.given.get("ranking")
+        given = {"intact": batch.intact, "ranking": ranking, "explain": explain}
+        arrays = yield partial(self.executor("response_curves"), query, maps, self.sequence, **given)
+        of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
+        return {**self.outputs(batch, arrays), **of_maps, "pixels": batch.images[0, 0].numel()}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the response curve."""
         arrays, classes = self.both(quantities, images)
-        arrays["changed"] = quantities["changed"].astype(np.int64)
-        arrays |= {name: quantities[name] for name in ("magnitude", "positive")}
-        arrays |= {name: quantities[name][:, 0] for name in ("total_magnitude", "total_positive")}
+        arrays |= {name: quantities[name] for name in AT_POINTS}
+        arrays |= {name: quantities[name][:, 0] for name in OF_WHOLE_MAP}
+        arrays["changed"] = arrays["changed"].astype(np.int64)
         return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]))
 
     def points_of(self, other: Response) -> list[int] | None:
@@ -191,11 +171,6 @@ class Curves(TwoTargets):
             return None
         rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
         return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
-
-    @property
-    def fineness(self) -> int:
-        """Number of fractions."""
-        return len(self.settings.get("fractions") or ())
 
     def made_up(self, size: tuple[int, int]) -> Arrays:
         """Return a straight line between the outputs of the image and of its baseline."""
@@ -207,6 +182,5 @@ class Curves(TwoTargets):
             changed = np.linspace(0, pixels, sequence.points(*size))
         shares = changed / pixels
         ends = 1 - shares if sequence.mode == "deletion" else shares
-        whole = dict.fromkeys(("total_magnitude", "total_positive"), 1.0)
-        of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels), **whole}
-        return self.made_up_store(ends, of_maps)
+        of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels)}
+        return self.made_up_store(ends, of_maps | dict.fromkeys(OF_WHOLE_MAP, 1.0))

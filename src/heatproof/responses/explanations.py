@@ -37,17 +37,9 @@ class Explanations(MapResponse):
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
         """Explain the changed images, and return the relative changes of the maps."""
-        changes, _ = yield partial(
-            import_module("heatproof.perturbation.sensitivity").max_sensitivity,
-            explain,
-            batch.images,
-            batch.labels,
-            batch.ids,
-            session.seed,
-            **self.settings,
-            batch_size=session.batch_size,
-            intact=import_module("torch").from_numpy(maps),
-        )
+        given = (explain, batch.images, batch.labels, batch.ids, session.seed)
+        more = {"batch_size": session.batch_size, "intact": import_module("torch").from_numpy(maps)}
+        changes, _ = yield partial(self.executor("max_sensitivity"), *given, **self.settings, **more)
         # A map of zeros has no relative change. A store holds no NaN where something was computed: -1 stands for it.
         return {"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]}
 

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
-
-import numpy as np
 
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds
-from heatproof.responses.base import (
-    Along,
-    Array,
-    Arrays,
-    Asking,
-    Batch,
-    Contents,
-    NetworkResponse,
-    Options,
-    Response,
-    ScoredImages,
-    Session,
-)
+from heatproof.responses.base import Array, Arrays, Batch, Contents, NetworkResponse, Options, ScoredImages, Session
 from heatproof.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
@@ -45,6 +29,7 @@ class Subsets(NetworkResponse):
     """Responses to images without random subsets of their pixels."""
 
     kind = "subsets"
+    runs = "subset_responses"
     options = staticmethod(subset_options)
     executors = ("heatproof.perturbation.subsets",)
 
@@ -62,18 +47,11 @@ class Subsets(NetworkResponse):
         """The subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Run the network on each image without each subset."""
+    def arguments(self, session: Session, batch: Batch) -> Options:
+        """Return the subsets, and the baseline that replaces them."""
         height, width = batch.images.shape[-2:]
-        return (
-            yield partial(
-                import_module("heatproof.perturbation.subsets").subset_responses,
-                session.query(batch),
-                self.masks(batch.ids, (height, width), session.seed),
-                self.settings["baseline"],
-                baseline_options=self.settings["baseline_options"],
-            )
-        )
+        masks = self.masks(batch.ids, (height, width), session.seed)
+        return {"masks": masks, **{key: self.settings[key] for key in ("baseline", "baseline_options")}}
 
     def at_once(self, shard_size: int) -> int | None:
         """Return a small number, because masks of each image are drawn once for all methods and need memory."""
@@ -84,37 +62,29 @@ class Subsets(NetworkResponse):
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
 
 
-class Channels(Response):
+class Channels(NetworkResponse):
     """Maximal activation of each channel over the positions of an image."""
 
     kind = "channels"
     rule = "channels"
-    along_maps = False
+    runs = "channel_responses"
     holds: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
     executors = ("heatproof.perturbation.channels",)
-
-    @property
-    def looks_inside(self) -> bool:
-        """Return True: a hook reads the layer."""
-        return True
+    # A hook reads the layer.
+    looks_inside = True
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
         if not session.facts["cam_layer"]:
             return Contents({"channel": 1}, gap=session.facts["cam_reason"])
-        images = import_module("heatproof.models.network").normalise(
-            session.dataset.images("evaluation", 0, 1), session.facts
-        )
+        image = session.normalised(session.dataset.images("evaluation", 0, 1))
+        read, layer = self.executor("channel_activations"), f"network.{session.facts['cam_layer']}"
         try:
-            return Contents({"channel": self._activations(session, images).shape[1]})
+            activations = read(session.network, image, layer, session.batch_size, device=session.device)
+            return Contents({"channel": activations.shape[1]})
         except NotApplicable as reason:
             return Contents({"channel": 1}, gap=str(reason))
 
-    def _activations(self, session: Session, images: Any) -> np.ndarray:
-        read = import_module("heatproof.perturbation.channels").channel_activations
-        layer = f"network.{session.facts['cam_layer']}"
-        return read(session.network, images, layer, session.batch_size, device=session.device)
-
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Return the activations."""
-        return {"activation": (yield partial(self._activations, session, batch.images))}
+    def arguments(self, session: Session, batch: Batch) -> Options:
+        """Return the name of the layer."""
+        return {"layer": f"network.{session.facts['cam_layer']}"}

@@ -91,20 +91,16 @@ class Parts(NetworkResponse):
     def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
         """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
         if session.dataset is None:
-            given = {name: _array(session.given[name]) for name in ("masks", "drops")}
-            masks, removed = given["masks"], session.given["removed"]
+            masks, removed = _array(session.given["masks"]), session.given["removed"]
             if removed is None:
-                return {"mask": masks, "drops": given["drops"]}
+                return {"mask": masks, "drops": _array(session.given["drops"])}
             removed = import_module("torch").as_tensor(removed)
         else:
             rows = ("evaluation", batch.first, batch.first + len(batch.ids))
             with import_module("heatproof.batches").READING:
                 removed, masks = session.dataset.without_part(*rows), session.dataset.part_masks(*rows)
-            flat = removed.reshape(-1, *removed.shape[2:])
-            normalise = import_module("heatproof.models.network").normalise
-            removed = normalise(flat, session.facts).reshape(removed.shape)
-        run = import_module("heatproof.perturbation.patches").part_responses
-        outputs = yield partial(run, session.query(batch), removed)
+            removed = session.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
+        outputs = yield partial(self.executor("part_responses"), session.query(batch), removed)
         return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:

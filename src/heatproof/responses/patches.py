@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
-from importlib import import_module
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from heatproof.options import Count
-from heatproof.responses.base import (
-    Along,
-    Array,
-    Arrays,
-    Asking,
-    Batch,
-    NetworkResponse,
-    Response,
-    ScoredImages,
-    Session,
-)
+from heatproof.responses.base import Array, Arrays, NetworkResponse, Response, ScoredImages
 
 
 def patch_options(
@@ -36,6 +25,7 @@ class Patches(NetworkResponse):
 
     kind = "patches"
     rule = "drops"
+    runs = "patch_responses"
     holds: ClassVar[Mapping[str, Array]] = {
         "logit": Array(("variant",)),
         "log_probability": Array(("variant",)),
@@ -70,11 +60,6 @@ class Patches(NetworkResponse):
     def variants(self) -> int:
         """The patches and the intact image."""
         return self.settings["grid"] ** 2 + 1
-
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Run the network on each image without each patch."""
-        run = import_module("heatproof.perturbation.patches").patch_responses
-        return (yield partial(run, session.query(batch), **self.settings))
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""

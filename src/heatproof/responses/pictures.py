@@ -14,6 +14,8 @@ from heatproof.options import Bounds
 from heatproof.responses.base import Arrays, Asking, Batch, Explain, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 
+# Of images that are no more than in [0, 1], whatever their channels.
+UNSCALED = {"mean": [0.0], "std": [1.0]}
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
 PUBLISHED = 13
 
@@ -50,7 +52,7 @@ class Pictures(TwoTargets):
 
     def environment(self) -> dict[str, str]:
         """Return the encoder, because entropies are file sizes that depend on it."""
-        return {"encoder": import_module("heatproof.perturbation.pic").encoder()}
+        return {"encoder": self.executor("encoder")()}
 
     def points(self, size: tuple[int, int]) -> int:
         """Return the number of pictures: fully blurred, the thresholds, the original."""
@@ -58,22 +60,11 @@ class Pictures(TwoTargets):
 
     def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
         """Run the network on the pictures: outputs, and entropies in bytes."""
-        pic = import_module("heatproof.perturbation.pic")
-        channels = batch.images.shape[1]
-        scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
-        known = import_module("heatproof.models.registry").of_channels
-        scale |= {key: known(session.facts[key], key, channels) for key in scale if key in session.facts}
-        scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
-        read = yield partial(
-            pic.pic_responses,
-            session.query(batch, batch.targets),
-            maps,
-            **scale,
-            thresholds=tuple(self.settings["thresholds"] or pic.THRESHOLDS),
-            ranking=session.given.get("ranking"),
-            random_mask=session.given.get("random_mask"),
-            masks=self.settings["masks"],
-        )
+        facts, of_channels = {**UNSCALED, **session.facts}, import_module("heatproof.models.registry").of_channels
+        given = {key: of_channels(facts[key], key, batch.images.shape[1]) for key in UNSCALED}
+        given |= {key: value for key, value in {**self.settings, **session.given}.items() if value is not None}
+        query = session.query(batch, batch.targets)
+        read = yield partial(self.executor("pic_responses"), query, maps, **given)
         return {**self.outputs(batch, read), "entropy": read["entropy"]}
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
 from heatproof.models.memory import batch_size_of
-from heatproof.models.network import normalise, use_machine
+from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import carry_out, intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
@@ -42,10 +42,8 @@ class Work:
     """A shard to compute: of a network response, or of a map response of one explainer."""
 
     piece: Shard
-    explainer: str
-    methods: Sequence[Method]
-    maps: str | None
     gap: str | None
+    explainer: Spec
 
     @property
     def todo(self) -> bool:
@@ -55,10 +53,11 @@ class Work:
 
     def along(self, low: int, high: int) -> Along | None:
         """Return the maps of images [low, high) for a map response, else None."""
-        if self.maps is None:
+        if not self.explainer:
             return None
-        ids = self.piece.layout.image_ids
-        return Along(stored_maps(self.maps + ".zarr", low, high, ids).values, self.methods, self.explainer)
+        maps = stored_maps(self.explainer["maps_store"] + ".zarr", low, high, self.piece.layout.image_ids)
+        methods = [Method(row["method"], row["index"], row["transform"]) for row in self.explainer["methods"]]
+        return Along(maps.values, methods, self.explainer["name"])
 
 
 def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
@@ -76,7 +75,7 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
     def explain(along: Along, method: Method, batch: Batch) -> Explain:
         # Found by name, so that the code of explainers is no part of what other responses depend on.
         method_maps = import_module("heatproof.responses.explaining").method_maps
-        return method_maps(spec, session.network.network, dataset, along.explainer, method, batch, session)
+        return method_maps(spec, session.network.network, along.explainer, method, batch, session)
 
     how = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
     session = Session(
@@ -89,12 +88,12 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         dataset_name=spec["dataset"]["name"],
         explain=explain,
     )
-    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
+    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [{}])]
     todo = [work for work in every if work.todo]
     for work in every:
         if not work.todo:
             if work.gap is None:
-                log.info("%s: all images are in the store already", work.explainer or response.name)
+                log.info("%s: all images are in the store already", work.explainer.get("name", response.name))
             work.piece.publish(str(device), work.gap)
     with WRITING:
         if todo:
@@ -106,45 +105,43 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         work.piece.forget_journal()
 
 
-def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, session: Session) -> Work:
+def _open(spec: Spec, explainer: Spec, response: Response, session: Session) -> Work:
     # Pages look for the settings, such as grid and baseline, beside the other facts.
     made_by = {**response.settings, **{key: spec[key] for key in TOLD if key in spec}, **response.environment()}
-    read_from: dict[str, str] = {}
-    store, key, name, methods, maps, gap = spec["store"], spec.get("key", ""), "", [], None, None
-    if explainer is not None:
-        name, maps, key = explainer["name"], explainer["maps_store"], explainer["key"]
-        store = store.format(explainer=name)
-        methods = [Method(entry["method"], entry["index"], entry["transform"]) for entry in explainer["methods"]]
-        maps_shard = read_shard(maps, spec["shard"])
-        gap, read_from = maps_shard["gap"], {f"{maps}.{spec['shard']}.json": maps_shard["key"]}
+    gap, read_from = None, {}
+    if explainer:
+        maps = read_shard(explainer["maps_store"], spec["shard"])
+        gap, read_from = maps["gap"], {f"{explainer['maps_store']}.{spec['shard']}.json": maps["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
-    contents = response.contents(session, size, [method.name for method in methods])
+    contents = response.contents(session, size, [row["method"] for row in explainer.get("methods", ())])
     arrays = {
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    origin = Origin(key, public(made_by), [spec["weights"]], list(response.environment().values()), read_from)
+    key, upstream = {**spec, **explainer}.get("key", ""), list(response.environment().values())
+    origin = Origin(key, public(made_by), [spec["weights"]], upstream, read_from)
+    store = spec["store"].format(explainer=explainer.get("name"))
     piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
-    return Work(piece, name, methods, maps, gap or contents.gap)
+    return Work(piece, gap or contents.gap, explainer)
 
 
 def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
-    response = response.with_baseline(
-        lambda baseline, options, grid: dataset_options(baseline, options, dataset, session.facts, grid)
-    )
+    if "baseline" in (settings := response.settings):
+        given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts, settings.get("grid"))
+        response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
     target = check_target(spec.get("target", "label"), dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(
-        lambda low: normalise(dataset.images("evaluation", low, min(low + size, stop)), session.facts),
+        lambda low: session.normalised(dataset.images("evaluation", low, min(low + size, stop))),
         track(range(start, stop, size), response.name, unit="batch"),
         session.device,
     ):
-        high = min(low + size, stop)
+        high = low + len(images)
         whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
         if response.needs_intact or target == "predicted":
             whole = replace(whole, intact=intact_responses(session.query(whole)))
@@ -159,8 +156,8 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
                 arrays = carry_out(response.ask(session, whole.since(begin - low), work.along(begin, high)))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
-                log.info("%s does not apply: %s", work.explainer, reason)
+                log.info("%s does not apply: %s", work.explainer.get("name", response.name), reason)
                 work.gap = str(reason)
-                continue
-            work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
-            began = time.monotonic()
+            else:
+                work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
+                began = time.monotonic()

@@ -49,9 +49,8 @@ class Journal:
         try:
             # torch.load does not look at the checksums that it writes.
             with zipfile.ZipFile(self.file) as parts:
-                damaged = parts.testzip()
-            if damaged is None:
-                return read_torch(self.file, str(self.file))
+                if parts.testzip() is None:
+                    return read_torch(self.file, str(self.file))
         except (HeatproofError, OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
             pass
         log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError
@@ -21,6 +22,7 @@ from heatproof.training.devices import Devices, sound_backward
 log = logging.getLogger(__name__)
 
 State = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -60,16 +62,11 @@ class Schedule:
     loss: str = "cross_entropy"
     random_horizontal_flip: float = 0.0
 
-    def build(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    def build(self, model: nn.Module) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
-        optimizer: torch.optim.Optimizer
-        if self.optimizer == "sgd":
-            optimizer = torch.optim.SGD(
-                model.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-            )
-        else:
-            build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer]
-            optimizer = build(model.parameters(), self.lr, weight_decay=self.weight_decay)
+        kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        own = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        optimizer = kinds[self.optimizer](model.parameters(), self.lr, weight_decay=self.weight_decay, **own)
         if self.schedule == "step":
             return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, self.decay_every, self.decay)
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
@@ -203,15 +200,8 @@ def fit(
             )
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
-        trained.history.append(
-            {
-                "epoch": epoch,
-                "lr": lr,
-                "train_loss": train_loss,
-                "validation_loss": loss,
-                "validation_accuracy": accuracy,
-            }
-        )
+        row = {"epoch": epoch, "lr": lr, "train_loss": train_loss}
+        trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
         if not team.is_main:
             continue
         if loss < lowest:
@@ -264,7 +254,7 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
 
 def _batches(
     train: Examples, schedule: Schedule, seed: int, epoch: int, augment: Augment | None, device: torch.device
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[Batch]:
     """Yield augmented images and labels of an epoch, and read one batch ahead."""
     generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
@@ -286,12 +276,7 @@ def _batches(
 
 
 def _one_epoch(
-    model: nn.Module,
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    count: int,
-    schedule: Schedule,
-    optimizer: torch.optim.Optimizer,
-    team: Devices,
+    model: nn.Module, batches: Iterable[Batch], count: int, schedule: Schedule, optimizer: Optimizer, team: Devices
 ) -> float:
     model.train()
     total = 0.0
@@ -325,8 +310,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label."""
     model.eval()
     device, count = _device(model), len(examples.labels)
-    total = 0.0
-    correct = 0
+    total, correct = 0.0, 0
     pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
     for rows, images in prefetch(examples.images.__getitem__, pieces, device):
         logits, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
@@ -350,12 +334,8 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
     height, width = images.shape[-2:]
     padded = functional.pad(images, (pixels,) * 4, mode="replicate")
     tops, lefts = torch.randint(0, 2 * pixels + 1, (2, len(images)), generator=generator).tolist()
-    return torch.stack(
-        [
-            image[:, top : top + height, left : left + width]
-            for image, top, left in zip(padded, tops, lefts, strict=True)
-        ]
-    )
+    shifts = zip(padded, tops, lefts, strict=True)
+    return torch.stack([image[:, top : top + height, left : left + width] for image, top, left in shifts])
 
 
 def delete_random_patches(

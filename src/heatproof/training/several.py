@@ -224,8 +224,8 @@ class Together(Devices):
         """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""
         if self.device.type == "cuda":
             synchronise_batch_norm(model)
-        apart = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
-        apart -= sum(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules())
+        every = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        apart = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in every)
         if apart:
             log.info("%d batch norm layers compute their statistics on each device separately", apart)
         return self.fabric.setup_module(model)

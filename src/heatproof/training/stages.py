@@ -6,7 +6,7 @@ import copy
 import csv
 import io
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
 from itertools import islice
@@ -45,14 +45,21 @@ from heatproof.training.several import Train, train_on_several
 
 log = logging.getLogger(__name__)
 
+Spec = Mapping[str, Any]
+Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
-def _explain_memory_errors(train: Train) -> Train:
-    """Translate out-of-memory errors of a training into a message with the remedy."""
 
-    @wraps(train)
-    def trained(spec: Mapping[str, Any], team: Devices) -> None:
+def _training(fit_network: Callable[[Spec, torch.device, Session], Trained]) -> Train:
+    """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
+
+    @wraps(fit_network)
+    def train(spec: Spec, team: Devices) -> None:
         try:
-            train(spec, team)
+            journal = _journal(spec)
+            trained = fit_network(spec, team.device, Session(spec.get("keep", ()), journal, team))
+            if team.is_main:
+                _publish(spec, trained)
+                journal.forget()
         except (RuntimeError, MemoryError) as error:
             if not runs_out(error):
                 raise
@@ -63,39 +70,29 @@ def _explain_memory_errors(train: Train) -> Train:
                 "precision: bfloat16 or more devices need less memory, and restart the training."
             ) from None
 
-    return trained
+    return train
 
 
-def pretrain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def pretrain(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Train a network from random weights, or from published ones with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
     """
-    start = [spec["start"]] if "start" in spec else []
-    if is_current(spec, *start):
-        return
     _run(_pretrain, spec, runtime)
 
 
-@_explain_memory_errors
-def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
-    start = [spec["start"]] if "start" in spec else []
+@_training
+def _pretrain(spec: Spec, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
     network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights"))
-    for path in start:
-        load_weights(network, path, but=find_head(spec["model"]))
-    network.to(team.device)
+    if "start" in spec:
+        load_weights(network, spec["start"], but=find_head(spec["model"]))
     train, validation = _examples(dataset, spec)
-    journal = _journal(spec, *start)
-    session = Session(spec.get("keep", ()), journal, team)
-    trained = fit(network, train, validation, _schedule(spec["training"]), seed, session=session)
-    if team.is_main:
-        _publish(spec, trained, start)
-        journal.forget()
+    return fit(network.to(device), train, validation, _schedule(spec["training"]), seed, session=session)
 
 
-def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def finetune(spec: Spec, runtime: Mapping[str, Any]) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
@@ -104,26 +101,18 @@ def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     deleted, because the finetuned network must be good at both. Epochs that the spec keeps are left in one file beside
     it, whatever their loss.
     """
-    if is_current(spec, spec["pretrained"]):
-        return
     _run(_finetune, spec, runtime)
 
 
-@_explain_memory_errors
-def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
+@_training
+def _finetune(spec: Spec, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
     network = build_network(spec["model"], dataset.num_classes)
     load_weights(network, spec["pretrained"])
-    network.to(team.device)
     train, validation = _examples(dataset, spec)
     options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
-    journal = _journal(spec, spec["pretrained"])
-    session = Session(spec["keep"], journal, team)
-    trained = fit_in_domain(network, train, validation, settings, options, session)
-    if team.is_main:
-        _publish(spec, trained, [spec["pretrained"]])
-        journal.forget()
+    return fit_in_domain(network.to(device), train, validation, settings, options, session)
 
 
 def fit_in_domain(
@@ -151,7 +140,7 @@ def fit_in_domain(
     """
     seed, device = settings["seed"], session.team.device if session.team else next(network.parameters()).device
     if settings.get("labels") == "own":
-        answer = _Answers(network, _schedule(settings).loss, device)
+        answer = _answers_of(network, _schedule(settings).loss, device)
         low = range(0, len(validation.labels), settings["batch_size"])
         told = [answer(validation.images[at : at + settings["batch_size"]]) for at in low]
         train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
@@ -169,7 +158,7 @@ def fit_in_domain(
     return fit(network, train, both, _schedule(settings), seed, delete, session=session)
 
 
-def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -> None:
+def _publish(spec: Spec, trained: Trained) -> None:
     """Write weights, history, and the epochs that are kept where the spec has a place for them."""
     save_weights(trained.best, spec["output"])
     write_text(spec["history"], _history(trained.history))
@@ -178,7 +167,7 @@ def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -
     if "kept" in spec:
         save_kept(trained.kept, spec["kept"])
         files, more = [*files, spec["kept"]], {"kept": sorted(trained.kept)}
-    publish_tables(spec, files, inputs, **more)
+    publish_tables(spec, files, _start(spec), **more)
 
 
 def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
@@ -191,7 +180,14 @@ def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     raise AssertionError("a training has at least one epoch")
 
 
-def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def _start(spec: Spec) -> list[str]:
+    """Return the file of weights with which a training begins, if any."""
+    return [spec[key] for key in ("start", "pretrained") if key in spec]
+
+
+def _run(train: Train, spec: Spec, runtime: Mapping[str, Any]) -> None:
+    if is_current(spec):
+        return
     devices = spec["training"].get("devices", 1)
     if devices == 1:
         train(spec, Devices(use_machine(runtime)))
@@ -199,30 +195,25 @@ def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> N
         train_on_several(train, spec, runtime, devices)
 
 
-def is_current(spec: Mapping[str, Any], *inputs: str) -> bool:
+def is_current(spec: Spec) -> bool:
     """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
-    key, _ = whole_key(spec["key"], inputs)
+    key, _ = whole_key(spec["key"], _start(spec))
     recorded = whole(spec["manifest"], key)
     if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
         return False
     log.info("the weights are current: %s", spec["output"])
     touch(spec["manifest"])
-    _journal(spec, *inputs).forget()
+    _journal(spec).forget()
     return True
 
 
-def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
+def _journal(spec: Spec) -> Journal:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
-    key, _ = whole_key(spec["key"], inputs, spec.get("keep", []), library_versions())
+    key, _ = whole_key(spec["key"], _start(spec), spec.get("keep", []), library_versions())
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
 
 
-def _with_deleted(
-    validation: Examples,
-    grid: int,
-    generator: torch.Generator,
-    baselines: Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor],
-) -> Examples:
+def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, baselines: Baselines) -> Examples:
     """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
     count = len(validation.labels)
     draw = int(torch.randint(2**31, (), generator=generator))
@@ -237,18 +228,19 @@ def _with_deleted(
     return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2))
 
 
-class _Answers:
-    """What a network says of images before it is trained further: the softmax, or with other losses the sigmoid."""
+def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what a network says of images before it is trained further: the softmax, or with other losses the sigmoid.
 
-    def __init__(self, network: torch.nn.Module, loss: str, device: torch.device) -> None:
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self.device = device
-        self.read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
+    It is a function from normalised images to probabilities (N, K) on the CPU.
+    """
+    before = copy.deepcopy(network).eval().requires_grad_(False)
+    read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
 
     @torch.no_grad()
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Return probabilities (N, K) of normalised images, on the CPU."""
-        return self.read(self.network(images.to(self.device, memory_format=torch.channels_last)).float()).cpu()
+    def answer(images: torch.Tensor) -> torch.Tensor:
+        return read(before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
+
+    return answer
 
 
 def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
