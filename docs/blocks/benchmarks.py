@@ -17,6 +17,7 @@ FILES = {
     "scale_runs": ["scaling_runs.png", "scale_runs.csv"],
     "slurm_overhead": ["slurm_overhead.csv"],
     "scheduler": ["scheduler.csv"],
+    "full_size": ["full_size.csv"],
     "peers": ["peers.csv"],
     "same_task": ["same_task.csv"],
     "device": ["device.csv"],

@@ -15,6 +15,7 @@ SMALLEST = {
     "device": ["--small", "--out", "{out}"],
     "estimate_error": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],
+    "full_size": ["--small", "--out", "{out}"],
     "introduce_remove": ["--small", "--out", "{out}"],
     "main_command": ["--small", "--out", "{out}"],
     "malloc": ["--small", "--out", "{out}"],
@@ -52,7 +53,7 @@ def test_no_benchmark_is_forgotten():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALLEST))
 def test_a_benchmark_starts(name, tmp_path):
-    if name in ("paper_scale", "scale", "scheduler"):
+    if name in ("full_size", "paper_scale", "scale", "scheduler"):
         pytest.importorskip("bcos", reason="the papers' networks need pip install 'heatproof[bcos]'")
     arguments = [one.format(out=tmp_path) for one in SMALLEST[name]]
     done = subprocess.run(

@@ -1,0 +1,192 @@
+"""Starts of a run over results at the papers' size: what Snakemake and the check of results cost before the first job.
+
+    python benchmarks/full_size.py --out FOLDER
+
+The grid is that of benchmarks/paper_scale.py: 37 networks, 50,000 images of each in ten shards. Every file of every job
+is made up, of one byte, with the metadata of its store and with a manifest that says what a run would have said. Then
+the target is planned (`snakemake -n`) five times: with no results; as results that were copied here, without
+`.snakemake`; once more; with another option of one method; and with half of the jobs' files gone, as after a kill.
+Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.adopt`) alone, to open,
+look at or date a file or to list a folder: on a shared file system each is a message to its server.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paper_scale
+import yaml
+from _tell import parser, tell
+
+TARGETS = ["results/idsds_table.csv"]
+CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open",)}
+# Every second job that made shards.
+GONE = 2
+
+
+def graph_of(folder: Path) -> Any:
+    from heatproof.config import default_config, merge
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.validate import make_plan
+
+    return Graph(make_plan(merge(default_config(), yaml.safe_load((folder / "config.yaml").read_text()))))
+
+
+def fill(graph: Any, images: int) -> None:
+    """Make up everything that the target needs, in the working folder."""
+    from heatproof.manifest import write_manifest
+    from heatproof.provenance import digest
+    from heatproof.store import ArraySpec, Layout, ensure_metadata
+
+    ids, labels = [f"image-{number}" for number in range(images)], np.zeros(images, dtype=np.int64)
+    keys: dict[str, str] = {}
+    for job in graph.needed(TARGETS):
+        read = {path: keys[path] for path in graph.read_by(job)}
+        for product in job.products:
+            # Shards of one store have one key.
+            key = keys[product.manifest] = digest(product.key)
+            facts: dict[str, Any] = {"read": read}
+            if product.images is not None:
+                store = product.manifest.rsplit(".", 2)[0] + ".zarr"
+                arrays = {Path(file).relative_to(store).parts[0] for file in product.files if file.startswith(store)}
+                if not os.path.exists(store):
+                    size = graph.plan.config["shard_size"]
+                    holds = {name: ArraySpec(("y", "x"), (1, 1)) for name in arrays}
+                    ensure_metadata(store, Layout(ids, labels, size, holds, {"key": key}))
+                facts |= {"images": [0, product.images], "gap": None}
+            made = [file for file in product.files if file != product.manifest]
+            for file in made:
+                Path(file).parent.mkdir(parents=True, exist_ok=True)
+                Path(file).write_bytes(b"-")
+            if product.kept:
+                facts["kept"] = list(product.kept)
+            write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
+
+
+@contextmanager
+def counted(calls: list[int]) -> Iterator[None]:
+    """Count the calls to the file system within."""
+
+    def counting(function: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            calls[0] += 1
+            return function(*given, **named)
+
+        return call
+
+    before = [(owner, name, getattr(owner, name)) for owner, names in CALLS.items() for name in names]
+    for owner, name, function in before:
+        setattr(owner, name, counting(function))
+    try:
+        yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def in_a_process(what: str, folder: Path, *given: object) -> Any:
+    """Do something in a process of its own, because the peak of children is that of the largest."""
+    command = [sys.executable, __file__, what, str(folder), *map(str, given)]
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout[-1000:] + done.stderr[-3000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def fill_here(folder: str, images: str) -> None:
+    fill(graph_of(Path(folder)), int(images))
+    print("null")
+
+
+def check_here(folder: str) -> None:
+    from heatproof.adopt import adopt
+
+    graph, calls = graph_of(Path(folder)), [0]
+    with counted(calls):
+        began = time.process_time()
+        adopt(graph)
+    print(json.dumps({"calls": calls[0], "seconds of the check": time.process_time() - began}))
+
+
+def plan_here(folder: str) -> None:
+    said, wall, processor, memory = paper_scale.plan(Path(folder), TARGETS)
+    jobs = paper_scale.job_counts(said).get("total", 0)
+    print(json.dumps({"jobs": jobs, "wall s": wall, "processor s": processor, "peak GiB": memory}))
+
+
+def files_of(folder: Path) -> list[Path]:
+    return [path for path in (folder / "results").rglob("*") if path.is_file()]
+
+
+def changed(config: dict[str, Any], name: str = "integrated_gradients") -> dict[str, Any]:
+    """Return the config with another option of one method."""
+    explainers = [{name: {"steps": 7}} if _named(one) == name else one for one in config["explainers"]]
+    assert explainers != config["explainers"], f"{name} is no method of the grid"
+    return {**config, "explainers": explainers}
+
+
+def _named(entry: Any) -> str:
+    return entry if isinstance(entry, str) else next(iter(entry))
+
+
+def take_away(graph: Any) -> None:
+    """Remove every second job's shards, with their manifests."""
+    makers: Iterable[Any] = [job for job in graph.needed(TARGETS) if any(one.images for one in job.products)]
+    for job in list(makers)[::GONE]:
+        for file in job.outputs:
+            Path(file).unlink(missing_ok=True)
+
+
+def take_away_here(folder: str) -> None:
+    take_away(graph_of(Path(folder)))
+    print("null")
+
+
+def main() -> None:
+    given = parser(__doc__).parse_args()
+    images = 500 if given.small else 50_000
+    config = paper_scale.grid(images) | {"shard_size": images // (1 if given.small else 10)}
+    if given.small:
+        config["explainers"] = [one for one in config["explainers"] if _named(one) in ("integrated_gradients", "saliency")]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        paper_scale.set_up(folder, config)
+
+        def measure(results: str) -> None:
+            # Of the check before it changes what the plan then finds.
+            row = {"results": results, **in_a_process("--plan", folder), **in_a_process("--check", folder)}
+            row["files"] = len(files_of(folder))
+            rows.append(row)
+            print(row, flush=True)
+
+        measure("none")
+        in_a_process("--fill", folder, images)
+        measure("all of them, copied here")
+        measure("all of them, a second start")
+        (folder / "config.yaml").write_text(yaml.safe_dump(changed(config), sort_keys=False), encoding="utf-8")
+        measure("another option of one method")
+        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        in_a_process("--take-away", folder)
+        measure("every second job's shards missing")
+    tell(rows, "full_size", given.out)
+
+
+if __name__ == "__main__":
+    WITHIN = {"--fill": fill_here, "--check": check_here, "--plan": plan_here, "--take-away": take_away_here}
+    if sys.argv[1:] and sys.argv[1] in WITHIN:
+        WITHIN[sys.argv[1]](*sys.argv[2:])
+    else:
+        main()
