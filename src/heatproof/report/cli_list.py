@@ -82,12 +82,8 @@ def _metrics(plan: Plan, whose: str) -> Sections:
         (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
     )
     named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
-    entries = _entries(METRICS, _facts_of_metric)
-    return {
-        "Metrics": entries,
-        f"Of patch drops by weights, in {whose}": list(used),
-        f"Further metrics in {whose}": named,
-    }
+    entries, of_drops = _entries(METRICS, _facts_of_metric), f"Of patch drops by weights, in {whose}"
+    return {"Metrics": entries, of_drops: list(used), f"Further metrics in {whose}": named}
 
 
 _SECTIONS = {

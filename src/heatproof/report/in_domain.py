@@ -24,10 +24,8 @@ OUTPUT = "output"
 # Of both versions of an image, as stores of features have them.
 QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
 WHERE = [*NETWORK, "grid", "baseline", "in_domain"]
-PROBED, ANSWERED = (
-    ["auc", "ci_low", "ci_high"],
-    [f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")],
-)
+PROBED = ["auc", "ci_low", "ci_high"]
+ANSWERED = [f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")]
 COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 # Weights (N,), how often each image was drawn, to a number.
 Measure = Callable[[np.ndarray], float]
