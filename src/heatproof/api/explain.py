@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
+    from heatproof.specs.jobs import Announced
+
 Method = Any
 # Maps of all images of a batch: from images (N, C, H, W) and targets (N,) to maps by name, each (N, H, W).
 Maker = Callable[["torch.Tensor", "torch.Tensor"], "Mapping[str, torch.Tensor]"]
@@ -271,7 +273,7 @@ def _maps_of(
     counter = CountPasses(explained.network)
     count = len(explained.image_ids)
     began = time.perf_counter()
-    entry = {"name": one.name, "maps": one.maps}
+    entry: Announced = {"name": one.name, "maps": one.maps}
     done: list[np.ndarray] = []
     within = WithinMemory(one.name, device=device)
     try:

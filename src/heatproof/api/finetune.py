@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.data.registry import Split
+    from heatproof.specs.jobs import Facts, FinetuningSettings
 
 # Images are normalised by the caller.
-AS_THEY_ARE = {"mean": [0.0], "std": [1.0], "size": None}
+AS_THEY_ARE: Facts = {"mean": [0.0], "std": [1.0], "size": None}
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def finetune(
     few = round(validation * len(images))
     if few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
-    settings = {
+    settings: FinetuningSettings = {
         "seed": seed,
         "grid": grid,
         "share": share,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from heatproof.randomness import numpy_generator
 from heatproof.registry import import_callable, is_reference
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.stored_maps import encode_maps, map_arrays
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Announced, AttributeSpec, ExplainerEntry, Facts, MapsEntry, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +120,7 @@ def _prepare(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
     return normalise(images, {"mean": facts.mean, "std": facts.std, "size": facts.size})
 
 
-def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
     """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
@@ -145,7 +148,7 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
                 restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
                 piece.publish(str(device))
                 continue
-            if network is None and model:
+            if network is None and model and spec["weights"]:
                 precision = spec.get("precision", "float32")
                 network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
             context = _Context(spec, entry, dataset, network, facts, batch_size, device)
@@ -162,15 +165,15 @@ def attribute(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
         piece.forget_journal()
 
 
-def _stored(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(spec: AttributeSpec) -> dict[str, Any]:
     return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
 
 
-def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _tuples(facts: Facts) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
 
 
-def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, size: tuple[int, ...]) -> Shard:
+def _open(spec: AttributeSpec, entry: MapsEntry, dataset: Dataset, size: tuple[int, ...]) -> Shard:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
     made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
@@ -184,7 +187,7 @@ def _open(spec: Mapping[str, Any], entry: Mapping[str, Any], dataset: Dataset, s
     )
 
 
-def _require(entry: Mapping[str, Any], facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require(entry: MapsEntry, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
     needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
     if needed and facts.cam_layer is not None and network is not None:
@@ -196,8 +199,8 @@ class _Context:
 
     def __init__(
         self,
-        spec: Mapping[str, Any],
-        entry: Mapping[str, Any],
+        spec: AttributeSpec,
+        entry: MapsEntry,
         dataset: Dataset,
         network: torch.nn.Module | None,
         facts: InputFacts,
@@ -294,7 +297,7 @@ def _explain(piece: Shard, context: _Context) -> None:
         began = time.monotonic()
 
 
-def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
+def find_function(entry: ExplainerEntry) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
     if is_reference(entry["kind"]):
         return import_callable(entry["kind"], "explainer")
@@ -302,7 +305,7 @@ def find_function(entry: Mapping[str, Any]) -> ExplainFunction:
     return EXPLAINERS[entry["kind"]].function
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], entry: Mapping[str, Any], explained: Explained) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Explained) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Raises

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +17,9 @@ from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
 from heatproof.registry import import_callable, is_reference
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import DatasetSpec, OpenedDataset, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
     return target
 
 
-def open_dataset(spec: Mapping[str, Any]) -> Dataset:
+def open_dataset(spec: OpenedDataset) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
     if is_reference(spec["kind"]):
         load = import_callable(spec["kind"], "dataset")
@@ -50,7 +52,7 @@ def open_dataset(spec: Mapping[str, Any]) -> Dataset:
     return load(seed=spec["seed"], **spec["options"])
 
 
-def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def prepare(spec: DatasetSpec, runtime: Runtime) -> None:
     """Write the manifest of a dataset: classes, and ids and labels of every split.
 
     Raises

@@ -10,9 +10,11 @@ import resource
 import sys
 import time
 import timeit
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime, Spec, TimedPrecision, TimedTraining, TimedWeights
 
 STEPS = 3
 
@@ -29,14 +31,14 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def start_up(spec: Spec, runtime: Runtime) -> dict[str, Any]:
     """Import what a job needs."""
     for module in ("heatproof.attribution.make", "heatproof.training.stages"):
         import_module(module)
     return {}
 
 
-def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def weights(spec: TimedWeights, runtime: Runtime) -> dict[str, Any]:
     """Leave random weights where a job looks for them, and time one pass of the network.
 
     Returns
@@ -76,7 +78,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def resnet50(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, Any]:
     """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
 
     Returns
@@ -102,7 +104,7 @@ def resnet50(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, A
     return {"forward": _seconds(forward, device) / count}
 
 
-def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def training(spec: TimedTraining, runtime: Runtime) -> dict[str, Any]:
     """Time the loop that trains, on a few batches.
 
     Returns
@@ -122,7 +124,9 @@ def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, A
     device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     network = build_network(spec["model"], dataset.num_classes).to(device)
-    given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
+    given: dict[str, Any] = {
+        key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__
+    }
     schedule = replace(Schedule(**given), epochs=1)
     # Where a handful of images is timed, batches are small as well.
     # Where no images are for training, nothing is trained, and other images are as good for the timing.
@@ -160,7 +164,7 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     return min(timeit.repeat(finished, timer=clock, repeat=repeats, number=1))
 
 
-def device_of(runtime: Mapping[str, Any]) -> str:
+def device_of(runtime: Runtime) -> str:
     """Return the device that jobs with these settings run on, in words."""
     if "torch" not in sys.modules:
         return ""

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.config import merge, read_config
 from heatproof.data.registry import DATASETS
@@ -19,6 +19,9 @@ from heatproof.options import seconds_of
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import TrainSpec
 
 # Seconds of timing after which the other networks are told from one pass of theirs.
 BUDGET = 300.0
@@ -250,7 +253,7 @@ def time_all(
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         found = {**steps, "splits": splits}
         trained = {
-            account.kind_of(job): account.training_cost(job.spec, found, measured.start_up)
+            account.kind_of(job): account.training_cost(cast("TrainSpec", job.spec), found, measured.start_up)
             for job in jobs
             if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
         }

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
@@ -19,7 +19,9 @@ from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.validate import Plan
 from heatproof.workflow import MALLOC
 
-Spec = Mapping[str, Any]
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import AttributeSpec, Spec
+
 SCORE = "heatproof.metrics.score:score"
 
 
@@ -94,7 +96,8 @@ class Bench:
         spec = {**job.spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
         seconds, memory, found = self.run(job.run, spec)
         timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
-        names = [entry["name"] for entry in job.spec.get("explainers", ())] or [job.stage]
+        explainers = cast("AttributeSpec", job.spec).get("explainers", ())
+        names = [entry["name"] for entry in explainers] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
             made = read_json(self.folder / product.manifest)
             if made is None or made["gap"]:

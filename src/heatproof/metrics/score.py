@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,12 @@ from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import ReadResponse, Runtime, ScoredMethod, ScoreSpec
+
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
-Methods = list[Mapping[str, Any]]
+Methods = list["ScoredMethod"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class StoredReading(Reading):
     base: str = ""
 
     @classmethod
-    def from_spec(cls, argument: str, described: Mapping[str, Any]) -> StoredReading:
+    def from_spec(cls, argument: str, described: ReadResponse) -> StoredReading:
         """Build it from its entry in the spec of a job."""
         return cls(
             argument, response_of(described["response"]), described["points"], described["output"], described["store"]
@@ -76,7 +78,7 @@ def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balance
     return chosen
 
 
-def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def score(spec: ScoreSpec, runtime: Runtime) -> None:
     """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
@@ -113,7 +115,8 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     right = predicted == labels
     scored = sample(labels, right, **spec["sampling"])
     one_class = np.full_like(labels, spec["target"] if isinstance(spec["target"], int) else 0)
-    targets = {"label": labels, "predicted": predicted}.get(spec["target"], one_class)
+    by_name: dict[str | int, np.ndarray] = {"label": labels, "predicted": predicted}
+    targets = by_name.get(spec["target"], one_class)
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
     scores = _score(spec, metric, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
     names = (read_sealed(spec["classes"]) or {}).get("class_names")
@@ -159,7 +162,7 @@ def _cost(shards: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _score(
-    spec: Spec,
+    spec: ScoreSpec,
     metric: Metric,
     reads: Sequence[StoredReading],
     explainers: Mapping[str, Methods],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph, Job, Made, Product, Wildcards, stage
@@ -19,6 +19,7 @@ from heatproof.responses.patches import Patches
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
     from heatproof.responses.base import Response
+    from heatproof.specs.jobs import AttributeSpec, Piece, PretrainSpec, Spec
 
 RESPOND = "heatproof.responses.run:respond"
 Level = Callable[["Plan"], Iterable[Wildcards]]
@@ -46,7 +47,7 @@ def _files_of(spec: Mapping[str, Any]) -> list[Product]:
     return [Product(spec["manifest"], spec["key"], (*files, *kept), files[0], kept=tuple(spec.get("keep", ())))]
 
 
-def _shard(spec: Mapping[str, Any], key: str, files: Sequence[str]) -> Product:
+def _shard(spec: Piece, key: str, files: Sequence[str]) -> Product:
     """Return one shard of a store; its manifest comes first, then its arrays."""
     return Product(files[0], key, tuple(files), files[1], spec["images"][1])
 
@@ -96,7 +97,7 @@ def fetch(plan: Plan, dataset: str, model: str) -> Made:
 @stage("heatproof.training.stages:pretrain", _trained)
 def pretrain(plan: Plan, dataset: str, model: str) -> Made:
     """Return the job that trains a network, from scratch or from fetched weights."""
-    spec = plan.pretrain_spec(dataset, model)
+    spec = cast("PretrainSpec", plan.pretrain_spec(dataset, model))
     # The manifest too: where no file can be older than it, it is what goes when the start is another.
     start = [spec["start"], plan.start_spec(model)["manifest"]] if "start" in spec else []
     return spec, [spec["dataset"]["manifest"], *start], _files_of(spec)
@@ -148,7 +149,7 @@ def _sample(plan: Plan, precision: str | None) -> tuple[Plan, list[Job]]:
     return sample, [job for job in Graph(sample).jobs() if job.stage not in upstream]
 
 
-def _jobs_to(cases: list[Case], jobs: list[Job]) -> list[tuple[str, Mapping[str, Any]]]:
+def _jobs_to(cases: list[Case], jobs: list[Job]) -> list[tuple[str, Spec]]:
     wanted, found = {paths.SCORES.format(**case.where) for case in cases}, []
     for job in reversed(jobs):
         if not wanted.isdisjoint(job.outputs):
@@ -186,7 +187,7 @@ def precision(plan: Plan) -> Made:
     return spec, [path for path, _ in tables], _files_of(spec)
 
 
-def _after_guard(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[str]:
+def _after_guard(plan: Plan, spec: Spec, where: Wildcards) -> list[str]:
     """Return what a job in a lower precision waits for."""
     lower = plan.guarded and "precision" in spec
     return [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
@@ -214,7 +215,7 @@ def _whose(explainers: Callable[[Plan], Iterable[str]]) -> Level:
     return level
 
 
-def _maps(spec: dict[str, Any], weights: list[str]) -> Made:
+def _maps(spec: AttributeSpec, weights: list[str]) -> Made:
     """Return the job of a shard of maps."""
     products = [_shard(spec, one["key"], paths.map_files(one["store"], spec["shard"])) for one in spec["explainers"]]
     return spec, [spec["dataset"]["manifest"], *weights], products
@@ -226,7 +227,7 @@ def attribute(plan: Plan, dataset: str, model: str, weights: str, shard: int, ex
     chosen = [explainer] if explainer else plan.model_explainers
     spec = plan.attribute_spec(dataset, model, weights, chosen, shard)
     network = Network(dataset, model, weights)._asdict()
-    return _maps(spec, [spec["weights"], *_after_guard(plan, spec, network)])
+    return _maps(spec, [cast("str", spec["weights"]), *_after_guard(plan, spec, network)])
 
 
 @stage(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import cache, wraps
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import heatproof.plan.jobs  # noqa: F401  (its stages come first, whoever is imported first)
 from heatproof.attribution.registry import EXPLAINERS
@@ -14,13 +14,17 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Made, Product, Wildcards, stage
+from heatproof.plan.graph import Product, Wildcards, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.curves import Curves
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Where
+    from heatproof.specs.reports import ClaimedMethod, Directed, PageCurve, PageNetwork, Ranked, ReportSpec, ShownMethod
 
 MONTAGE_IMAGES = 4
 # Scores under one map: the in-domain ones where there are any.
@@ -30,6 +34,7 @@ TEMPLATES = ROOT / "report" / "templates"
 PUBLISHED = ROOT / "claims" / "published"
 # A job as its builder tells it: spec, inputs, files, and perhaps modules whose code counts beside that of the stage.
 Told = tuple[Any, ...]
+MadeReport = tuple["ReportSpec", list[str], list[Product]]
 
 
 def _once(plan: Plan) -> Iterator[Wildcards]:
@@ -42,14 +47,14 @@ def _if_shown(plan: Plan) -> Iterator[Wildcards]:
 
 def _report(
     run: str, manifest: str, every: Callable[[Plan], Iterator[Wildcards]] = _once
-) -> Callable[[Callable[..., Told]], Callable[..., Made]]:
+) -> Callable[[Callable[..., Told]], Callable[..., MadeReport]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
-    def enter(tell: Callable[..., Told]) -> Callable[..., Made]:
+    def enter(tell: Callable[..., Told]) -> Callable[..., MadeReport]:
         @stage(run, every)
         @cache
         @wraps(tell)
-        def make(plan: Plan, **where: str) -> Made:
+        def make(plan: Plan, **where: str) -> MadeReport:
             told, inputs, files, *more = tell(plan, **where)
             mine = manifest.format(**where)
             scores = {key: plan.config["scores"][key] for key in ("bootstrap", "level")}
@@ -62,7 +67,7 @@ def _report(
     return enter
 
 
-def _scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+def _scored(plan: Plan, cases: list[Case]) -> Directed:
     """Return where the scores of some test cases are, and what they are."""
     specs = [plan.score_spec(case) for case in cases]
     return {
@@ -89,7 +94,7 @@ def shown_images(plan: Plan) -> int:
     return min(plan.config["report"]["images"], plan.images)
 
 
-def shown_methods(plan: Plan) -> list[dict[str, Any]]:
+def shown_methods(plan: Plan) -> list[ShownMethod]:
     """Return every method with the place of its map in its explainer's store, and of its own among the explainer's."""
     return [
         {
@@ -167,7 +172,7 @@ def all_scores(plan: Plan) -> Told:
     return {**_scored(plan, cases), **_ranked(plan)}, plan.score_files(cases), [paths.SCORES_TABLE]
 
 
-def _ranked(plan: Plan) -> dict[str, Any]:
+def _ranked(plan: Plan) -> Ranked:
     """Return what decides which scores are ranked: the least coverage, and of which kind each metric and model is."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
     models = plan.kinds if plan.config["training_seeds"] > 1 else {}
@@ -212,14 +217,16 @@ def baselines(plan: Plan) -> Told:
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
 
 
-def _claimed_methods(plan: Plan) -> list[dict[str, Any]]:
+def _claimed_methods(plan: Plan) -> list[ClaimedMethod]:
     """Return every method with the map that it is by the name of heatproof's explainer, where it is one of its own."""
     methods = []
     for shown in shown_methods(plan):
         entry = plan.explainers[shown["explainer"]]
         known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
-        named = {"name": shown.pop("method"), "kind": entry.kind, "uses_model": not shown.pop("reference")}
-        methods.append({**shown, **named, "map": (list(known.maps) if known else own)[shown["index"]]})
+        place = {key: shown[key] for key in ("explainer", "index", "place", "transform")}
+        named = {"name": shown["method"], "kind": entry.kind, "uses_model": not shown["reference"]}
+        method = {**place, **named, "map": (list(known.maps) if known else own)[shown["index"]]}
+        methods.append(cast("ClaimedMethod", method))
     return methods
 
 
@@ -406,7 +413,7 @@ def figure(plan: Plan, figure: str) -> Told:
     """Return the job of a figure of one table."""
     entry, tables = FIGURES[figure], _page_tables(plan)
     table, manifest, of = tables[entry.reads]
-    spec = {
+    spec: dict[str, Any] = {
         "figure": figure,
         "module": entry.draw.__module__,
         "table": table,
@@ -481,7 +488,7 @@ def page_files(plan: Plan) -> list[str]:
     return [paths.PAGE, paths.GALLERY] if shown_images(plan) else [paths.PAGE]
 
 
-def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
+def _page_tables(plan: Plan) -> dict[str, tuple[str, str, ReportSpec]]:
     """Return the tables that the page shows, each with its manifest and the spec that makes it.
 
     The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
@@ -505,21 +512,21 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, str, dict[str, Any]]]:
     return shown
 
 
-def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, Any]:
+def _page_network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
     metrics = plan.metrics_of(network.weights, network.model)
     shown = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return {
-        "where": network._asdict(),
+        "where": cast("Where", network._asdict()),
         "grids": plan.combinations_on(network.weights, network.model),
         "shown": shown[:SCORES_SHOWN],
         # Of the scores that are shown.
-        "drops": list(metrics[shown[0]]),
+        "drops": metrics[shown[0]],
         "scored": [case.metric for case in cases if case.network == network],
         "weights_code": plan.weights_spec(*network)["code"],
     }
 
 
-def _page_curves(plan: Plan) -> list[dict[str, Any]]:
+def _page_curves(plan: Plan) -> list[PageCurve]:
     """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
     read_by: dict[str, list[str]] = {}
     for metric, entry in plan.metrics.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config import Config
@@ -17,6 +17,9 @@ from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import MethodRow
 
 SCHEMES = ("https://", "http://", "file://")
 
@@ -44,7 +47,7 @@ class ExplainerChoice:
         return rows
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[MethodRow]:
         """Every method with the place of its map in the explainer's store, and what is done to it."""
         places = {name: place for place, name in enumerate(self.maps)}
         return [

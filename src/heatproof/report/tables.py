@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,15 +22,19 @@ from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.report.verdict import verdicts
 from heatproof.store import describe, read
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import AllScoresSpec, Bootstrap, DropsOf, Ranked, TablesSpec
+
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def tables(spec: TablesSpec, runtime: Runtime) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    drawn: Bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(spec["scores"]), **drawn, least_coverage=spec["least_coverage"])
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(spec["ranked"])}
@@ -51,7 +55,7 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish(spec, made, spec["scores"])
 
 
-def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def all_scores(spec: AllScoresSpec, runtime: Runtime) -> None:
     """Write scores.csv: every metric of the config.
 
     It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
@@ -60,7 +64,7 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """
     _, files, scores = read_scores(spec)
     directions = spec["directions"]
-    drawn = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    drawn: Bootstrap = {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
     table = score_table(scores, read_gaps(files), **drawn, directions=directions, least_coverage=spec["least_coverage"])
     stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
     added = {
@@ -110,7 +114,7 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     return means.drop(columns=["mean", "count", "size"])
 
 
-def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+def with_kinds(table: pd.DataFrame, spec: Ranked) -> pd.DataFrame:
     """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
 
     Parameters
@@ -233,7 +237,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
 
 
-def accuracy_table(drops: list[Mapping[str, Any]], images: int, target: str | int = "label") -> pd.DataFrame:
+def accuracy_table(drops: list[DropsOf], images: int, target: str | int = "label") -> pd.DataFrame:
     """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
     An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
@@ -262,7 +266,7 @@ def accuracy_table(drops: list[Mapping[str, Any]], images: int, target: str | in
         if target != "label":
             wrong = read(store, "predicted", 0, images) != labels[:, None]
             rank = np.where(wrong, np.inf, 0)
-        row = {key: item[key] for key in (*NETWORK, "grid", "baseline")}
+        row: dict[str, Any] = {key: item[key] for key in ("dataset", "model", "weights", "grid", "baseline")}
         row["in_domain"] = base_name(item["metric"]) == "idsds"
         for k in (1, 5):
             known = k == 1 or target == "label"

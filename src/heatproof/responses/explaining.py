@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +12,12 @@ from heatproof.data.registry import Dataset
 from heatproof.models.registry import InputFacts
 from heatproof.responses.base import Batch, Explain, Method, Session
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import ResponseSpec
+
 
 def method_maps(
-    spec: Mapping[str, Any],
+    spec: ResponseSpec,
     network: torch.nn.Module,
     dataset: Dataset,
     explainer: str,

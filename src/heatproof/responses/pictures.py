@@ -62,7 +62,8 @@ class Pictures(TwoTargets):
         channels = batch.images.shape[1]
         scale = {"mean": [0.0] * channels, "std": [1.0] * channels}
         known = import_module("heatproof.models.registry").of_channels
-        scale |= {key: known(session.facts[key], key, channels) for key in scale if key in session.facts}
+        found = session.facts
+        scale |= {key: known(found[key], key, channels) for key in ("mean", "std") if key in found}
         scale |= {key: session.given[key] for key in scale if session.given.get(key) is not None}
         read = yield partial(
             pic.pic_responses,

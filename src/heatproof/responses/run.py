@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -31,10 +31,12 @@ from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.store import ArraySpec
 from heatproof.stored_maps import stored_maps
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import CurvesEntry, ResponseSpec, Runtime
+
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
-TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
+TOLD: Final = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Work:
         return Along(stored_maps(self.maps + ".zarr", low, high, ids).values, self.methods, self.explainer)
 
 
-def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def respond(spec: ResponseSpec, runtime: Runtime) -> None:
     """Compute one shard of a response; images already in the shard are kept.
 
     What does not apply, to the network or to the images, is published as a gap with its reason.
@@ -78,7 +80,7 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         method_maps = import_module("heatproof.responses.explaining").method_maps
         return method_maps(spec, session.network.network, dataset, along.explainer, method, batch, session)
 
-    how = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
+    how: Runtime = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
     session = Session(
         open_network=partial(open_network, spec, dataset.num_classes, how, device),
         device=device,
@@ -106,9 +108,13 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         work.piece.forget_journal()
 
 
-def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, session: Session) -> Work:
+def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response, session: Session) -> Work:
     # Pages look for the settings, such as grid and baseline, beside the other facts.
-    made_by = {**response.settings, **{key: spec[key] for key in TOLD if key in spec}, **response.environment()}
+    made_by: dict[str, Any] = {
+        **response.settings,
+        **{key: spec[key] for key in TOLD if key in spec},
+        **response.environment(),
+    }
     read_from: dict[str, str] = {}
     store, key, name, methods, maps, gap = spec["store"], spec.get("key", ""), "", [], None, None
     if explainer is not None:
@@ -129,7 +135,7 @@ def _open(spec: Spec, explainer: Mapping[str, Any] | None, response: Response, s
     return Work(piece, name, methods, maps, gap or contents.gap)
 
 
-def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
+def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: Session) -> None:
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
     response = response.with_baseline(

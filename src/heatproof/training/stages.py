@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -41,16 +41,28 @@ from heatproof.training.loop import (
     fit,
 )
 from heatproof.training.reading import Joined, read_examples
-from heatproof.training.several import Train, train_on_several
+from heatproof.training.several import Told, Train, train_on_several
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import (
+        FinetuneSpec,
+        FinetuningSettings,
+        KeepEpochSpec,
+        Options,
+        PretrainSpec,
+        Runtime,
+        TrainingSettings,
+        TrainSpec,
+    )
 
 log = logging.getLogger(__name__)
 
 
-def _explain_memory_errors(train: Train) -> Train:
+def _explain_memory_errors(train: Train[Told]) -> Train[Told]:
     """Translate out-of-memory errors of a training into a message with the remedy."""
 
     @wraps(train)
-    def trained(spec: Mapping[str, Any], team: Devices) -> None:
+    def trained(spec: Told, team: Devices) -> None:
         try:
             train(spec, team)
         except (RuntimeError, MemoryError) as error:
@@ -66,7 +78,7 @@ def _explain_memory_errors(train: Train) -> Train:
     return trained
 
 
-def pretrain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def pretrain(spec: PretrainSpec, runtime: Runtime) -> None:
     """Train a network from random weights, or from published ones with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
@@ -78,7 +90,7 @@ def pretrain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 @_explain_memory_errors
-def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
+def _pretrain(spec: PretrainSpec, team: Devices) -> None:
     start = [spec["start"]] if "start" in spec else []
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
@@ -95,7 +107,7 @@ def _pretrain(spec: Mapping[str, Any], team: Devices) -> None:
         journal.forget()
 
 
-def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def finetune(spec: FinetuneSpec, runtime: Runtime) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
@@ -110,7 +122,7 @@ def finetune(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 @_explain_memory_errors
-def _finetune(spec: Mapping[str, Any], team: Devices) -> None:
+def _finetune(spec: FinetuneSpec, team: Devices) -> None:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
     network = build_network(spec["model"], dataset.num_classes)
@@ -130,8 +142,8 @@ def fit_in_domain(
     network: torch.nn.Module,
     train: Examples,
     validation: Examples,
-    settings: Mapping[str, Any],
-    options: Mapping[str, Any],
+    settings: FinetuningSettings,
+    options: Options,
     session: Session,
 ) -> Trained:
     """Train a network on images of which a share lost one random patch.
@@ -169,7 +181,7 @@ def fit_in_domain(
     return fit(network, train, both, _schedule(settings), seed, delete, session=session)
 
 
-def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -> None:
+def _publish(spec: TrainSpec, trained: Trained, inputs: Sequence[str]) -> None:
     """Write weights, history, and the epochs that are kept where the spec has a place for them."""
     save_weights(trained.best, spec["output"])
     write_text(spec["history"], _history(trained.history))
@@ -181,9 +193,9 @@ def _publish(spec: Mapping[str, Any], trained: Trained, inputs: Sequence[str]) -
     publish_tables(spec, files, inputs, **more)
 
 
-def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
+def first_epoch(spec: TrainSpec, runtime: Runtime) -> str:
     """Return the history of the first epoch, by running it on one device."""
-    train = _finetune if "pretrained" in spec else _pretrain
+    train: Callable[[Any, Devices], None] = _finetune if "pretrained" in spec else _pretrain
     try:
         train({**spec, "first_epoch": True}, Devices(use_machine(runtime)))
     except EpochEnded as ended:
@@ -191,7 +203,7 @@ def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     raise AssertionError("a training has at least one epoch")
 
 
-def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def _run(train: Train[Told], spec: Told, runtime: Runtime) -> None:
     devices = spec["training"].get("devices", 1)
     if devices == 1:
         train(spec, Devices(use_machine(runtime)))
@@ -199,7 +211,7 @@ def _run(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> N
         train_on_several(train, spec, runtime, devices)
 
 
-def is_current(spec: Mapping[str, Any], *inputs: str) -> bool:
+def is_current(spec: TrainSpec, *inputs: str) -> bool:
     """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
     key, _ = whole_key(spec["key"], inputs)
     recorded = whole(spec["manifest"], key)
@@ -211,7 +223,7 @@ def is_current(spec: Mapping[str, Any], *inputs: str) -> bool:
     return True
 
 
-def _journal(spec: Mapping[str, Any], *inputs: str) -> Journal:
+def _journal(spec: TrainSpec, *inputs: str) -> Journal:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
     key, _ = whole_key(spec["key"], inputs, spec.get("keep", []), library_versions())
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
@@ -251,7 +263,7 @@ class _Answers:
         return self.read(self.network(images.to(self.device, memory_format=torch.channels_last)).float()).cpu()
 
 
-def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
+def _examples(dataset: Dataset, spec: TrainSpec) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
     found, settings = [], spec["training"]
     for split in ("train", "validation"):
@@ -270,8 +282,9 @@ def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
     return found
 
 
-def _schedule(settings: Mapping[str, Any]) -> Schedule:
-    return Schedule(**{key: value for key, value in settings.items() if key in Schedule.__dataclass_fields__})
+def _schedule(settings: TrainingSettings) -> Schedule:
+    given: dict[str, Any] = {key: one for key, one in settings.items() if key in Schedule.__dataclass_fields__}
+    return Schedule(**given)
 
 
 def _history(history: list[dict[str, Any]]) -> str:
@@ -287,7 +300,7 @@ def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 
 
-def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def keep_epoch(spec: KeepEpochSpec, runtime: Runtime) -> None:
     """Write one kept epoch as weights of their own, with the history up to it.
 
     Raises
@@ -310,5 +323,5 @@ def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish_tables(spec, [spec["output"], spec["history"]], [spec["kept"], spec["trained"]])
 
 
-def _remedy(spec: Mapping[str, Any]) -> str:
+def _remedy(spec: KeepEpochSpec) -> str:
     return f"remove it with `rm {spec['kept']}`, and run your snakemake command with this path as its target."
