@@ -263,6 +263,33 @@ def test_packages_run_no_code(file):
     assert file.parent == ROOT or imports(file) == set()
 
 
+MOST_ARGUMENTS = 7
+# Called in the place of torch.nn.functional.multi_head_attention_forward, with all that it takes.
+AS_THEIRS = {"heatproof.attribution._functions._multi_head"}
+
+
+def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return what a function must or can be told by position, and the keywords that it must be told.
+
+    Keywords with a default are options, which a config, a command line or a user names one by one.
+    """
+    given = [*function.args.posonlyargs, *function.args.args]
+    given += [
+        one for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default is None
+    ]
+    return [one.arg for one in given if one.arg not in ("self", "cls")]
+
+
+def test_what_takes_many_arguments_takes_a_type():
+    found = {
+        f"{module_name(file)}.{node.name}"
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(arguments(node)) > MOST_ARGUMENTS
+    }
+    assert found == AS_THEIRS
+
+
 def test_the_graph_knows_no_stage():
     """Stages enter themselves, so that a new one is said in one place."""
     own = MODULES["heatproof.plan.graph"]

@@ -79,16 +79,6 @@ def test_every_stage_is_looked_at():
     assert {stage for name in CONFIGS for stage in specs_of(name)} == set(STAGES)
 
 
-def places(value, path=()):
-    """Yield the way to every mapping in a spec, but for options, whose keys are not ours."""
-    if isinstance(value, dict):
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        if key not in ("options", "settings"):
-            yield from places(item, (*path, key))
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_key_more_or_less_is_found(stage):
     run = STAGES[stage].run

@@ -6,10 +6,10 @@ import heapq
 import math
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from heatproof.estimate.measure import Timed
 from heatproof.plan.graph import Graph
@@ -18,6 +18,7 @@ from heatproof.plan.paths import SCORES_TABLE, TABLES
 from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
+    from heatproof.estimate.child import CountedSteps
     from heatproof.specs.jobs import AttributeSpec, GuardSpec, Piece, TrainSpec
 
 TRAININGS = ("pretrain", "finetune")
@@ -138,7 +139,7 @@ def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
     return graph.needed([*TABLES.values(), *([SCORES_TABLE] if responses else [])])
 
 
-def training_cost(spec: TrainSpec, found: Mapping[str, Any], start_up: float) -> Timed:
+def training_cost(spec: TrainSpec, found: CountedSteps, start_up: float) -> Timed:
     """Return what a training costs: epochs over training and validation images, and their reading.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing

@@ -11,12 +11,36 @@ import sys
 import time
 import timeit
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime, Spec, TimedPrecision, TimedTraining, TimedWeights
 
 STEPS = 3
+
+
+class TimedPass(TypedDict):
+    """Seconds an image of a network's passes, height and width in pixels, and how many images each split has."""
+
+    forward: float
+    gradient: float
+    size: list[int]
+    splits: dict[str, int]
+
+
+class TimedSteps(TypedDict):
+    """Seconds an image to train, validate and read, and processor seconds until a training's first step."""
+
+    train: float
+    validate: float
+    read: float
+    start: float
+
+
+class CountedSteps(TimedSteps):
+    """Steps of a training, and how many images each split has."""
+
+    splits: dict[str, int]
 
 
 def main(arguments: list[str]) -> None:
@@ -31,22 +55,14 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Spec, runtime: Runtime) -> dict[str, Any]:
+def start_up(spec: Spec, runtime: Runtime) -> None:
     """Import what a job needs."""
     for module in ("heatproof.attribution.make", "heatproof.training.stages"):
         import_module(module)
-    return {}
 
 
-def weights(spec: TimedWeights, runtime: Runtime) -> dict[str, Any]:
-    """Leave random weights where a job looks for them, and time one pass of the network.
-
-    Returns
-    -------
-    dict
-        ``forward`` and ``gradient``, seconds an image; ``size``, height and width in pixels; ``splits``, how many
-        images each has.
-    """
+def weights(spec: TimedWeights, runtime: Runtime) -> TimedPass:
+    """Leave random weights where a job looks for them, and time one pass of the network."""
     import torch
 
     from heatproof.data.prepare import open_dataset
@@ -78,7 +94,7 @@ def weights(spec: TimedWeights, runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, Any]:
+def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, float]:
     """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
 
     Returns
@@ -104,15 +120,8 @@ def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, Any]:
     return {"forward": _seconds(forward, device) / count}
 
 
-def training(spec: TimedTraining, runtime: Runtime) -> dict[str, Any]:
-    """Time the loop that trains, on a few batches.
-
-    Returns
-    -------
-    dict
-        ``train`` and ``validate``, seconds an image; ``read``, seconds to read one; ``start``, processor seconds until
-        a training's first step, which imports more than other jobs.
-    """
+def training(spec: TimedTraining, runtime: Runtime) -> TimedSteps:
+    """Time the loop that trains, on a few batches; its start imports more than other jobs."""
     from dataclasses import replace
 
     import torch

@@ -20,6 +20,7 @@ from heatproof.plan.validate import Plan
 from heatproof.workflow import MALLOC
 
 if TYPE_CHECKING:
+    from heatproof.estimate.child import TimedPass, TimedSteps
     from heatproof.specs.jobs import AttributeSpec, Spec
 
 SCORE = "heatproof.metrics.score:score"
@@ -108,7 +109,7 @@ class Bench:
         timed.fixed = max(timed.fixed, 0.0)
         return timed
 
-    def weights(self, dataset: str, model: str) -> dict[str, Any]:
+    def weights(self, dataset: str, model: str) -> TimedPass:
         """Leave random weights of a model, and time a pass of it."""
         every = dict.fromkeys([PRETRAINED, *self.plan.weights])
         outputs = [self.plan.weights_spec(dataset, model, weights)["output"] for weights in every]
@@ -118,15 +119,15 @@ class Bench:
             "outputs": outputs,
             "images": self.images,
         }
-        return self.run("weights", spec)[2]
+        return cast("TimedPass", self.run("weights", spec)[2])
 
-    def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+    def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
         trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
         spec = self.plan.weights_spec(dataset, model, trained)
         settings = {"training": self.plan.models[model].finetuning}
-        return self.run("training", {**settings, **spec, "images": self.images})[2]
+        return cast("TimedSteps", self.run("training", {**settings, **spec, "images": self.images})[2])
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config import Config
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from heatproof.specs.jobs import MethodRow
 
 SCHEMES = ("https://", "http://", "file://")
+
+
+class DatasetChoice(TypedDict):
+    """A dataset under the name that the config gives it; ``size`` is height and width, None where not known."""
+
+    kind: str
+    options: dict[str, Any]
+    module: str
+    size: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -103,8 +112,8 @@ def _find(table: Mapping[str, Any], kind: str, what: str, key: str, name: str, g
         ) from None
 
 
-def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
+def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
+    """Return what the config says of a dataset."""
     kind = given.pop("dataset", name)
     entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")

@@ -27,7 +27,7 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
-from heatproof.training.checkpoint import EpochEnded, FirstEpoch, Journal
+from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (
     Examples,
@@ -287,7 +287,7 @@ def _schedule(settings: TrainingSettings) -> Schedule:
     return Schedule(**given)
 
 
-def _history(history: list[dict[str, Any]]) -> str:
+def _history(history: list[EpochRow]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
     writer.writeheader()
