@@ -33,7 +33,7 @@ CHANGES = {
     "trainings": {"pretraining": {"devices": 2, "labels": "shuffled", "loss": "binary_cross_entropy"}},
     "augmented": {"finetuning": {"precision": "bfloat16", "random_resized_crop": 0.5, "random_horizontal_flip": 0.5}},
     "filled": {"explainers": [{"integrated_gradients": {"baseline": "same"}}, "random"]},
-    "parts": {"datasets": ["creatures"], "metrics": ["part_deletion"], "models": ["small_vit"]},
+    "parts": {"datasets": ["parts"], "metrics": ["part_deletion"], "models": ["small_vit"]},
     "apart": {"attribution_jobs": "apart"},
     "seeds": {"training_seeds": 2},
 }
