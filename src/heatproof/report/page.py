@@ -69,7 +69,7 @@ def report_page(spec: PageSpec, runtime: Runtime) -> None:
             "methods": spec["methods"],
             "side": SIDE,
         }
-        made[paths.GALLERY] = render("gallery.html", **gallery, side=SIDE, **look)
+        made[paths.GALLERY] = render("gallery.html", **gallery, **look)
         named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
     if spec["curves"]:
