@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.adopt import Results
 from heatproof.manifest import read_sealed, write_sealed
@@ -21,15 +21,17 @@ from heatproof.plan.paths import RESULTS
 from heatproof.provenance import digest, file_digest
 from heatproof.shards import comparing
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Piece, Runtime, TrainSpec
+
 TRAININGS = ("pretrain", "finetune")
 # Made again as a whole.
 SHORT = ("prepare", "fetch_start", "fetch", "keep_epoch")
 
 Verdict = tuple[str, str | None]
-Machine = Mapping[str, Any]
 
 
-def accept(graph: Graph, runtime: Machine) -> Iterator[Verdict]:
+def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
     """Recompute samples of results made by other code, and update the keys of unchanged results.
 
     Parameters
@@ -70,7 +72,7 @@ def _store(manifest: str) -> str:
     return manifest.rsplit(".", 2)[0]
 
 
-def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Machine) -> Iterator[Verdict]:
+def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
     if job.stage in SHORT:
         yield from _made_again(job, runtime)
     elif job.stage in TRAININGS:
@@ -79,13 +81,13 @@ def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Machin
         yield from _sample(job, todo, differing, runtime)
 
 
-def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Machine) -> Iterator[Verdict]:
-    start, stop = job.spec["images"]
+def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
+    start, stop = cast("Piece", job.spec)["images"]
     # What stands in the first shard stands for those after it.
     size = runtime["batch_size"]
     few = min(start + (64 if size == "auto" else size), stop) if job.spec["shard"] == 0 else start
     names = {product.manifest for product in todo}
-    spec = {**job.spec, "images": [start, few]}
+    spec: dict[str, Any] = {**job.spec, "images": [start, few]}
     refused = [name for name in sorted(names) if _store(name) in differing]
     if "explainers" in spec:
         stores = {e["name"]: e.get("store") or spec["store"].format(explainer=e["name"]) for e in spec["explainers"]}
@@ -101,15 +103,16 @@ def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Machine
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
-def _made_again(job: Job, runtime: Machine) -> Iterator[Verdict]:
+def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Make all files of a short job beside the results, and compare."""
     (product,) = job.products
     manifest = read_sealed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
-        files = [key for key in ("output", "history") if key in job.spec]
-        aside = {key: str(Path(folder) / Path(job.spec[key]).name) for key in [*files, "manifest"]}
+        files = {key: str(job.spec[key]) for key in ("output", "history") if key in job.spec}
+        whole = {**files, "manifest": product.manifest}
+        aside = {key: str(Path(folder) / Path(path).name) for key, path in whole.items()}
         resolve_name(job.run)({**job.spec, **aside}, runtime)
-        other = [job.spec[key] for key in files if file_digest(aside[key]) != file_digest(job.spec[key])]
+        other = [path for key, path in files.items() if file_digest(aside[key]) != file_digest(path)]
         now = read_sealed(aside["manifest"]) or {}
     if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits", "preprocessing")):
         other.append("the list of images")
@@ -119,15 +122,15 @@ def _made_again(job: Job, runtime: Machine) -> Iterator[Verdict]:
         yield _date_forward(product, manifest)
 
 
-def _first_epoch(job: Job, runtime: Machine) -> Iterator[Verdict]:
+def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
     (product,) = job.products
-    manifest = read_sealed(product.manifest) or {}
-    if job.spec["training"].get("devices", 1) > 1:
+    spec, manifest = cast("TrainSpec", job.spec), read_sealed(product.manifest) or {}
+    if spec["training"].get("devices", 1) > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
-    then = Path(job.spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = resolve_name("heatproof.training.stages:first_epoch")(job.spec, runtime).splitlines()
+    then = Path(spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
+    now = resolve_name("heatproof.training.stages:first_epoch")(spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 
@@ -140,7 +143,7 @@ def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
     return product.manifest, None
 
 
-def report(graph: Graph, runtime: Machine) -> str:
+def report(graph: Graph, runtime: Runtime) -> str:
     """Return what `accept` finds, as text: a line for each result that differs, and how many are the same."""
     verdicts = list(accept(graph, runtime))
     if not verdicts:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.config import read_config
@@ -19,6 +18,8 @@ from heatproof.trial import look_at_pictures, try_out
 
 if TYPE_CHECKING:
     import torch
+
+    from heatproof.specs.jobs import ModelSpec
 
 
 def check_config(*paths: str | Path) -> str:
@@ -132,7 +133,7 @@ def _check_layers(plan: Plan) -> None:
             find_layer(_without_weights(plan.model_spec(model.name)), model.facts.cam_layer, f"model {model.name!r}")
 
 
-def _without_weights(spec: Mapping[str, Any]) -> torch.nn.Module:
+def _without_weights(spec: ModelSpec) -> torch.nn.Module:
     """Build a network without drawing its weights, which takes seconds; whole where its builder computes with them."""
     import torch
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,11 @@ from heatproof.errors import HeatproofError
 from heatproof.files import write_table
 from heatproof.manifest import publish_tables
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import GuardSpec, GuardsSpec, Runtime, Spec
+
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
 # Of the results folder, what jobs of the sample read where it is.
 SHARED = ("datasets", "weights")
 # Two-sided, of a difference of means in its standard errors.
@@ -35,7 +37,7 @@ NETWORK = ["dataset", "model", "weights"]
 COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
 
 
-def guard(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def guard(spec: GuardSpec, runtime: Runtime) -> None:
     """Compare the scores of a network in two precisions on a sample of its images.
 
     Parameters
@@ -71,7 +73,7 @@ def guard(spec: Spec, runtime: Mapping[str, Any]) -> None:
     publish_tables(spec, [spec["output"]], [spec["weights"]])
 
 
-def _refusal(spec: Spec, swapped: list[tuple[str, str, str]], table: str) -> str:
+def _refusal(spec: GuardSpec, swapped: list[tuple[str, str, str]], table: str) -> str:
     metric, one, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (
@@ -129,7 +131,7 @@ def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
 
 
 def _scores(
-    jobs: list[tuple[str, Spec]], scores: Mapping[str, tuple[str, bool]], folder: Path, runtime: Mapping[str, Any]
+    jobs: list[tuple[str, Spec]], scores: Mapping[str, tuple[str, bool]], folder: Path, runtime: Runtime
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Run the jobs of one precision in a folder, and yield each metric with its scores (images, methods)."""
     for run, spec in jobs:
@@ -147,7 +149,7 @@ def _moved(text: str, folder: Path) -> str:
     return moved
 
 
-def all_guards(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def all_guards(spec: GuardsSpec, runtime: Runtime) -> None:
     """Write the tables of all networks as one."""
     tables = [pd.read_csv(path).assign(**where) for path, where in spec["tables"]]
     write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], spec["output"])

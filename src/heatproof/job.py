@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 
@@ -22,6 +22,9 @@ from heatproof.files import read_json
 from heatproof.manifest import require_manifest
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _end_with_controller()
     signal.signal(signal.SIGTERM, _end_in_order)
     (path,) = sys.argv[1:] if arguments is None else arguments
-    runtime = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
+    runtime: Runtime = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
 
     def work() -> None:
         request = read_json(path)

@@ -11,11 +11,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
 from heatproof.files import FOLDER, read_json, refuse_links, write_json
 from heatproof.provenance import digest, file_digest, library_versions
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Published
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
@@ -217,7 +220,7 @@ def touch(path: str | Path) -> None:
 
 
 def publish_tables(
-    spec: Mapping[str, Any],
+    spec: Published,
     outputs: Iterable[str | Path],
     inputs: Iterable[str | Path],
     foreign: Iterable[str | Path] = (),

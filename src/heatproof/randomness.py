@@ -92,7 +92,7 @@ def counter_bits(
     def place(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         torch.stack(list(words), -1, out=out)
 
-    return _draw(seed, purpose, image_ids, shape, start, device, torch.int64, place)
+    return _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.int64, place)
 
 
 def counter_uniform(
@@ -121,7 +121,8 @@ def counter_uniform(
             column.copy_(word >> 8)
         out *= 2.0**-24
 
-    return _draw(seed, purpose, image_ids, shape, start, device, torch.float32, place).to(dtype or torch.float32)
+    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, place)
+    return drawn.to(dtype or torch.float32)
 
 
 def counter_normal(
@@ -154,7 +155,8 @@ def counter_normal(
             torch.mul(radius, angle.cos(), out=out[..., first])
             torch.mul(radius, angle.sin_(), out=out[..., first + 1])
 
-    return _draw(seed, purpose, image_ids, shape, start, device, torch.float32, place).to(dtype or torch.float32)
+    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, place)
+    return drawn.to(dtype or torch.float32)
 
 
 def counter_integers(
@@ -212,23 +214,29 @@ def philox(counter: Sequence[Any], key: Sequence[Any]) -> list[Any]:
     return [a, b, c, d]
 
 
+def _seeds(seed: int, purpose: str, image_ids: Sequence[str]) -> torch.Tensor:
+    import torch
+
+    return torch.tensor([derive_seed(seed, purpose, name) for name in image_ids], dtype=torch.int64)
+
+
 def _draw(
-    seed: int,
-    purpose: str,
-    image_ids: Sequence[str],
+    seeds: torch.Tensor,
     shape: Sequence[int],
     start: int,
     device: torch.device | str,
     dtype: torch.dtype,
     place: Callable[[Sequence[torch.Tensor], torch.Tensor], None],
 ) -> torch.Tensor:
-    """Return (N, *shape): what `place` makes, block by block, of the four words (rows, blocks) of each counter."""
+    """Return (N, *shape): what `place` makes, block by block, of the four words (rows, blocks) of each counter.
+
+    `seeds` are (N,) int64, one an image.
+    """
     import torch
 
     device, count = torch.device(device), math.prod(shape)
     first, passed_over = divmod(start, 4)
     blocks = -(-(passed_over + count) // 4)
-    seeds = torch.tensor([derive_seed(seed, purpose, name) for name in image_ids], dtype=torch.int64)
     # A product of two words in PyTorch takes twice as long on a CPU.
     numpy = device.type == "cpu"
     keys: Any = seeds[:, None].numpy() if numpy else seeds[:, None].to(device)

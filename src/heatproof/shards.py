@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import WriteBehind, written_aside
 from heatproof.provenance import library_versions
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Piece
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +278,7 @@ class Origin:
 
 
 def open_shard(
-    spec: Mapping[str, Any],
+    spec: Piece,
     base: str,
     origin: Origin,
     split: Split,
@@ -318,7 +321,8 @@ def open_shard(
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    opened = (base, spec["shard"], tuple(spec["images"]), layout, origin.key, whole, facts)
+    low, high = spec["images"]
+    opened = (base, spec["shard"], (low, high), layout, origin.key, whole, facts)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

@@ -11,20 +11,22 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.options import seconds_of
 from heatproof.plan import paths
-from heatproof.plan.graph import Graph
+from heatproof.plan.graph import Graph, Wildcards
 from heatproof.publishing import escaped
 from heatproof.registry import nearest
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Spec
 
 # Seconds between two lines of progress.
 EVERY = 10
@@ -66,14 +68,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def job_line(what: str, wildcards: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+def job_line(what: str, wildcards: Wildcards, spec: Spec) -> str:
     """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
     named = {name: str(value) for name, value in wildcards.items()}
     network = " ".join(named[key] for key in ("model", "weights") if key in named)
     whose = [named.get("dataset"), network, *map(named.get, ("explainer", "metric", "response", "figure"))]
     if "grid" in named:
         whose.append(f"grid {named['grid']}, {named['baseline']}")
-    low, high = spec.get("images", (0, 0)) if isinstance(spec.get("images"), list) else (0, 0)
+    part = spec.get("images")
+    low, high = part if isinstance(part, list) else (0, 0)
     images = f", {high - low} images{f' from {low}' if low else ''}" if high else ""
     joined = " / ".join(filter(None, whose))
     return f"{what}{': ' if joined else ''}{joined}{images}"

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.data.registry import Dataset
+    from heatproof.specs.jobs import ExplainerEntry, FetchSpec
 
 
 # Headers of so many local files are read in ten seconds.
@@ -117,11 +118,9 @@ def _trying(what: str) -> Iterator[None]:
 
 
 def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
-    from dataclasses import asdict
-
     from heatproof.models.network import normalise
 
-    return normalise(dataset.images("evaluation", 0, 1), asdict(plan.models[model].facts))
+    return normalise(dataset.images("evaluation", 0, 1), plan.model_spec(model)["facts"])
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
@@ -130,10 +129,11 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
 
-    entry, spec = plan.models[model], plan.model_spec(model)
-    network = build_network(spec, dataset.num_classes).eval()
+    entry = plan.models[model]
+    network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     if plan.checkpoint_file(model):
-        check_checkpoint(plan.pretrain_spec(name, model) if not entry.transfer else plan.start_spec(model))
+        spec = plan.start_spec(model) if entry.transfer else cast("FetchSpec", plan.pretrain_spec(name, model))
+        check_checkpoint(spec)
     image = _image(plan, model, dataset)
     with torch.no_grad():
         logits, again = network(image), network(image)
@@ -193,7 +193,12 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         background=background_of(dataset, facts, plan.config["seed"]),
         fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
-    entry_spec = {"name": entry.name, "kind": entry.kind, "module": entry.module, "maps": dict(entry.maps)}
+    entry_spec: ExplainerEntry = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "module": entry.module,
+        "maps": dict(entry.maps),
+    }
     try:
         options = plan.explainer_options(entry.name)
         stack_maps(find_function(entry_spec)(explained, **options), entry_spec, explained)

@@ -31,6 +31,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Types of specs, for type checkers alone.
+    "specs": set(),
     "randomness": set(),
     "batches": set(),
     "provenance": set(),
@@ -189,6 +191,16 @@ def test_imports_make_no_circle_even_those_for_types_alone():
     graphlib.TopologicalSorter(known).prepare()
 
 
+def test_types_of_specs_are_imported_for_type_checkers_alone():
+    """A key that one stage gets is then no change of any other stage's code."""
+    wrong = [
+        module
+        for module, names in MODULES.items()
+        if part_of(module) != "specs" and any(name.startswith("heatproof.specs") for name in names)
+    ]
+    assert wrong == []
+
+
 def test_nothing_but_its_terminal_imports_snakemake():
     found = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
     assert found == ["heatproof.terminal"]
@@ -249,6 +261,33 @@ def test_packages_run_no_code(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert all(isinstance(node, allowed) for node in tree.body)
     assert file.parent == ROOT or imports(file) == set()
+
+
+MOST_ARGUMENTS = 7
+# Called in the place of torch.nn.functional.multi_head_attention_forward, with all that it takes.
+AS_THEIRS = {"heatproof.attribution._functions._multi_head"}
+
+
+def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return what a function must or can be told by position, and the keywords that it must be told.
+
+    Keywords with a default are options, which a config, a command line or a user names one by one.
+    """
+    given = [*function.args.posonlyargs, *function.args.args]
+    given += [
+        one for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default is None
+    ]
+    return [one.arg for one in given if one.arg not in ("self", "cls")]
+
+
+def test_what_takes_many_arguments_takes_a_type():
+    found = {
+        f"{module_name(file)}.{node.name}"
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(arguments(node)) > MOST_ARGUMENTS
+    }
+    assert found == AS_THEIRS
 
 
 def test_the_graph_knows_no_stage():

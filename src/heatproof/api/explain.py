@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
+    from heatproof.specs.jobs import Announced
+
 Method = Any
 
 
@@ -261,7 +263,7 @@ def _maps_of(
     counter = CountPasses(explained.network)
     count = len(explained.image_ids)
     began = time.perf_counter()
-    entry = {"name": one.name, "maps": one.maps}
+    entry: Announced = {"name": one.name, "maps": one.maps}
     done: list[np.ndarray] = []
     within = WithinMemory(one.name, device=device)
     try:

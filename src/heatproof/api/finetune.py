@@ -12,8 +12,10 @@ from heatproof.options import Bounds, Count, Share, Side, check_arguments
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.specs.jobs import FinetuningSettings, Normalisation
+
 # Images are normalised by the caller.
-AS_THEY_ARE = {"mean": [0.0], "std": [1.0]}
+AS_THEY_ARE: Normalisation = {"mean": [0.0], "std": [1.0]}
 
 
 def finetune(
@@ -91,7 +93,7 @@ def finetune(
     few = round(validation * len(images))
     if few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
-    settings = {
+    settings: FinetuningSettings = {
         "seed": seed,
         "grid": grid,
         "share": share,

@@ -7,7 +7,7 @@ evaluation split, and the record beside the store is read by every job after the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -18,15 +18,40 @@ from heatproof.manifest import read_sealed, write_sealed
 IMAGES = 4
 
 
-def read_gate(path: str, key: str) -> dict[str, Any] | None:
+class FigureRecord(TypedDict):
+    """A figure of an explainer, and the limit that it must not exceed; None for none."""
+
+    value: float
+    limit: float | None
+
+
+class Gate(TypedDict):
+    """Result of the applicability check of an explainer; manifests repeat it without the key.
+
+    Attributes
+    ----------
+    images
+        Number of explained images.
+    gap
+        Reason why the explainer does not apply, or None.
+    """
+
+    key: NotRequired[str]
+    images: int
+    figures: dict[str, FigureRecord]
+    gap: str | None
+    network_passes: int
+
+
+def read_gate(path: str, key: str) -> Gate | None:
     """Read the record that `write_gate` wrote for the store with this key; None if there is none."""
     record = read_sealed(path)
-    return record if record is not None and record.get("key") == key else None
+    return cast(Gate, record) if record is not None and record.get("key") == key else None
 
 
 def write_gate(
     path: str, key: str, images: int, figures: Mapping[str, Figure], gap: str | None, network_passes: int
-) -> dict[str, Any]:
+) -> Gate:
     """Write the result of the applicability check of an explainer on a network, and return it.
 
     Parameters
@@ -51,8 +76,8 @@ def write_gate(
     dict
         All but `path`; a figure as its ``value`` and ``limit``, None for none.
     """
-    described = {name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()}
-    record = {"key": key, "images": images, "figures": described, "gap": gap, "network_passes": network_passes}
+    told: dict[str, FigureRecord] = {name: {"value": one.value, "limit": one.limit} for name, one in figures.items()}
+    record: Gate = {"key": key, "images": images, "figures": told, "gap": gap, "network_passes": network_passes}
     write_sealed(path, record)
     return record
 
@@ -85,6 +110,6 @@ def share_constant(maps: np.ndarray) -> float:
     return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))
 
 
-def for_manifest(record: Mapping[str, Any]) -> dict[str, Any]:
+def for_manifest(record: Gate) -> dict[str, object]:
     """Return the part of the record that manifests repeat."""
     return {name: record[name] for name in ("images", "figures", "gap", "network_passes")}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,10 @@ from heatproof.randomness import numpy_generator
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.stored_maps import encode_maps, map_arrays
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Announced, AttributeSpec, ExplainerEntry, Facts, MapsEntry, ResponseSpec, Runtime
 
-Spec = Mapping[str, Any]
+log = logging.getLogger(__name__)
 
 # A reference map sees the image as most networks do: centred, and scaled to about one.
 NEUTRAL = InputFacts()
@@ -88,7 +89,7 @@ class Background:
         if self.images is None or len(self.images) < count:
             with READING:
                 chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
-            self.images = normalise(np.concatenate(chosen), vars(self.facts))
+            self.images = normalise(np.concatenate(chosen), cast("Facts", vars(self.facts)))
         return self.images[:count]
 
 
@@ -115,7 +116,12 @@ class Fill:
 
 
 def explained_on(
-    network: torch.nn.Module | None, facts: InputFacts, dataset: Dataset, spec: Spec, entry: Spec, batch_size: int
+    network: torch.nn.Module | None,
+    facts: InputFacts,
+    dataset: Dataset,
+    spec: AttributeSpec | ResponseSpec,
+    entry: ExplainerEntry,
+    batch_size: int,
 ) -> Callable[..., Explained]:
     """Return a function that makes the input of an explainer from images, targets and ids.
 
@@ -144,7 +150,7 @@ def explained_on(
     )
 
 
-def attribute(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
     """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
@@ -172,7 +178,7 @@ def attribute(spec: Spec, runtime: Mapping[str, Any]) -> None:
                 restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
                 piece.publish(str(device))
                 continue
-            if network is None and model:
+            if network is None and model and spec["weights"]:
                 precision = spec.get("precision", "float32")
                 network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
             context = _Context(spec, entry, dataset, network, facts, batch_size, device)
@@ -189,17 +195,17 @@ def attribute(spec: Spec, runtime: Mapping[str, Any]) -> None:
         piece.forget_journal()
 
 
-def _stored(spec: Spec) -> dict[str, Any]:
+def _stored(spec: AttributeSpec) -> dict[str, Any]:
     return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
 
 
-def facts_of(plain: Mapping[str, Any]) -> InputFacts:
+def facts_of(plain: Facts) -> InputFacts:
     """Return input facts from the plain values of a spec."""
     facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
     return InputFacts(**facts)
 
 
-def _open(spec: Spec, entry: Spec, dataset: Dataset, size: tuple[int, ...]) -> Shard:
+def _open(spec: AttributeSpec, entry: MapsEntry, dataset: Dataset, size: tuple[int, ...]) -> Shard:
     made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
     made_by |= {key: spec[key] for key in ("precision",) if key in spec}
     made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
@@ -208,7 +214,7 @@ def _open(spec: Spec, entry: Spec, dataset: Dataset, size: tuple[int, ...]) -> S
     return open_shard(spec, entry["store"], origin, dataset.splits["evaluation"], arrays, {"map": list(entry["maps"])})
 
 
-def _require(entry: Spec, facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require(entry: MapsEntry, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
     needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
     if needed and facts.cam_layer is not None and network is not None:
@@ -219,8 +225,8 @@ def _require(entry: Spec, facts: InputFacts, network: torch.nn.Module | None) ->
 class _Context:
     """One explainer on one network, applied to images of the evaluation split."""
 
-    spec: Spec
-    entry: Spec
+    spec: AttributeSpec
+    entry: MapsEntry
     dataset: Dataset
     network: torch.nn.Module | None
     facts: InputFacts
@@ -237,7 +243,7 @@ class _Context:
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
-        return normalise(self.dataset.images("evaluation", low, high), vars(self.facts))
+        return normalise(self.dataset.images("evaluation", low, high), cast("Facts", vars(self.facts)))
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
@@ -298,12 +304,12 @@ def _explain(piece: Shard, context: _Context) -> None:
         began = time.monotonic()
 
 
-def find_function(entry: Spec) -> ExplainFunction:
+def find_function(entry: ExplainerEntry) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
     return EXPLAINERS.code_of(entry["kind"], entry["module"])
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], entry: Spec, explained: Explained) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Explained) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Raises

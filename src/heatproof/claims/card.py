@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -26,16 +25,19 @@ from heatproof.files import write_table
 from heatproof.manifest import publish_tables, verified
 from heatproof.ranking.per_image import read_scores
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import ClaimsSpec
+
 log = logging.getLogger(__name__)
 
 COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
 COLUMNS += ["quantity", "value", "ci_low", "ci_high", "p", "q", "seeds", "rule", "basis", "reason"]
 PUBLISHED = ["value", "low", "high", "verdict", "basis", "reason"]
 COLUMNS += [f"published_{name}" for name in PUBLISHED]
-METHOD = ("name", "kind", "map", "transform", "uses_model")
 
 
-def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def claims(spec: ClaimsSpec, runtime: Runtime) -> None:
     """Write the verdict on each claim for the scores of a run and for published numbers, and the orders of both."""
     cells, files, scores = read_scores(spec)
     facts, pixels = spec["metrics"], spec["pixels"]
@@ -52,7 +54,7 @@ def claims(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     evidence = Evidence(
         scores,
         cases,
-        [Method(**{key: method[key] for key in METHOD}) for method in spec["methods"]],
+        [Method(one["name"], one["kind"], one["map"], one["transform"], one["uses_model"]) for one in spec["methods"]],
         {name: Model(name, **model) for name, model in spec["models"].items()},
         pd.read_csv(verified(spec["accuracy"])),
         draws=Draws(spec["seed"], spec["bootstrap"]),

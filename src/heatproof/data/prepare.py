@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +15,9 @@ from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import DatasetSpec, OpenedDataset, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +38,13 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
     return target
 
 
-def open_dataset(spec: Mapping[str, Any]) -> Dataset:
+def open_dataset(spec: OpenedDataset) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
     load = DATASETS.code_of(spec["kind"], spec["module"])
     return load(seed=spec["seed"], **spec["options"])
 
 
-def prepare(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def prepare(spec: DatasetSpec, runtime: Runtime) -> None:
     """Write the manifest of a dataset: classes, and ids and labels of every split.
 
     Raises

@@ -6,16 +6,20 @@ import heapq
 import math
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from heatproof.estimate.measure import Timed
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.paths import SCORES_TABLE, TABLES
 from heatproof.plan.validate import Plan
+
+if TYPE_CHECKING:
+    from heatproof.estimate.child import CountedSteps
+    from heatproof.specs.jobs import AttributeSpec, GuardSpec, Piece, TrainSpec
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.
@@ -107,9 +111,9 @@ class Measured:
             # All that runs this network, in two precisions.
             kinds = [name for name in stages if not name.startswith(TRAININGS)]
             once = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return Timed(self.start_up, {"guard": 2 * once}), job.spec["images"]
+            return Timed(self.start_up, {"guard": 2 * once}), cast("GuardSpec", job.spec)["images"]
         if is_shard(job):
-            start, stop = job.spec["images"]
+            start, stop = cast("Piece", job.spec)["images"]
             return stages[kind], stop - start
         return stages.get(kind, Timed(self.start_up)), 1
 
@@ -135,7 +139,7 @@ def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
     return graph.needed([*TABLES.values(), *([SCORES_TABLE] if responses else [])])
 
 
-def training_cost(spec: Mapping[str, Any], found: Mapping[str, Any], start_up: float) -> Timed:
+def training_cost(spec: TrainSpec, found: CountedSteps, start_up: float) -> Timed:
     """Return what a training costs: epochs over training and validation images, and their reading.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing
@@ -157,13 +161,13 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
         timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
-        asked = [entry["name"] for entry in job.spec.get("explainers", ())]
+        asked = [entry["name"] for entry in cast("AttributeSpec", job.spec).get("explainers", ())]
         each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
         # Of the bytes of all explainers, those of one where it has a job of its own.
         share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
         stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
         training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
-        devices = job.spec["training"].get("devices", 1) if training else 1
+        devices = cast("TrainSpec", job.spec)["training"].get("devices", 1) if training else 1
         jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
     return jobs
 

@@ -10,11 +10,37 @@ import resource
 import sys
 import time
 import timeit
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime, Spec, TimedPrecision, TimedTraining, TimedWeights
 
 STEPS = 3
+
+
+class TimedPass(TypedDict):
+    """Seconds an image of a network's passes, height and width in pixels, and how many images each split has."""
+
+    forward: float
+    gradient: float
+    size: list[int]
+    splits: dict[str, int]
+
+
+class TimedSteps(TypedDict):
+    """Seconds an image to train, validate and read, and processor seconds until a training's first step."""
+
+    train: float
+    validate: float
+    read: float
+    start: float
+
+
+class CountedSteps(TimedSteps):
+    """Steps of a training, and how many images each split has."""
+
+    splits: dict[str, int]
 
 
 def main(arguments: list[str]) -> None:
@@ -29,21 +55,14 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def start_up(spec: Spec, runtime: Runtime) -> None:
     """Import what a job needs."""
     for module in ("heatproof.attribution.make", "heatproof.training.stages"):
         import_module(module)
 
 
-def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave random weights where a job looks for them, and time one pass of the network.
-
-    Returns
-    -------
-    dict
-        ``forward`` and ``gradient``, seconds an image; ``size``, height and width in pixels; ``splits``, how many
-        images each has.
-    """
+def weights(spec: TimedWeights, runtime: Runtime) -> TimedPass:
+    """Leave random weights where a job looks for them, and time one pass of the network."""
     import torch
 
     from heatproof.data.prepare import open_dataset
@@ -75,7 +94,7 @@ def weights(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def resnet50(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, float]:
     """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
 
     Returns
@@ -101,15 +120,8 @@ def resnet50(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, A
     return {"forward": _seconds(forward, device) / count}
 
 
-def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
-    """Time the loop that trains, on a few batches.
-
-    Returns
-    -------
-    dict
-        ``train`` and ``validate``, seconds an image; ``read``, seconds to read one; ``start``, processor seconds until
-        a training's first step, which imports more than other jobs.
-    """
+def training(spec: TimedTraining, runtime: Runtime) -> TimedSteps:
+    """Time the loop that trains, on a few batches; its start imports more than other jobs."""
     from dataclasses import replace
 
     import torch
@@ -121,7 +133,9 @@ def training(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, A
     device = use_machine(runtime)
     dataset = open_dataset(spec["dataset"])
     network = build_network(spec["model"], dataset.num_classes).to(device)
-    given = {key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__}
+    given: dict[str, Any] = {
+        key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__
+    }
     schedule = replace(Schedule(**given), epochs=1)
     # Where a handful of images is timed, batches are small as well.
     # Where no images are for training, nothing is trained, and other images are as good for the timing.
@@ -159,7 +173,7 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     return min(timeit.repeat(finished, timer=clock, repeat=repeats, number=1))
 
 
-def device_of(runtime: Mapping[str, Any]) -> str:
+def device_of(runtime: Runtime) -> str:
     """Return the device that jobs with these settings run on, in words."""
     if "torch" not in sys.modules:
         return ""

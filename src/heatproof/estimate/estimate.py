@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.config import merge, read_config
 from heatproof.data.registry import DATASETS
@@ -21,6 +21,10 @@ from heatproof.options import seconds_of
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
+
+if TYPE_CHECKING:
+    from heatproof.estimate.child import CountedSteps, TimedSteps
+    from heatproof.specs.jobs import TrainSpec
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +218,7 @@ def time_all(
     jobs = account.planned(graph, responses)
     kinds = shards_to_time(graph, jobs)
     # By the size of images: the seconds of a gradient, and what was timed on a network.
-    known: dict[Any, tuple[float, dict[str, Timed], dict[str, float]]] = {}
+    known: dict[Any, tuple[float, dict[str, Timed], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.say(f"maps of {dataset} that know no model")
         measured.stages[dataset, None] = {kind: bench.shard(job) for kind, job in kinds[dataset, None].items()}
@@ -227,7 +231,7 @@ def time_all(
             gradient, stages, steps = known[size]
             ratio = network["gradient"] / gradient
             stages = {name: timed.scaled(ratio) for name, timed in stages.items()}
-            steps = {**steps, **{key: steps[key] * ratio for key in ("train", "validate")}}
+            steps = {**steps, "train": steps["train"] * ratio, "validate": steps["validate"] * ratio}
             scaled.append(model)
         else:
             stages = {kind: bench.shard(job) for kind, job in kinds[dataset, model].items()}
@@ -240,9 +244,9 @@ def time_all(
         options, splits = plan.datasets[dataset]["options"], network["splits"]
         if dataset in missing:
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
-        found = {**steps, "splits": splits}
+        found: CountedSteps = {**steps, "splits": splits}
         trained = {
-            account.kind_of(job): account.training_cost(job.spec, found, measured.start_up)
+            account.kind_of(job): account.training_cost(cast("TrainSpec", job.spec), found, measured.start_up)
             for job in jobs
             if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
         }

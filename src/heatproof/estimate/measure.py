@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
@@ -19,7 +19,10 @@ from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.validate import Plan
 from heatproof.workflow import MALLOC
 
-Spec = Mapping[str, Any]
+if TYPE_CHECKING:
+    from heatproof.estimate.child import TimedPass, TimedSteps
+    from heatproof.specs.jobs import AttributeSpec, Spec
+
 SCORE = "heatproof.metrics.score:score"
 
 
@@ -93,7 +96,8 @@ class Bench:
         spec = {**job.spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
         seconds, memory, found = self.run(job.run, spec)
         timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
-        names = [entry["name"] for entry in job.spec.get("explainers", ())] or [job.stage]
+        explainers = cast("AttributeSpec", job.spec).get("explainers", ())
+        names = [entry["name"] for entry in explainers] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
             made = read_json(self.folder / product.manifest)
             if made is None or made["gap"]:
@@ -104,20 +108,20 @@ class Bench:
         timed.fixed = max(timed.fixed, 0.0)
         return timed
 
-    def weights(self, dataset: str, model: str) -> dict[str, Any]:
+    def weights(self, dataset: str, model: str) -> TimedPass:
         """Leave random weights of a model, and time a pass of it."""
         every = dict.fromkeys([PRETRAINED, *self.plan.weights])
         outputs = [self.plan.weights_spec(dataset, model, weights)["output"] for weights in every]
         spec = {"dataset": self.plan.dataset_spec(dataset), "model": self.plan.model_spec(model)}
-        return self.run("weights", {**spec, "outputs": outputs, "images": self.images})[2]
+        return cast("TimedPass", self.run("weights", {**spec, "outputs": outputs, "images": self.images})[2])
 
-    def training(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+    def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
         trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
         spec = self.plan.weights_spec(dataset, model, trained)
         usual = self.plan.models[model].finetuning
-        return self.run("training", {"training": usual, **spec, "images": self.images})[2]
+        return cast("TimedSteps", self.run("training", {"training": usual, **spec, "images": self.images})[2])
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,12 @@ from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime, ScoredMethod, ScoreSpec
+
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
-Methods = list[Mapping[str, Any]]
+Methods = list["ScoredMethod"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balance
     return chosen
 
 
-def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def score(spec: ScoreSpec, runtime: Runtime) -> None:
     """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(spec["module"])
@@ -107,8 +109,8 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     labels = np.asarray(facts["labels"])[: spec["images"]]
     right = predicted == labels
     scored = sample(labels, right, **spec["sampling"])
-    target: Any = {"label": labels, "predicted": predicted}.get(spec["target"], spec["target"])
-    targets = np.broadcast_to(target, labels.shape)
+    by_name: dict[str | int, Any] = {"label": labels, "predicted": predicted}
+    targets = np.broadcast_to(by_name.get(spec["target"], spec["target"]), labels.shape)
     ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
     scores = _score(spec, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
     names = (read_sealed(spec["classes"]) or {}).get("class_names")
@@ -146,7 +148,7 @@ def score(spec: Spec, runtime: Mapping[str, Any]) -> None:
     )
 
 
-def _shards(spec: Spec, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
+def _shards(spec: ScoreSpec, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
     """Return the manifests of all shards of a store, and add their keys to `keys`, by path."""
     pieces = [read_shard(base, shard) for shard in range(-(-spec["images"] // spec["shard_size"]))]
     keys |= {f"{base}.{shard}.json": piece["key"] for shard, piece in enumerate(pieces)}
@@ -160,7 +162,7 @@ def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _score(
-    spec: Spec,
+    spec: ScoreSpec,
     reads: Readings,
     explainers: dict[str, Methods],
     every: list[str],

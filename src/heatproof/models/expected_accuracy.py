@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
 from heatproof.models.registry import IMAGENET
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Facts
 
 # How far below what is expected is too low: an accuracy over this many images has this much noise.
 IMAGES, SHORT = 256, 0.05
@@ -48,7 +51,7 @@ class Accuracy(NamedTuple):
 
 
 def require_accuracy(
-    network: torch.nn.Module, dataset: Dataset, facts: Mapping[str, Any], expected: float | None, called: str
+    network: torch.nn.Module, dataset: Dataset, facts: Facts, expected: float | None, called: str
 ) -> Accuracy:
     """Measure the accuracy of a network, and find what is wrong where it is lower than expected.
 
@@ -94,7 +97,7 @@ def require_accuracy(
     )
 
 
-def _answers(network: torch.nn.Module, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+def _answers(network: torch.nn.Module, images: np.ndarray, facts: Facts) -> np.ndarray:
     network.eval()
     device = next(network.parameters()).device
     with torch.inference_mode():
@@ -102,10 +105,10 @@ def _answers(network: torch.nn.Module, images: np.ndarray, facts: Mapping[str, A
     return torch.cat(parts).numpy()
 
 
-Input = tuple[np.ndarray, Mapping[str, Any]]
+Input = tuple[np.ndarray, "Facts"]
 
 
-def _changes(images: np.ndarray, facts: Mapping[str, Any]) -> Iterator[tuple[str, Input]]:
+def _changes(images: np.ndarray, facts: Facts) -> Iterator[tuple[str, Input]]:
     """Yield images and facts as they would be without one mistake, by what is changed."""
     if images.shape[1] == 3:
         for what, (mean, std) in NORMALISATIONS.items():

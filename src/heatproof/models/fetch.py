@@ -9,10 +9,9 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -33,10 +32,13 @@ from heatproof.provenance import digest as key_of_inputs
 from heatproof.provenance import file_digest
 from heatproof.publishing import public, without_secrets
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import FetchSpec, Runtime
+
 log = logging.getLogger(__name__)
 
 
-def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def fetch(spec: FetchSpec, runtime: Runtime) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
     Without a dataset in the spec the checkpoint is the start of a training, and all weights but the head must fit.
@@ -70,7 +72,7 @@ def fetch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     write_manifest(spec["manifest"], files, spec_key=spec["key"], key=key, input_sha256=foreign)
 
 
-def check_checkpoint(spec: Mapping[str, Any]) -> None:
+def check_checkpoint(spec: FetchSpec) -> None:
     """Check that `fetch` can read a checkpoint, without writing results.
 
     Raises
@@ -83,7 +85,7 @@ def check_checkpoint(spec: Mapping[str, Any]) -> None:
         _bring(spec, Path(folder) / "checked", measure=False)
 
 
-def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
+def _bring(spec: FetchSpec, aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
     """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
     told = _told(spec["checkpoint"])
     dataset = open_dataset(spec["dataset"]) if "dataset" in spec else None
@@ -120,7 +122,7 @@ def _bring(spec: Mapping[str, Any], aside: Path, measure: bool = True) -> tuple[
     return digest, require_accuracy(network, dataset, spec["model"]["facts"], expected, told)
 
 
-def _check_fit(spec: Mapping[str, Any], network: torch.nn.Module, classes: int, weights: Path) -> None:
+def _check_fit(spec: FetchSpec, network: torch.nn.Module, classes: int, weights: Path) -> None:
     try:
         load_weights(network, weights, called=spec["checkpoint"])
     except HeatproofError as error:

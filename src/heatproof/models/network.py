@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from heatproof.models.registry import ARCHITECTURES, of_channels
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import nearest
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Facts, ModelSpec, Runtime
 
-def use_machine(runtime: Mapping[str, Any]) -> torch.device:
+
+def use_machine(runtime: Runtime) -> torch.device:
     """Set the number of threads and deterministic algorithms, and return the device."""
     torch.set_num_threads(runtime["threads"])
     torch.backends.cudnn.benchmark = False
@@ -43,7 +46,7 @@ def use_machine(runtime: Mapping[str, Any]) -> torch.device:
     return torch.device(requested)
 
 
-def build_network(spec: Mapping[str, Any], num_classes: int, seed: int = 0) -> torch.nn.Module:
+def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.Module:
     """Build the network of a model spec, with weights drawn from the seed, channels last.
 
     Raises
@@ -84,7 +87,7 @@ def _two_classes(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
 
 
 def load_network(
-    spec: Mapping[str, Any], num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
+    spec: ModelSpec, num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
 ) -> torch.nn.Module:
     """Build a network with weights of a file, in eval mode, with gradients of parameters off."""
     network = build_network(spec, num_classes)
@@ -92,7 +95,7 @@ def load_network(
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
 
-def find_head(spec: Mapping[str, Any]) -> set[str]:
+def find_head(spec: ModelSpec) -> set[str]:
     """Return the names of the weights whose shapes depend on the number of classes.
 
     Raises
@@ -178,7 +181,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
         raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {nearest(name, known)}") from None
 
 
-def normalise(images: np.ndarray, facts: Mapping[str, Any]) -> torch.Tensor:
+def normalise(images: np.ndarray, facts: Facts) -> torch.Tensor:
     """Return (N, C, H, W) images in [0, 1] as the network expects them: minus mean, over standard deviation.
 
     Raises

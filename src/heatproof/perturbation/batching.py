@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
 from heatproof.perturbation.reachable import check_mode, reachable_modules
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Passes, Runtime
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -232,9 +235,7 @@ class FilledBatches(torch.nn.Module):
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
 
 
-def open_network(
-    spec: Mapping[str, Any], num_classes: int, runtime: Mapping[str, Any], device: torch.device
-) -> FilledBatches:
+def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch.device) -> FilledBatches:
     """Load the network of a job that needs outputs only, no gradients or hooks.
 
     Parameters

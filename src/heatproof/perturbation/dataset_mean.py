@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import of_channels
 from heatproof.perturbation.baselines import BASELINES
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Normalisation
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +27,7 @@ def dataset_options(
     baseline: str,
     options: Mapping[str, Any] | None,
     dataset: Dataset,
-    facts: Mapping[str, Any],
+    facts: Normalisation,
     grid: int | None = None,
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset and on the patches.
@@ -57,7 +60,7 @@ def dataset_options(
     return filled
 
 
-def mean_value(dataset: Dataset, facts: Mapping[str, Any]) -> list[float]:
+def mean_value(dataset: Dataset, facts: Normalisation) -> list[float]:
     """Return the mean colour of the training images, normalised for a network.
 
     It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums

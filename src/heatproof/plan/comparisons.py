@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import PRETRAINED, Case
 from heatproof.plan.plan import Plan
 from heatproof.provenance import digest
+
+if TYPE_CHECKING:
+    from heatproof.specs.reports import Comparison as Told
 
 # The patch drops, as the setting of a factor that is no matter of theirs.
 SINGLE_DELETION = "single deletion"
@@ -179,13 +182,14 @@ def _told(factor: str, value: Any) -> str:
     return f"P = {value**2}" if factor == "grid" else str(value)
 
 
-def all_comparisons(plan: Plan) -> list[dict[str, Any]]:
+def all_comparisons(plan: Plan) -> list[Told]:
     """Return the comparisons on all networks; those that are the same on several are told once."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Told] = {}
     for dataset, model in plan.pairs():
         for factor, setting, reference, levels in comparisons(plan, model):
             told = {"factor": factor, "setting": setting, "reference": reference, "levels": list(map(list, levels))}
-            found.setdefault(digest(told), {**told, "networks": []})["networks"].append([dataset, model])
+            first = cast("Told", {**told, "networks": []})
+            found.setdefault(digest(told), first)["networks"].append([dataset, model])
     return list(found.values())
 
 

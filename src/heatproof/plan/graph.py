@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Spec
 
 Wildcards = Mapping[str, Any]
 # In the order in which they stand in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
 # Spec, inputs and products of one job.
-Made = tuple[dict[str, Any], list[str], list["Product"]]
+Made = tuple["Spec", list[str], list["Product"]]
 
 
 def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
@@ -78,7 +79,7 @@ class Job:
     stage: str
     run: str
     wildcards: Wildcards
-    spec: Mapping[str, Any]
+    spec: Spec
     inputs: tuple[str, ...]
     products: tuple[Product, ...]
     sources: tuple[str, ...] = ()

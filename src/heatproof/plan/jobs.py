@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.plan import paths
 from heatproof.plan.graph import Graph, Level, Made, Product, Wildcards, once_if, one_each, stage
@@ -18,6 +18,7 @@ from heatproof.responses.patches import Patches
 
 if TYPE_CHECKING:
     from heatproof.responses.base import Response
+    from heatproof.specs.jobs import AttributeSpec, Piece, PretrainSpec, ResponseSpec
 
 ATTRIBUTE = "heatproof.attribution.make:attribute"
 RESPOND = "heatproof.responses.run:respond"
@@ -42,7 +43,7 @@ def _files_of(spec: Mapping[str, Any]) -> list[Product]:
     return [Product(spec["manifest"], spec["key"], (*files, *kept), files[0], kept=tuple(spec.get("keep", ())))]
 
 
-def _shard(spec: Mapping[str, Any], key: str, files: Sequence[str]) -> Product:
+def _shard(spec: Piece, key: str, files: Sequence[str]) -> Product:
     """Return one shard of a store; its manifest comes first, then its arrays."""
     return Product(files[0], key, tuple(files), files[1], spec["images"][1])
 
@@ -85,7 +86,7 @@ def fetch(plan: Plan, dataset: str, model: str) -> Made:
 @stage("heatproof.training.stages:pretrain", _pairs(Plan.trained))
 def pretrain(plan: Plan, dataset: str, model: str) -> Made:
     """Return the job that trains a network, from scratch or from fetched weights."""
-    spec = plan.pretrain_spec(dataset, model)
+    spec = cast("PretrainSpec", plan.pretrain_spec(dataset, model))
     # The manifest too: where no file can be older than it, it is what goes when the start is another.
     start = [spec["start"], plan.start_spec(model)["manifest"]] if "start" in spec else []
     return spec, [spec["dataset"]["manifest"], *start], _files_of(spec)
@@ -165,11 +166,11 @@ def precision(plan: Plan) -> Made:
     return spec, [path for path, _ in tables], _files_of(spec)
 
 
-def _inputs(plan: Plan, spec: Mapping[str, Any], where: Wildcards) -> list[str]:
+def _inputs(plan: Plan, spec: AttributeSpec | ResponseSpec, where: Wildcards) -> list[str]:
     """Return what a job that runs a network waits for, and of a lower precision the guard as well."""
     lower = plan.guarded and "precision" in spec
     guards = [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
-    return [spec["dataset"]["manifest"], spec["weights"], *guards]
+    return [spec["dataset"]["manifest"], cast("str", spec["weights"]), *guards]
 
 
 _shards = one_each("shard", lambda plan: plan.shards(plan.images))
@@ -194,7 +195,7 @@ def _whose(explainers: Callable[[Plan], Iterable[str]]) -> Level:
     return level
 
 
-def _maps(spec: dict[str, Any], inputs: list[str]) -> Made:
+def _maps(spec: AttributeSpec, inputs: list[str]) -> Made:
     """Return the job of a shard of maps."""
     products = [_shard(spec, one["key"], paths.map_files(one["store"], spec["shard"])) for one in spec["explainers"]]
     return spec, inputs, products

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.models.packaged import is_packaged
 from heatproof.perturbation.baselines import baseline_modules
@@ -22,6 +22,30 @@ from heatproof.plan.selection import Selection
 from heatproof.provenance import code_digest, digest
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import (
+        AskedResponse,
+        AttributeSpec,
+        CurvesEntry,
+        DatasetSpec,
+        FetchSpec,
+        FinetuneSpec,
+        KeepEpochSpec,
+        KeptEpochs,
+        MapsEntry,
+        MapsOf,
+        ModelSpec,
+        Passes,
+        Piece,
+        PretrainSpec,
+        ResponseSpec,
+        Runtime,
+        ScoreSpec,
+        Spec,
+        StoredResponse,
+        TrainSpec,
+    )
 
 # What trainings and passes did before there was a choice.
 USUAL = {"target": "label", "precision": "float32", "devices": 1, "labels": "true", "loss": "cross_entropy"}
@@ -40,28 +64,30 @@ class Plan(Selection):
     # ---- datasets and weights ----------------------------------------------------------------------------------------
 
     @cache
-    def dataset_spec(self, dataset: str) -> dict[str, Any]:
+    def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what makes a dataset; its key stands in all that follows from it."""
         made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
         made["seed"] = self.config["seed"]
         key = _key(made, _code(("heatproof.data.prepare", made["module"])))
-        return {**made, "name": dataset, "key": key, "manifest": paths.DATASET.format(dataset=dataset)}
+        told = {**made, "name": dataset, "key": key, "manifest": paths.DATASET.format(dataset=dataset)}
+        return cast("DatasetSpec", told)
 
     @cache
-    def model_spec(self, model: str) -> dict[str, Any]:
+    def model_spec(self, model: str) -> ModelSpec:
         """Return what builds a network."""
         entry = self.models[model]
         built = {"architecture": entry.architecture, "module": entry.module, "options": dict(entry.options)}
-        return {"name": model, **built, "facts": asdict(entry.facts)}
+        return cast("ModelSpec", {"name": model, **built, "facts": asdict(entry.facts)})
 
     @cache
-    def _network_of(self, model: str) -> dict[str, Any]:
+    def _network_of(self, model: str) -> ModelSpec:
         spec = self.model_spec(model)
         # Which layer a CAM reads is no matter of training.
-        return {**spec, "facts": {key: spec["facts"][key] for key in ("mean", "std", "size")}}
+        facts = {key: spec["facts"][key] for key in ("mean", "std", "size")}
+        return cast("ModelSpec", {**spec, "facts": facts})
 
     @cache
-    def pretrain_spec(self, dataset: str, model: str) -> dict[str, Any]:
+    def pretrain_spec(self, dataset: str, model: str) -> PretrainSpec | FetchSpec:
         """Return what makes `pretrained` weights: a training from scratch or from a start, or a checkpoint."""
         entry, spec = self.models[model], self._weights_of(Network(dataset, model, PRETRAINED))
         if model in self.fetched():
@@ -70,7 +96,7 @@ class Plan(Selection):
         if entry.transfer:
             start = self.start_spec(model)
             spec |= {"start": start["output"], "upstream": start["key"]}
-        made = keyed(spec, ["heatproof.training.stages", entry.module])
+        made: PretrainSpec = keyed(spec, ["heatproof.training.stages", entry.module])
         keep = self.keep(PRETRAINED)
         return {**made, **_keeping(keep, Network(dataset, model, PRETRAINED))} if keep else made
 
@@ -79,37 +105,37 @@ class Plan(Selection):
         of = {"dataset": self.dataset_spec(network.dataset), "model": self._network_of(network.model)}
         return {**of, **paths.filled(paths.WEIGHTS_FILES, **network._asdict())}
 
-    def _training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _training(self, settings: Mapping[str, Any]) -> Any:
         given = {"seed": self.config["seed"], **settings}
         # Weights that were made before there was a choice stand.
         return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL.items()}
 
     @cache
-    def start_spec(self, model: str) -> dict[str, Any]:
+    def start_spec(self, model: str) -> FetchSpec:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
         return _fetched({"model": self._network_of(model), **paths.filled(paths.START_FILES, model=model)}, entry)
 
     @cache
-    def finetune_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+    def finetune_spec(self, dataset: str, model: str, weights: str) -> FinetuneSpec:
         """Return what makes finetuned weights."""
         network, upstream = Network(dataset, model, weights), self.pretrain_spec(dataset, model)
         training = self._training(self.finetuning(model, weights) or {})
         spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
         modules = ["heatproof.training.stages", self.models[model].module, *baseline_modules(training["baseline"])]
-        made = keyed(self._weights_of(network) | spec, modules)
+        made: FinetuneSpec = keyed(self._weights_of(network) | spec, modules)
         return {**made, **_keeping(self.keep(weights), network)}
 
     @cache
-    def kept_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+    def kept_spec(self, dataset: str, model: str, weights: str) -> KeepEpochSpec:
         """Return what takes the weights of a kept epoch out of what its training left."""
         entry, epoch = self.kept[weights]
-        whole = self.weights_spec(dataset, model, entry)
+        whole = cast("TrainSpec", self.weights_spec(dataset, model, entry))
         spec = {"epoch": epoch, "upstream": whole["key"], "kept": whole["kept"], "trained": whole["history"]}
         files = paths.filled(paths.WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
         return keyed(spec | files, ["heatproof.training.stages"])
 
-    def weights_spec(self, dataset: str, model: str, weights: str) -> dict[str, Any]:
+    def weights_spec(self, dataset: str, model: str, weights: str) -> TrainSpec | FetchSpec | KeepEpochSpec:
         """Return the spec that makes some weights."""
         if weights == PRETRAINED:
             return self.pretrain_spec(dataset, model)
@@ -119,41 +145,42 @@ class Plan(Selection):
     # ---- what runs networks ------------------------------------------------------------------------------------------
 
     @cache
-    def _passes(self, dataset: str, model: str, weights: str, stage: str) -> dict[str, Any]:
+    def _passes(self, dataset: str, model: str, weights: str, stage: str) -> Passes:
         """Return what any run of a network depends on; the stage has a precision."""
         upstream = self.weights_spec(dataset, model, weights)
         of = {"dataset": self.dataset_spec(dataset), "model": self._network_of(model), "seed": self.config["seed"]}
         passes = {**of, "weights": upstream["output"], "upstream": upstream["key"]}
         # The label and float32 go without saying.
         given = {"target": self.config["target"], "precision": self.precision_of(stage)}
-        return passes | {key: value for key, value in given.items() if (key, value) not in USUAL.items()}
+        told = {key: value for key, value in given.items() if (key, value) not in USUAL.items()}
+        return cast("Passes", passes | told)
 
-    def _piece(self, shard: int, images: int) -> dict[str, Any]:
+    def _piece(self, shard: int, images: int) -> Piece:
         size = self.config["shard_size"]
         return {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
 
     def attribute_spec(
         self, dataset: str, model: str | None, weights: str | None, explainers: list[str], shard: int
-    ) -> dict[str, Any]:
+    ) -> AttributeSpec:
         """Return what makes one shard of the maps of some explainers; `model` None for those that know none."""
         made = self._maps_whole(dataset, model, weights)
         entries = [self._maps_entry(dataset, model, weights, name) for name in explainers]
         return {**made, "explainers": entries, **self._piece(shard, self.images)}
 
     @cache
-    def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> dict[str, Any]:
+    def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> MapsOf:
         dtype = self.config["attribution"]["stored_as"]
-        stored = {} if dtype == "float32" else {"stored_as": dtype}
+        stored: dict[str, Any] = {} if dtype == "float32" else {"stored_as": dtype}
         if dtype == "patch_sums":
             stored["sums_of"] = self.config["drops"]["grids"][0]
         if model is None or weights is None:
             seed = {"seed": self.config["seed"], "model": None, "weights": None}
-            return {"dataset": self.dataset_spec(dataset), **seed, **stored}
+            return cast("MapsOf", {"dataset": self.dataset_spec(dataset), **seed, **stored})
         own = {"model": self.model_spec(model), "output": self.config["attribution"]["output"]}
-        return {**self._passes(dataset, model, weights, "maps"), **own, **stored}
+        return cast("MapsOf", {**self._passes(dataset, model, weights, "maps"), **own, **stored})
 
     @cache
-    def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> dict[str, Any]:
+    def _maps_entry(self, dataset: str, model: str | None, weights: str | None, name: str) -> MapsEntry:
         given, entry = self._maps_whole(dataset, model, weights), self.explainers[name]
         modules = ["heatproof.attribution.make", *([self.models[model].module] if model else []), entry.module]
         drops = (self.finetuning(model, weights) if model and weights else None) or self.config["finetuning"]
@@ -167,9 +194,10 @@ class Plan(Selection):
         key = keyed({**given, **described}, modules)["key"]
         where = {"dataset": dataset, "model": model or paths.NO_MODEL, "weights": weights or paths.NO_MODEL}
         store = paths.MAPS.format(**where, explainer=name)
-        return {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
+        told = {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
+        return cast("MapsEntry", told)
 
-    def _maps_for(self, network: Network, explainer: str) -> dict[str, Any]:
+    def _maps_for(self, network: Network, explainer: str) -> MapsEntry:
         """Return the maps of an explainer for a network; of one that knows no model, those of the dataset."""
         of = network[1:] if self.explainers[explainer].uses_model else (None, None)
         return self._maps_entry(network[0], *of, explainer)
@@ -178,14 +206,14 @@ class Plan(Selection):
         """Return the path of an explainer's maps, without its ending."""
         return self._maps_for(Network(dataset, model, weights), explainer)["store"]
 
-    def response_spec(self, where: Network, response: Response, shard: int) -> dict[str, Any]:
+    def response_spec(self, where: Network, response: Response, shard: int) -> ResponseSpec:
         """Return what makes one shard of a response of a network; no map is needed."""
         whole = self._response_whole(Network(*where), response)
         return {**whole, **self._piece(shard, self.response_images(response))}
 
     @cache
-    def _response_whole(self, where: Network, response: Response) -> dict[str, Any]:
-        spec = keyed(self._asking(where, response), self._modules(where[1], response))
+    def _response_whole(self, where: Network, response: Response) -> StoredResponse:
+        spec: AskedResponse = keyed(self._asking(where, response), self._modules(where[1], response))
         return {**spec, "store": self.store_of(where, response)}
 
     @cache
@@ -197,15 +225,15 @@ class Plan(Selection):
         filled = baseline_modules(response.settings.get("baseline"))
         return ["heatproof.responses.run", self.models[model].module, *response.modules, *filled]
 
-    def _asking(self, where: Network, response: Response) -> dict[str, Any]:
-        made = {**self._passes(*where, response.rule), "response": response.told()}
+    def _asking(self, where: Network, response: Response) -> AskedResponse:
+        made: AskedResponse = {**self._passes(*where, response.rule), "response": response.told()}
         # Which layer a CAM reads is a matter of those that look into the network alone.
         inside = response.looks_inside and not response.along_maps
         return {**made, "model": self.model_spec(where.model)} if inside else made
 
     def curves_spec(
         self, dataset: str, model: str, weights: str, explainers: list[str], response: str, shard: int
-    ) -> dict[str, Any]:
+    ) -> ResponseSpec:
         """Return what makes one shard of a response along the maps of some explainers."""
         asked, where = self.method_responses[response], Network(dataset, model, weights)
         return {
@@ -218,7 +246,7 @@ class Plan(Selection):
         }
 
     @cache
-    def _curves_entry(self, where: Network, asked: Response, name: str) -> dict[str, Any]:
+    def _curves_entry(self, where: Network, asked: Response, name: str) -> CurvesEntry:
         entry, maps = self.explainers[name], self._maps_for(where, name)
         methods = [[method["index"], method["transform"]] for method in entry.rows]
         given = {**self._asking(where, asked), "maps": maps["key"], "methods": methods}
@@ -226,12 +254,13 @@ class Plan(Selection):
         key = keyed(given, [*self._modules(where.model, asked), *explaining])["key"]
         described = {name: one for name, one in maps.items() if name not in ("needs", "store")}
         own = {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
-        return {**described, **own, "key": key}
+        return cast("CurvesEntry", {**described, **own, "key": key})
 
-    def runtime(self) -> dict[str, Any]:
+    def runtime(self) -> Runtime:
         """Return how jobs run: what changes no result, and so is no part of any spec."""
         keys = ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
-        return {**{key: self.config[key] for key in keys}, "baselines": self.config["own_baselines"]}
+        machine = {**{key: self.config[key] for key in keys}, "baselines": self.config["own_baselines"]}
+        return cast("Runtime", machine)
 
     # ---- scores ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +295,7 @@ class Plan(Selection):
         return [paths.SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
     @cache
-    def score_spec(self, case: Case) -> dict[str, Any]:
+    def score_spec(self, case: Case) -> ScoreSpec:
         """Return what makes the scores of all methods in one test case."""
         network, entry = case.network, self.entry(case.network.model, case.network.weights, case.metric)
         spec = {
@@ -344,7 +373,7 @@ class Plan(Selection):
         return found
 
 
-def _keeping(epochs: list[int], network: Network) -> dict[str, Any]:
+def _keeping(epochs: list[int], network: Network) -> KeptEpochs:
     """Return what a training is told of the epochs whose weights it keeps.
 
     No part of its key: what is kept changes neither the training nor what follows from its weights.
@@ -357,13 +386,13 @@ def _code(modules: tuple[str, ...]) -> str:
     return code_digest(modules)
 
 
-def keyed(spec: dict[str, Any], modules: list[str]) -> dict[str, Any]:
+def keyed(spec: Spec, modules: list[str]) -> Any:
     """Add to a spec the digest of the code that its stage can run, and the key of both together."""
     code = _code(tuple(modules))
     return {**spec, "code": code, "key": _key(spec, code)}
 
 
-def _fetched(spec: dict[str, Any], entry: ModelChoice) -> dict[str, Any]:
+def _fetched(spec: Spec, entry: ModelChoice) -> FetchSpec:
     """Return the spec of a job that fetches a model's checkpoint.
 
     Where the config has its SHA-256, neither place nor token is a part of the key: the bytes are the same anywhere.
@@ -371,12 +400,12 @@ def _fetched(spec: dict[str, Any], entry: ModelChoice) -> dict[str, Any]:
     checkpoint = entry.checkpoint or ""
     anywhere = bool(entry.sha256) and not is_packaged(checkpoint)
     told = {**spec, "checkpoint": "" if anywhere else checkpoint, "sha256": entry.sha256}
-    made = {**keyed(told, ["heatproof.models.fetch", entry.module]), "checkpoint": checkpoint}
+    made: FetchSpec = keyed(told, ["heatproof.models.fetch", entry.module]) | {"checkpoint": checkpoint}
     # What is expected of weights changes none.
     return made if entry.expected_accuracy is None else {**made, "expected_accuracy": entry.expected_accuracy}
 
 
-def _key(spec: Mapping[str, Any], code: str) -> str:
+def _key(spec: Spec, code: str) -> str:
     """Return a key in two halves: of what the config says, and of that with the code and all that is upstream.
 
     By the first half `heatproof accept` tells results of other code from those of another config.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import cache, wraps
 from itertools import chain, product
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import heatproof.plan.jobs  # noqa: F401  (its stages come first, whoever is imported first)
 from heatproof.attribution.registry import EXPLAINERS
@@ -14,13 +14,26 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Level, Made, Product, once_if, one_each, stage
+from heatproof.plan.graph import Level, Product, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
 from heatproof.responses.curves import Curves
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Where
+    from heatproof.specs.reports import (
+        ClaimedMethod,
+        Directed,
+        PageCurve,
+        PageNetwork,
+        Ranked,
+        ReportSpec,
+        ScoresOf,
+        ShownMethod,
+    )
 
 MONTAGE_IMAGES = 4
 # Scores under one map: the in-domain ones where there are any.
@@ -30,16 +43,17 @@ TEMPLATES = ROOT / "report" / "templates"
 PUBLISHED = ROOT / "claims" / "published"
 # A job as its builder tells it: spec, inputs, files, and perhaps modules whose code counts beside that of the stage.
 Told = tuple[Any, ...]
+MadeReport = tuple["ReportSpec", list[str], list[Product]]
 
 
-def _report(run: str, manifest: str, every: Level = lambda plan: [{}]) -> Callable[..., Callable[..., Made]]:
+def _report(run: str, manifest: str, every: Level = lambda plan: [{}]) -> Callable[..., Callable[..., MadeReport]]:
     """Enter a stage whose files stand under one manifest; all are told how intervals are drawn."""
 
-    def enter(tell: Callable[..., Told]) -> Callable[..., Made]:
+    def enter(tell: Callable[..., Told]) -> Callable[..., MadeReport]:
         @stage(run, every)
         @cache
         @wraps(tell)
-        def make(plan: Plan, **where: str) -> Made:
+        def make(plan: Plan, **where: str) -> MadeReport:
             told, inputs, files, *more = tell(plan, **where)
             mine, scores = manifest.format(**where), plan.config["scores"]
             drawn = {"seed": plan.config["seed"], "bootstrap": scores["bootstrap"], "level": scores["level"]}
@@ -62,9 +76,9 @@ def _directions(plan: Plan, cases: list[Case]) -> dict[str, bool]:
     return {case.metric: plan.score_spec(case)["higher_is_better"] for case in cases}
 
 
-def _scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+def _scored(plan: Plan, cases: list[Case]) -> Directed:
     """Return where the scores of some test cases are, and what they are."""
-    named = {"scores": paths.SCORES, "cases": plan.cases_by_name(cases)}
+    named: ScoresOf = {"scores": paths.SCORES, "cases": plan.cases_by_name(cases)}
     return {**named, "directions": _directions(plan, cases), "upstream": _keys(plan, cases)}
 
 
@@ -84,7 +98,7 @@ def shown_images(plan: Plan) -> int:
     return min(plan.config["report"]["images"], plan.images)
 
 
-def shown_methods(plan: Plan) -> list[dict[str, Any]]:
+def shown_methods(plan: Plan) -> list[ShownMethod]:
     """Return every method with the place of its map in its explainer's store, and of its own among the explainer's."""
     return [
         {**row, "explainer": entry.name, "place": place, "reference": not entry.uses_model}
@@ -142,7 +156,7 @@ def all_scores(plan: Plan) -> Told:
     return {**_scored(plan, cases), **_ranked(plan)}, plan.score_files(cases), [paths.SCORES_TABLE]
 
 
-def _ranked(plan: Plan) -> dict[str, Any]:
+def _ranked(plan: Plan) -> Ranked:
     """Return what decides which scores are ranked: the least coverage, and of which kind each metric and model is."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
     models = plan.kinds if plan.config["training_seeds"] > 1 else {}
@@ -177,14 +191,16 @@ def baselines(plan: Plan) -> Told:
 # ---- claims and rankings ---------------------------------------------------------------------------------------------
 
 
-def _claimed_methods(plan: Plan) -> list[dict[str, Any]]:
+def _claimed_methods(plan: Plan) -> list[ClaimedMethod]:
     """Return every method with the map that it is by the name of heatproof's explainer, where it is one of its own."""
     methods = []
     for shown in shown_methods(plan):
         entry = plan.explainers[shown["explainer"]]
         known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
-        named = {"name": shown.pop("method"), "kind": entry.kind, "uses_model": not shown.pop("reference")}
-        methods.append({**shown, **named, "map": (list(known.maps) if known else own)[shown["index"]]})
+        place = {key: shown[key] for key in ("explainer", "index", "place", "transform")}
+        named = {"name": shown["method"], "kind": entry.kind, "uses_model": not shown["reference"]}
+        method = {**place, **named, "map": (list(known.maps) if known else own)[shown["index"]]}
+        methods.append(cast("ClaimedMethod", method))
     return methods
 
 
@@ -367,7 +383,7 @@ def figure(plan: Plan, figure: str) -> Told:
     entry, tables = FIGURES[figure], _page_tables(plan)
     read = {name: tables[name] for name in (entry.reads, *entry.beside)}
     told = {name: {"table": path, "upstream": of["key"]} for name, (path, of) in read.items()}
-    spec = {
+    spec: dict[str, Any] = {
         "figure": figure,
         "module": entry.draw.__module__,
         "plain": "grid {grid}, {baseline}".format_map(plan.config["finetuning"]),
@@ -441,13 +457,13 @@ def page_files(plan: Plan) -> list[str]:
     return [paths.PAGE, paths.GALLERY] if shown_images(plan) else [paths.PAGE]
 
 
-def _page_tables(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
+def _page_tables(plan: Plan) -> dict[str, tuple[str, ReportSpec]]:
     """Return the tables that the page shows, each with the spec that makes it.
 
     The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
     ranking of all test cases.
     """
-    shown: dict[Callable[..., Made], dict[str, str]] = {
+    shown: dict[Callable[..., MadeReport], dict[str, str]] = {
         tables: paths.TABLES,
         in_domain: {"in_domain": paths.IN_DOMAIN},
         costs: {"costs": paths.COSTS},
@@ -463,21 +479,21 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
     return {name: (path, make(plan)[0]) for make, files in shown.items() for name, path in files.items()}
 
 
-def _page_network(plan: Plan, network: Network, cases: list[Case]) -> dict[str, Any]:
+def _page_network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
     metrics = plan.metrics_of(network.weights, network.model)
     shown = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return {
-        "where": network._asdict(),
+        "where": cast("Where", network._asdict()),
         "grids": plan.combinations_on(network.weights, network.model),
         "shown": shown[:SCORES_SHOWN],
         # Of the scores that are shown.
-        "drops": list(metrics[shown[0]]),
+        "drops": metrics[shown[0]],
         "scored": [case.metric for case in cases if case.network == network],
         "weights_code": plan.weights_spec(*network)["code"],
     }
 
 
-def _page_curves(plan: Plan) -> list[dict[str, Any]]:
+def _page_curves(plan: Plan) -> list[PageCurve]:
     """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
     read = [(plan.serving[one][0].name, metric) for metric, of in plan.metrics.items() for one in of.responses.values()]
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config import Config
@@ -18,7 +18,19 @@ from heatproof.perturbation.baselines import BASELINES
 from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import MethodRow
+
 SCHEMES = ("https://", "http://", "file://")
+
+
+class DatasetChoice(TypedDict):
+    """A dataset under the name that the config gives it; ``size`` is height and width, None where not known."""
+
+    kind: str
+    options: dict[str, Any]
+    module: str
+    size: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ class ExplainerChoice:
         return {row["method"]: (maps[row["index"]], row["transform"]) for row in self.rows}
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[MethodRow]:
         """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
         return [
             {"method": name if transform == "raw" else f"{name}_abs", "index": index, "transform": transform}
@@ -96,8 +108,8 @@ def _find(table: Mapping[str, Any], kind: str, what: str, name: str, given: Mapp
         ) from None
 
 
-def read_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the config says of a dataset: kind, options, module and image size (None if not known)."""
+def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
+    """Return what the config says of a dataset."""
     kind = given.pop("dataset", name)
     entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")

@@ -16,7 +16,7 @@ from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
-from heatproof.plan.resolve import ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
+from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches
 
@@ -32,8 +32,8 @@ class Selection:
     config: Config
 
     @cached_property
-    def datasets(self) -> dict[str, dict[str, Any]]:
-        """Dataset name to {kind, options}."""
+    def datasets(self) -> dict[str, DatasetChoice]:
+        """Dataset name to its entry."""
         return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
 
     @cached_property

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from heatproof.errors import HeatproofError
 from heatproof.manifest import verified
+
+if TYPE_CHECKING:
+    from heatproof.specs.reports import ScoresOf
 
 CASE = ("dataset", "model", "weights", "metric")
 NEEDED = ("method", "image", "score", "higher_is_better")
@@ -73,7 +76,7 @@ def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.read_parquet(verified(path), columns=columns, use_threads=False)
 
 
-def read_scores(spec: Mapping[str, Any]) -> tuple[list[Place], list[str], pd.DataFrame]:
+def read_scores(spec: ScoresOf) -> tuple[list[Place], list[str], pd.DataFrame]:
     """Return the (dataset, model, weights, metric) of each case, its file, and the scores of all cases.
 
     Parameters

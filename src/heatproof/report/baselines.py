@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,10 @@ from heatproof.ranking.per_image import read_parquet
 from heatproof.ranking.ranks import rank_methods
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import NETWORK, listed, publish, resampling
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import BaselinesSpec
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
@@ -107,7 +111,7 @@ class Domains:
             yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
 
 
-def compare_baselines(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def compare_baselines(spec: BaselinesSpec, runtime: Runtime) -> None:
     """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
     methods = pd.DataFrame(spec["methods"])
     scores, agreement, conclusions = [], [], []

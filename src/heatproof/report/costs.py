@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,15 @@ from heatproof.report.drawing import broken, lay_out, new_figure, palette, white
 from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables import read_manifests
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import ClaimedMethod, CostsSpec
+
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
 PANELS_IN_A_ROW = 2
 
 
-def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def costs(spec: CostsSpec, runtime: Runtime) -> None:
     """Write costs.csv."""
     measured = {case: manifest["costs"] for case, manifest in read_manifests(spec["scores"]).items()}
     table = cost_table(read_table(spec["table"]), measured, spec["methods"])
@@ -27,7 +31,7 @@ def costs(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def cost_table(
-    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[Mapping[str, Any]]
+    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[ClaimedMethod]
 ) -> pd.DataFrame:
     """Return the cost of every method on every network beside its score.
 

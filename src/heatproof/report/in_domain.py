@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,8 +14,12 @@ from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.plan import paths
 from heatproof.randomness import numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
-from heatproof.report.results import NETWORK, publish
+from heatproof.report.results import publish
 from heatproof.store import open_store, read
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import InDomainSpec
 
 FOLDS = 5
 BINS = 15
@@ -23,7 +27,7 @@ BINS = 15
 OUTPUT = "output"
 # Of both versions of an image, as stores of features have them.
 QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
-WHERE = [*NETWORK, "grid", "baseline", "in_domain"]
+WHERE: Final = ("dataset", "model", "weights", "grid", "baseline", "in_domain")
 PROBED = ["auc", "ci_low", "ci_high"]
 ANSWERED = [f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")]
 COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
@@ -31,12 +35,12 @@ COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 Measure = Callable[[np.ndarray], float]
 
 
-def in_domain(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def in_domain(spec: InDomainSpec, runtime: Runtime) -> None:
     """Write in_domain.csv."""
     publish(spec, {paths.IN_DOMAIN: in_domain_table(spec)}, spec["data"])
 
 
-def in_domain_table(spec: Mapping[str, Any]) -> pd.DataFrame:
+def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
     """Tell for every network, grid and baseline whether deleted patches are in domain.
 
     Parameters
@@ -164,7 +168,7 @@ def _mean_of(values: np.ndarray) -> Measure:
     return lambda weights: float(values @ weights / weights.sum())
 
 
-def _with_intervals(measures: list[Measure], images: int, spec: Mapping[str, Any]) -> np.ndarray:
+def _with_intervals(measures: list[Measure], images: int, spec: InDomainSpec) -> np.ndarray:
     """Return values and ends of bootstrap intervals over images, (measures, 3); the same images drawn for all."""
     generator = numpy_generator(spec["seed"], "bootstrap over images")
     drawn = (draw_counts(generator, 1, images)[0] for _ in range(spec["bootstrap"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,16 @@ from heatproof.report.drawing import draw_map, plain
 from heatproof.report.pictures import channels_last, image_scores, read_maps
 from heatproof.report.results import publish, save, score_told
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import MontageSpec
+
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
 MOST_ROWS = 12
 
 
-def montage(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def montage(spec: MontageSpec, runtime: Runtime) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
     for where in spec["cases"]:

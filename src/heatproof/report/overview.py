@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,16 @@ from heatproof.ranking.consistency import MINIMUM
 from heatproof.report.drawing import broken, lay_out, new_figure, plain
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import OverviewSpec
+
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
 CAPTIONS = ["figure", "shows", "conclusion"]
 
 
-def overview(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def overview(spec: OverviewSpec, runtime: Runtime) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
     scores = read_table(paths.SCORES_TABLE)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"

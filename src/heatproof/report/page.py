@@ -12,11 +12,11 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -28,6 +28,10 @@ from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
 from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import PageSpec
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +48,8 @@ LACKS = {
     r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
 }
 
-Spec = Mapping[str, Any]
 
-
-def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def report_page(spec: PageSpec, runtime: Runtime) -> None:
     """Write the index page, and the page of maps where images are shown."""
     tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
     # Of the very test cases that the table of scores has.
@@ -60,7 +62,12 @@ def report_page(spec: Spec, runtime: Mapping[str, Any]) -> None:
     made = {}
     if spec["images"]:
         maps = [page_data.maps(entry, spec) for entry in spec["datasets"]]
-        gallery = {"title": "Attribution maps", "datasets": maps, "methods": spec["methods"], "side": SIDE}
+        gallery: dict[str, Any] = {
+            "title": "Attribution maps",
+            "datasets": maps,
+            "methods": spec["methods"],
+            "side": SIDE,
+        }
         made[paths.GALLERY] = render("gallery.html", **gallery, **look)
         named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
@@ -142,7 +149,7 @@ def _download(path: str) -> dict[str, Any]:
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def leaderboard(table: pd.DataFrame, spec: Spec) -> dict[str, Any]:
+def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
     """Return the scores of all methods for the page's script.
 
     Parameters
@@ -208,7 +215,7 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
 # ---- where numbers come from -----------------------------------------------------------------------------------------
 
 
-def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
+def manifests(spec: PageSpec) -> Iterator[tuple[str, str, str, str, int]]:
     """Yield the kind and name of what each manifest is of, its path, the digest of code that the plan has, and shards.
 
     From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
@@ -221,7 +228,7 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
         name = entry["dataset"]["name"]
         for network in entry["networks"]:
             where = network["where"]
-            of = " · ".join(where.values())
+            of = " · ".join(map(str, where.values()))
             for metric in network["scored"]:
                 scores = paths.SCORES_MANIFEST.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, spec["codes"].get(metric, ""), 0
@@ -238,7 +245,7 @@ def manifests(spec: Spec) -> Iterator[tuple[str, str, str, str, int]]:
         yield "dataset", name, entry["dataset"]["manifest"], "", 0
 
 
-def provenance(spec: Spec) -> dict[str, Any]:
+def provenance(spec: PageSpec) -> dict[str, Any]:
     """Return what the manifests say.
 
     Returns

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from heatproof.plan import paths
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.store import describe, read
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Options, Where
+    from heatproof.specs.reports import PageCurve, PageDataset, PageSpec, ShownMethod
+
 # Bytes of all maps on the index page. Of each network every method is shown, of as many images and networks as fit.
 MAP_BYTES = 8_000_000
 # A palette and the PNG's own parts, as base64.
@@ -22,8 +26,6 @@ CURVE_BYTES = 3_000_000
 CURVE_POINTS = (11, 41)
 # Characters of one point of one curve.
 POINT = 7
-
-Spec = Mapping[str, Any]
 
 
 def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -42,7 +44,7 @@ def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(entry: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+def maps(entry: PageDataset, spec: PageSpec) -> dict[str, Any]:
     """Return the maps of the first images of a dataset of the spec.
 
     Returns
@@ -90,7 +92,7 @@ def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
     return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": told}
 
 
-def _drops(where: Mapping[str, str], asked: tuple[int, str, str], ids: Sequence[str]) -> dict[str, Any]:
+def _drops(where: Where, asked: tuple[int, str, str], ids: Sequence[str]) -> dict[str, Any]:
     grid, baseline, output = asked
     store = paths.DROPS.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
@@ -124,7 +126,7 @@ def short(values: np.ndarray, digits: int = 4) -> list[Any]:
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
-def curves(spec: Spec) -> dict[str, Any]:
+def curves(spec: PageSpec) -> dict[str, Any]:
     """Return the mean response curve of every method, on every network, to every sequence.
 
     What a network says along the curves of single images is read off at the same shares of changed pixels, by linear
@@ -158,19 +160,19 @@ def curves(spec: Spec) -> dict[str, Any]:
 
 
 def _panel(
-    where: Mapping[str, str], response: Spec, shares: np.ndarray, methods: Sequence[Spec]
+    where: Where, response: PageCurve, shares: np.ndarray, methods: Sequence[ShownMethod]
 ) -> dict[str, list[Any]]:
     base = partial(paths.CURVES.format, **where, response=response["name"])
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
-    def line(method: Spec, output: str) -> list[Any] | None:
+    def line(method: ShownMethod, output: str) -> list[Any] | None:
         of = {name: values[:, method["place"]] for name, values in stored(method["explainer"]).items()}
         return short(mean_curve(of["changed"], of[output], shares)) if of else None
 
     return {output: [line(method, output) for method in methods] for output in ("probability", "logit")}
 
 
-def _stored(base: str, response: Spec) -> dict[str, np.ndarray]:
+def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
     """Return what is drawn along curves (images, methods, points); nothing where there are no maps."""
     if any(read_shard(base, shard)["gap"] for shard in range(response["shards"])):
         return {}
@@ -202,7 +204,7 @@ def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> n
     return np.mean(rows, axis=0)
 
 
-def title(settings: Mapping[str, Any]) -> str:
+def title(settings: Options) -> str:
     """Name a sequence for reading."""
     orders = {"morf": "most relevant first", "lerf": "least relevant first"}
     order = "by value" if "thresholds" in settings else orders[settings["order"]]
@@ -212,7 +214,7 @@ def title(settings: Mapping[str, Any]) -> str:
     return ", ".join([f"{settings['mode']}, {order}", fill, *extra])
 
 
-def low_is_good(settings: Mapping[str, Any]) -> bool:
+def low_is_good(settings: Options) -> bool:
     """Tell whether a low curve is good: deletion, most relevant first, or insertion, least relevant first."""
     first = "thresholds" in settings or settings["order"] == "morf"
     return first == (settings["mode"] == "deletion")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,10 @@ from heatproof.manifest import read_shard
 from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.stored_maps import stored_maps
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import CaseWhere, Where
+    from heatproof.specs.reports import ShownMethod
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
@@ -108,19 +112,19 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def maps_base(where: Mapping[str, str], method: Mapping[str, Any]) -> str:
+def maps_base(where: Where, method: ShownMethod) -> str:
     """Return the path of the store of a method's maps, without its ending; a reference's belong to the dataset."""
     pattern = paths.REFERENCE_MAPS if method["reference"] else paths.MAPS
     return pattern.format(**where, explainer=method["explainer"])
 
 
-def image_scores(where: Mapping[str, str]) -> pd.Series:
+def image_scores(where: CaseWhere) -> pd.Series:
     """Return the scores of a test case (dataset, model, weights, metric), by method and image."""
     columns = ["method", "image", "score"]
     return read_parquet(paths.SCORES.format(**where), columns=columns).set_index(columns[:2])["score"]
 
 
-def read_maps(where: Mapping[str, str], method: Mapping[str, Any], ids: Sequence[str]) -> np.ndarray | str:
+def read_maps(where: Where, method: ShownMethod, ids: Sequence[str]) -> np.ndarray | str:
     """Return a method's maps of some images (N, H, W) under its transform, or the reason why there are none.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,10 @@ from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, render, resampling, save
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import ChecksSpec
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -47,7 +51,7 @@ NOTED = 0.05
 UNTOLD = 0.5
 
 
-def checks(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def checks(spec: ChecksSpec, runtime: Runtime) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
     _, files, scores = read_scores(spec) if spec["comparisons"] else ([], [], pd.DataFrame())
     methods, summary = check_tables(scores, spec)
@@ -68,7 +72,7 @@ def checks(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish(spec, made, files)
 
 
-def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_tables(scores: pd.DataFrame, spec: ChecksSpec) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the levels of every factor on every network.
 
     Parameters
@@ -111,7 +115,7 @@ def check_tables(scores: pd.DataFrame, spec: Mapping[str, Any]) -> tuple[pd.Data
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
-            drawn = {**resampling(spec), "least_coverage": spec["least_coverage"]}
+            drawn: dict[str, Any] = {**resampling(spec), "least_coverage": spec["least_coverage"]}
             of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))

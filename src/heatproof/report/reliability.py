@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import seaborn as sns
@@ -25,6 +24,10 @@ from heatproof.report.ranking import draw, rank_table
 from heatproof.report.results import CASE, NETWORK, publish, resampling
 from heatproof.report.tables import mean_scores, with_kinds
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import ReliabilitySpec
+
 # What is drawn: the columns, and what the axis says.
 PANELS = (
     (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
@@ -37,7 +40,7 @@ APART = 0.3
 LINE = 0.21
 
 
-def reliability(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def reliability(spec: ReliabilitySpec, runtime: Runtime) -> None:
     """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
 
     Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;

@@ -21,6 +21,9 @@ from heatproof.plan import paths
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from heatproof.specs.jobs import Published, Runtime
+    from heatproof.specs.reports import Bootstrap, FigureSpec, ReportSpec
+
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
 
@@ -81,7 +84,7 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
 
 
 def publish(
-    spec: Mapping[str, Any], made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]
+    spec: Published, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]
 ) -> None:
     """Write what a job made, and its manifest.
 
@@ -150,7 +153,7 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
     return environment.get_template(name).render(script=own, sha256=sha256, **values)
 
 
-def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def draw_figure(spec: FigureSpec, runtime: Runtime) -> None:
     """Draw a registered figure as SVG and PNG; the same table gives the same bytes."""
     import_module(spec["module"])
     draw = FIGURES[spec["figure"]].draw
@@ -162,7 +165,7 @@ def draw_figure(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish(spec, dict.fromkeys(files.values(), drawn), [spec["table"], *beside.values()])
 
 
-def resampling(spec: Mapping[str, Any]) -> dict[str, Any]:
+def resampling(spec: ReportSpec) -> Bootstrap:
     """Return how a job draws its resamples, by the names that functions have for it."""
     return {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
 

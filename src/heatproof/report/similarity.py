@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,10 @@ from heatproof.report.results import publish, resampling
 from heatproof.store import open_store, read
 from heatproof.stored_maps import stored_maps
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import ComparedNetworks, SimilaritySpec
+
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
 # How many of the images that excite a channel most are compared, as in the paper's appendix A.
@@ -31,14 +35,14 @@ MOST = 9
 SHOWN = 3
 
 
-def similarity(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def similarity(spec: SimilaritySpec, runtime: Runtime) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
     table = similarity_table(spec)
     made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
     publish(spec, {paths.SIMILARITY[name]: content for name, content in made.items()}, _manifests(spec))
 
 
-def _manifests(spec: Mapping[str, Any]) -> list[str]:
+def _manifests(spec: SimilaritySpec) -> list[str]:
     """Return the manifests of all stores that are read."""
     maps = [paths.at(paths.MAPS, explainer=explainer["name"]) for explainer in spec["explainers"]]
     bases = list(spec["drops"].values())
@@ -46,7 +50,7 @@ def _manifests(spec: Mapping[str, Any]) -> list[str]:
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
 
 
-def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
+def similarity_table(spec: SimilaritySpec) -> pd.DataFrame:
     """Compare networks before and after finetuning, and unrelated ones for a yardstick.
 
     After Hesse et al. 2024, section 4.1, network similarity.
@@ -87,7 +91,7 @@ def similarity_table(spec: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
-def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
+def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
     """Yield the pairs of networks of a dataset that are compared."""
     models = {model: weights for model, weights in entry["models"].items() if PRETRAINED in weights}
     base = [Network(entry["dataset"]["name"], model, PRETRAINED) for model in models]
@@ -96,7 +100,7 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Network, Network]]:
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(spec: Mapping[str, Any], one: Network, two: Network) -> Iterator[dict[str, Any]]:
+def _compared(spec: SimilaritySpec, one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # Those of one network stand for both: every other store is read by them.
     ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec["images"]]
     first, second = (_said(spec, net, ids) for net in (one, two))
@@ -153,7 +157,7 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(spec: Mapping[str, Any], net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _said(spec: SimilaritySpec, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return what a network says of the intact images, and where it is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
     said = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
@@ -168,7 +172,7 @@ def _base(pattern: str, net: Network, **more: str) -> str:
     return pattern.format(**net._asdict(), **more)
 
 
-def _drops(spec: Mapping[str, Any], net: Network) -> str:
+def _drops(spec: SimilaritySpec, net: Network) -> str:
     return spec["drops"]["/".join(net)]
 
 
@@ -212,7 +216,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 
 @plain
-def draw_exciting(spec: Mapping[str, Any]) -> Figure:
+def draw_exciting(spec: SimilaritySpec) -> Figure:
     """Draw the images that excite some channels most, before and after finetuning and in an unrelated network.
 
     Channels are taken at even steps from those that differ between images; the first pair of weights of the first model

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.config import normalise, read_config
 from heatproof.data.registry import DATASETS
@@ -17,6 +17,9 @@ from heatproof.plan.resolve import read_dataset
 from heatproof.publishing import ELSEWHERE
 from heatproof.registry import look_up
 from heatproof.store import describe
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import OpenedDataset
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def open_stored(path: str | Path) -> Stored:
     )
 
 
-def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str, Any]:
+def dataset_behind(stored: Stored, config: str | Path | None = None) -> OpenedDataset:
     """Return what opens the dataset that a store was made from.
 
     Parameters
@@ -129,10 +132,11 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> dict[str
                 f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
                 "be published: name your config with --config."
             )
-        return {**said, "module": DATASETS[said["kind"]].load.__module__}
+        return cast("OpenedDataset", {**said, "module": DATASETS[said["kind"]].load.__module__})
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    return {**said, **{key: entry[key] for key in ("kind", "options", "module")}, "seed": given["seed"]}
+    named = {key: entry[key] for key in ("kind", "options", "module")}
+    return cast("OpenedDataset", {**said, **named, "seed": given["seed"]})
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,16 @@ from heatproof.report.results import CASE, NETWORK, above_reference, publish, re
 from heatproof.report.verdict import verdicts
 from heatproof.store import describe, read
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+    from heatproof.specs.reports import AllScoresSpec, DropsOf, Ranked, TablesSpec
+
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def tables(spec: TablesSpec, runtime: Runtime) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
     table = _scored(scores, spec["scores"], spec)
@@ -48,7 +52,7 @@ def tables(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish(spec, made, spec["scores"])
 
 
-def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def all_scores(spec: AllScoresSpec, runtime: Runtime) -> None:
     """Write scores.csv: every metric of the config.
 
     It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
@@ -70,10 +74,13 @@ def all_scores(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def _scored(
-    scores: pd.DataFrame, files: Sequence[str], spec: Mapping[str, Any], directions: Mapping[str, bool] | None = None
+    scores: pd.DataFrame,
+    files: Sequence[str],
+    spec: TablesSpec | AllScoresSpec,
+    directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
     """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
-    drawn = {**resampling(spec), "least_coverage": spec["least_coverage"]}
+    drawn: dict[str, Any] = {**resampling(spec), "least_coverage": spec["least_coverage"]}
     table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec)
     shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
     cases = table[CASE].itertuples(index=False, name=None)
@@ -113,7 +120,7 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     return means.drop(columns=["mean", "count", "size"])
 
 
-def with_kinds(table: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+def with_kinds(table: pd.DataFrame, spec: Ranked) -> pd.DataFrame:
     """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
 
     Parameters
@@ -232,7 +239,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
 
 
-def accuracy_table(drops: list[Mapping[str, Any]], images: int, target: str | int = "label") -> pd.DataFrame:
+def accuracy_table(drops: list[DropsOf], images: int, target: str | int = "label") -> pd.DataFrame:
     """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
     An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
@@ -261,7 +268,7 @@ def accuracy_table(drops: list[Mapping[str, Any]], images: int, target: str | in
         if target != "label":
             wrong = read(store, "predicted", 0, images) != labels[:, None]
             rank = np.where(wrong, np.inf, 0)
-        row = {key: item[key] for key in (*NETWORK, "grid", "baseline")}
+        row: dict[str, Any] = {key: item[key] for key in ("dataset", "model", "weights", "grid", "baseline")}
         row["in_domain"] = base_name(item["metric"]) == "idsds"
         for k in (1, 5):
             known = k == 1 or target == "label"

@@ -24,6 +24,8 @@ from heatproof.registry import own_options
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.specs.jobs import Facts, ToldResponse
+
 Arrays = Mapping[str, np.ndarray]
 # Calls to be made, to each of which comes what it returned; in the end, arrays.
 Asking = Generator[Callable[[], Any], Any, Arrays]
@@ -152,7 +154,7 @@ class Session:
     device: Any
     batch_size: int
     seed: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)  # type: ignore[assignment]
     dataset: Any = None
     dataset_name: str = ""
     explain: Callable[[Along, Method, Batch], Explain] | None = None
@@ -395,7 +397,7 @@ class Response(ABC):
         """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> ToldResponse:
         """Return the response as plain values for a spec."""
         return {"kind": self.kind, "module": type(self).__module__, "settings": dict(self.settings)}
 
@@ -502,7 +504,7 @@ class MapResponse(Response):
         return {reading.argument: self.as_argument(of, images)}
 
 
-def response_of(described: Mapping[str, Any]) -> Response:
+def response_of(described: ToldResponse) -> Response:
     """Return the response described by `Response.told`; imports only the module of its kind."""
     import_module(described["module"])
     return KINDS[described["kind"]](described["settings"])

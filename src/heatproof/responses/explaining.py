@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from heatproof.attribution.make import explained_on, facts_of, find_function, stack_maps
 from heatproof.responses.base import Batch, Explain, Method, Session
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import ResponseSpec
+
 
 def method_maps(
-    spec: Mapping[str, Any], network: torch.nn.Module, explainer: str, method: Method, batch: Batch, session: Session
+    spec: ResponseSpec, network: torch.nn.Module, explainer: str, method: Method, batch: Batch, session: Session
 ) -> Explain:
     """Return a function from images and targets to maps of one method.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -31,10 +31,12 @@ from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.store import ArraySpec
 from heatproof.stored_maps import stored_maps
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import CurvesEntry, ResponseSpec, Runtime
+
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
-TOLD = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
+TOLD: Final = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Work:
 
     piece: Shard
     gap: str | None
-    explainer: Spec
+    explainer: CurvesEntry | None
 
     @property
     def todo(self) -> bool:
@@ -60,7 +62,7 @@ class Work:
         return Along(maps.values, methods, self.explainer["name"])
 
 
-def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def respond(spec: ResponseSpec, runtime: Runtime) -> None:
     """Compute one shard of a response; images already in the shard are kept.
 
     What does not apply, to the network or to the images, is published as a gap with its reason.
@@ -77,7 +79,7 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         method_maps = import_module("heatproof.responses.explaining").method_maps
         return method_maps(spec, session.network.network, along.explainer, method, batch, session)
 
-    how = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
+    how: Runtime = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
     session = Session(
         open_network=partial(open_network, spec, dataset.num_classes, how, device),
         device=device,
@@ -88,12 +90,13 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         dataset_name=spec["dataset"]["name"],
         explain=explain,
     )
-    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [{}])]
+    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
     todo = [work for work in every if work.todo]
     for work in every:
         if not work.todo:
             if work.gap is None:
-                log.info("%s: all images are in the store already", work.explainer.get("name", response.name))
+                name = work.explainer["name"] if work.explainer else response.name
+                log.info("%s: all images are in the store already", name)
             work.piece.publish(str(device), work.gap)
     with WRITING:
         if todo:
@@ -105,28 +108,31 @@ def respond(spec: Spec, runtime: Mapping[str, Any]) -> None:
         work.piece.forget_journal()
 
 
-def _open(spec: Spec, explainer: Spec, response: Response, session: Session) -> Work:
+def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response, session: Session) -> Work:
     # Pages look for the settings, such as grid and baseline, beside the other facts.
-    made_by = {**response.settings, **{key: spec[key] for key in TOLD if key in spec}, **response.environment()}
+    told: dict[str, Any] = {key: spec[key] for key in TOLD if key in spec}
+    made_by = {**response.settings, **told, **response.environment()}
     gap, read_from = None, {}
+    name, methods = None, []
     if explainer:
         maps = read_shard(explainer["maps_store"], spec["shard"])
         gap, read_from = maps["gap"], {f"{explainer['maps_store']}.{spec['shard']}.json": maps["key"]}
         made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
+        name, methods = explainer["name"], [row["method"] for row in explainer["methods"]]
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
-    contents = response.contents(session, size, [row["method"] for row in explainer.get("methods", ())])
+    contents = response.contents(session, size, methods)
     arrays = {
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    key, upstream = {**spec, **explainer}.get("key", ""), list(response.environment().values())
+    key, upstream = (explainer or spec).get("key", ""), list(response.environment().values())
     origin = Origin(key, public(made_by), [spec["weights"]], upstream, read_from)
-    store = spec["store"].format(explainer=explainer.get("name"))
+    store = spec["store"].format(explainer=name)
     piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, gap or contents.gap, explainer)
 
 
-def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session) -> None:
+def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: Session) -> None:
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
     if "baseline" in (settings := response.settings):
@@ -156,7 +162,8 @@ def _run(spec: Spec, todo: Sequence[Work], response: Response, session: Session)
                 arrays = carry_out(response.ask(session, whole.since(begin - low), work.along(begin, high)))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
-                log.info("%s does not apply: %s", work.explainer.get("name", response.name), reason)
+                name = work.explainer["name"] if work.explainer else response.name
+                log.info("%s does not apply: %s", name, reason)
                 work.gap = str(reason)
             else:
                 work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)

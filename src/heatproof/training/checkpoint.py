@@ -7,7 +7,7 @@ import logging
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -16,6 +16,16 @@ from heatproof.files import written_aside
 from heatproof.models.weights_file import read_torch
 
 log = logging.getLogger(__name__)
+
+
+class EpochRow(TypedDict):
+    """One row of a training's history; epochs count from 0."""
+
+    epoch: int
+    lr: float
+    train_loss: float
+    validation_loss: float
+    validation_accuracy: float
 
 
 class Journal:
@@ -64,7 +74,7 @@ class Journal:
 class EpochEnded(Exception):
     """Raised to end a training after its first epoch; holds the rows of its history."""
 
-    def __init__(self, history: list[dict[str, Any]]) -> None:
+    def __init__(self, history: list[EpochRow]) -> None:
         super().__init__("the first epoch has ended")
         self.history = history
 

@@ -16,7 +16,7 @@ from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.randomness import counter_uniform, torch_generator
-from heatproof.training.checkpoint import Journal
+from heatproof.training.checkpoint import EpochRow, Journal
 from heatproof.training.devices import Devices, sound_backward
 
 log = logging.getLogger(__name__)
@@ -110,13 +110,13 @@ class Trained(NamedTuple):
     best
         Weights of the epoch with the lowest validation loss, on the CPU.
     history
-        One row an epoch: epoch (from 0), lr, train_loss, validation_loss, validation_accuracy.
+        One row an epoch.
     kept
         Number of passes over the training images to the weights after them, on the CPU.
     """
 
     best: State
-    history: list[dict[str, Any]]
+    history: list[EpochRow]
     kept: dict[int, State]
 
 
@@ -200,8 +200,8 @@ def fit(
             )
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
-        row = {"epoch": epoch, "lr": lr, "train_loss": train_loss}
-        trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
+        row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss, validation_accuracy=accuracy)
+        trained.history.append(row)
         if not team.is_main:
             continue
         if loss < lowest:
@@ -221,8 +221,9 @@ def fit(
     if not trained.history:
         # As it was built: no epoch, and one row of what it is.
         loss, accuracy = validate(model, validation, schedule.batch_size, schedule.loss)
-        row = {"epoch": -1, "lr": 0.0, "train_loss": float("nan")}
-        trained.history.append({**row, "validation_loss": loss, "validation_accuracy": accuracy})
+        nothing = float("nan")
+        row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
+        trained.history.append(row)
         trained = trained._replace(best=_copy(model))
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)

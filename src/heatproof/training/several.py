@@ -12,11 +12,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
@@ -27,9 +27,13 @@ from heatproof.models.network import use_machine
 from heatproof.randomness import derive_seed
 from heatproof.training.devices import Devices, Part, T
 
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime, TrainSpec
+
 log = logging.getLogger(__name__)
 
-Train = Callable[[Mapping[str, Any], Devices], None]
+Told = TypeVar("Told", bound="TrainSpec")
+Train = Callable[[Told, Devices], None]
 
 # The others wait while one validates and writes; a process that is gone ends them by other means.
 PATIENCE = timedelta(days=1)
@@ -45,7 +49,7 @@ PARENT = "HEATPROOF_TRAINS"
 KILLS_AFTER = 25.0
 
 
-def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], devices: int) -> None:
+def train_on_several(train: Train[Told], spec: Told, runtime: Runtime, devices: int) -> None:
     """Run a training in one process for each device, and wait for all of them.
 
     Parameters
@@ -93,7 +97,7 @@ def train_on_several(train: Train, spec: Mapping[str, Any], runtime: Mapping[str
             _end(set(multiprocessing.active_children()) - others)
 
 
-def _kind(runtime: Mapping[str, Any], devices: int) -> str:
+def _kind(runtime: Runtime, devices: int) -> str:
     kind = use_machine(runtime).type
     if kind == "mps":
         raise HeatproofError(
@@ -170,9 +174,7 @@ def _end(processes: set[Any]) -> None:
             process.join()
 
 
-def _member(
-    fabric: Any, train: Train, spec: Mapping[str, Any], runtime: Mapping[str, Any], level: int, reports: str
-) -> None:
+def _member(fabric: Any, train: Train[Told], spec: Told, runtime: Runtime, level: int, reports: str) -> None:
     """Run the training in one of the processes."""
     signal.signal(signal.SIGTERM, _end_quietly)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)

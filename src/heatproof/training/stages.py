@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -27,7 +27,7 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
-from heatproof.training.checkpoint import EpochEnded, FirstEpoch, Journal
+from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (
     Examples,
@@ -41,22 +41,35 @@ from heatproof.training.loop import (
     fit,
 )
 from heatproof.training.reading import Joined, read_examples
-from heatproof.training.several import Train, train_on_several
+from heatproof.training.several import Told, Train, train_on_several
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import (
+        FinetuneSpec,
+        FinetuningSettings,
+        KeepEpochSpec,
+        Options,
+        PretrainSpec,
+        Runtime,
+        TrainingSettings,
+        TrainSpec,
+    )
 
 log = logging.getLogger(__name__)
 
-Spec = Mapping[str, Any]
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
-def _training(fit_network: Callable[[Spec, torch.device, Session], Trained]) -> Train:
+def _training(fit_network: Callable[[Told, torch.device, Session], Trained]) -> Train[Told]:
     """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
 
     @wraps(fit_network)
-    def train(spec: Spec, team: Devices) -> None:
+    def train(spec: Told, team: Devices) -> None:
+        # Type checkers find no keys in a type variable.
+        told: TrainSpec = spec
         try:
             journal = _journal(spec)
-            trained = fit_network(spec, team.device, Session(spec.get("keep", ()), journal, team))
+            trained = fit_network(spec, team.device, Session(told.get("keep", ()), journal, team))
             if team.is_main:
                 _publish(spec, trained)
                 journal.forget()
@@ -73,7 +86,7 @@ def _training(fit_network: Callable[[Spec, torch.device, Session], Trained]) -> 
     return train
 
 
-def pretrain(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def pretrain(spec: PretrainSpec, runtime: Runtime) -> None:
     """Train a network from random weights, or from published ones with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
@@ -82,7 +95,7 @@ def pretrain(spec: Spec, runtime: Mapping[str, Any]) -> None:
 
 
 @_training
-def _pretrain(spec: Spec, device: torch.device, session: Session) -> Trained:
+def _pretrain(spec: PretrainSpec, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(spec["dataset"])
     seed = spec["training"]["seed"]
     network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights"))
@@ -92,7 +105,7 @@ def _pretrain(spec: Spec, device: torch.device, session: Session) -> Trained:
     return fit(network.to(device), train, validation, _schedule(spec["training"]), seed, session=session)
 
 
-def finetune(spec: Spec, runtime: Mapping[str, Any]) -> None:
+def finetune(spec: FinetuneSpec, runtime: Runtime) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
@@ -105,7 +118,7 @@ def finetune(spec: Spec, runtime: Mapping[str, Any]) -> None:
 
 
 @_training
-def _finetune(spec: Spec, device: torch.device, session: Session) -> Trained:
+def _finetune(spec: FinetuneSpec, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(spec["dataset"])
     settings = spec["training"]
     network = build_network(spec["model"], dataset.num_classes)
@@ -119,8 +132,8 @@ def fit_in_domain(
     network: torch.nn.Module,
     train: Examples,
     validation: Examples,
-    settings: Mapping[str, Any],
-    options: Mapping[str, Any],
+    settings: FinetuningSettings,
+    options: Options,
     session: Session,
 ) -> Trained:
     """Train a network on images of which a share lost one random patch.
@@ -158,7 +171,7 @@ def fit_in_domain(
     return fit(network, train, both, _schedule(settings), seed, delete, session=session)
 
 
-def _publish(spec: Spec, trained: Trained) -> None:
+def _publish(spec: TrainSpec, trained: Trained) -> None:
     """Write weights, history, and the epochs that are kept where the spec has a place for them."""
     save_weights(trained.best, spec["output"])
     write_text(spec["history"], _history(trained.history))
@@ -170,9 +183,9 @@ def _publish(spec: Spec, trained: Trained) -> None:
     publish_tables(spec, files, _start(spec), **more)
 
 
-def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
+def first_epoch(spec: TrainSpec, runtime: Runtime) -> str:
     """Return the history of the first epoch, by running it on one device."""
-    train = _finetune if "pretrained" in spec else _pretrain
+    train: Callable[[Any, Devices], None] = _finetune if "pretrained" in spec else _pretrain
     try:
         train({**spec, "first_epoch": True}, Devices(use_machine(runtime)))
     except EpochEnded as ended:
@@ -180,12 +193,12 @@ def first_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     raise AssertionError("a training has at least one epoch")
 
 
-def _start(spec: Spec) -> list[str]:
+def _start(spec: Mapping[str, Any]) -> list[str]:
     """Return the file of weights with which a training begins, if any."""
     return [spec[key] for key in ("start", "pretrained") if key in spec]
 
 
-def _run(train: Train, spec: Spec, runtime: Mapping[str, Any]) -> None:
+def _run(train: Train[Told], spec: Told, runtime: Runtime) -> None:
     if is_current(spec):
         return
     devices = spec["training"].get("devices", 1)
@@ -195,7 +208,7 @@ def _run(train: Train, spec: Spec, runtime: Mapping[str, Any]) -> None:
         train_on_several(train, spec, runtime, devices)
 
 
-def is_current(spec: Spec) -> bool:
+def is_current(spec: TrainSpec) -> bool:
     """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
     key, _ = whole_key(spec["key"], _start(spec))
     recorded = whole(spec["manifest"], key)
@@ -207,7 +220,7 @@ def is_current(spec: Spec) -> bool:
     return True
 
 
-def _journal(spec: Spec) -> Journal:
+def _journal(spec: TrainSpec) -> Journal:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
     key, _ = whole_key(spec["key"], _start(spec), spec.get("keep", []), library_versions())
     return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
@@ -243,7 +256,7 @@ def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Ca
     return answer
 
 
-def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
+def _examples(dataset: Dataset, spec: TrainSpec) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
     found, settings = [], spec["training"]
     for split in ("train", "validation"):
@@ -262,11 +275,12 @@ def _examples(dataset: Dataset, spec: Mapping[str, Any]) -> list[Examples]:
     return found
 
 
-def _schedule(settings: Mapping[str, Any]) -> Schedule:
-    return Schedule(**{key: value for key, value in settings.items() if key in Schedule.__dataclass_fields__})
+def _schedule(settings: TrainingSettings) -> Schedule:
+    given: dict[str, Any] = {key: one for key, one in settings.items() if key in Schedule.__dataclass_fields__}
+    return Schedule(**given)
 
 
-def _history(history: list[dict[str, Any]]) -> str:
+def _history(history: list[EpochRow]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
     writer.writeheader()
@@ -279,7 +293,7 @@ def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 
 
-def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+def keep_epoch(spec: KeepEpochSpec, runtime: Runtime) -> None:
     """Write one kept epoch as weights of their own, with the history up to it.
 
     Raises
@@ -302,5 +316,5 @@ def keep_epoch(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     publish_tables(spec, [spec["output"], spec["history"]], [spec["kept"], spec["trained"]])
 
 
-def _remedy(spec: Mapping[str, Any]) -> str:
+def _remedy(spec: KeepEpochSpec) -> str:
     return f"remove it with `rm {spec['kept']}`, and run your snakemake command with this path as its target."
