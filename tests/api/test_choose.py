@@ -116,6 +116,9 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     assert table.loc["occlusion", "reason"].endswith("no contender")
     assert "occlusion" in found.how
     assert "no contender" in found.how
+    labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
+    assert {"occlusion (no contender)", "ablation (no contender)"} <= set(labels)
+    assert "input_x_gradient" in labels
     assert "no contender" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
 
 
