@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heatproof import quality
-    from heatproof.api import plot
+    from heatproof import plot, quality
     from heatproof.api.choose import Choice, choose
     from heatproof.api.compare import compare
     from heatproof.api.explain import explain
@@ -26,7 +25,7 @@ _FOUND_IN = {
     "finetune": "api.finetune",
     "open": "api.results",
 }
-_MODULES = {"plot": "api.plot", "quality": "quality"}
+_MODULES = ("plot", "quality")
 __all__ = [
     "Choice",
     "HeatproofError",
@@ -47,7 +46,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name in _MODULES:
-        return import_module(f"heatproof.{_MODULES[name]}")
+        return import_module(f"heatproof.{name}")
     if name in _FOUND_IN:
         return getattr(import_module(f"heatproof.{_FOUND_IN[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,6 +57,11 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def is_watched() -> bool:
+    """Tell whether stderr is a terminal or a notebook, where somebody waits."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
+
+
 def track(items: Iterable[T], what: str, unit: str = "it", total: int | None = None) -> Iterator[T]:
     """Yield the items and show how far they are.
 
@@ -73,7 +78,7 @@ def track(items: Iterable[T], what: str, unit: str = "it", total: int | None = N
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    if sys.stderr.isatty():
+    if is_watched():
         from tqdm import tqdm
 
         yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)

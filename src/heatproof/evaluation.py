@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -30,6 +31,8 @@ AXES = {
     "curves": ("step", "target"),
     "pictures": ("picture", "target"),
 }
+# Normalised images reach 3 or so, and those of 8 bits 255.
+FAR = 50
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
@@ -68,7 +71,8 @@ def evaluate(
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order. Maps of several methods share all passes that do not follow a map: what
-        `heatproof.explain` returns, a DataArray with a dimension ``method`` as well, or a mapping from names to maps.
+        `heatproof.explain` returns, a DataArray with a dimension ``method`` as well, or a mapping from names to maps;
+        or the maps of a run that `heatproof.open` gives, several of one explainer as methods.
     **options
         Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
@@ -118,6 +122,11 @@ def evaluate(
     >>> list(both)
     ['sic', 'aic']
     """
+    if callable(metric) or hasattr(metric, "shape"):
+        raise HeatproofError(
+            f"The metric is {type(metric).__name__}: the metric comes first, as in heatproof.evaluate('idsds', model, "
+            "images, targets, maps)."
+        )
     if not callable(model):
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
@@ -125,6 +134,7 @@ def evaluate(
     common = {key: options.pop(key) for key in COMMON if key in options}
     metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
     images, labels, ids = check_batch(images, targets, common.get("image_ids"))
+    warn_of_range(images)
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
     ranking, explain = common.get("ranking"), common.get("explain")
@@ -139,6 +149,7 @@ def evaluate(
         from heatproof.perturbation.reachable import check_mode
 
         check_mode(explain, "explainer")
+    from heatproof.batches import track
     from heatproof.models.memory import WithinMemory, batch_size_of
 
     device = device_of(model, images.device) if common.get("device") is None else _device(common["device"])
@@ -155,7 +166,8 @@ def evaluate(
     for attempt in WithinMemory("evaluate").attempts(session.batch_size):
         with attempt as size:
             asking = _Asking(replace(session, batch_size=size), batch, along, metrics, bool(common.get("details")))
-            results = {name: _joined(asking.score(one), names, gaps) for name, one in metrics.items()}
+            scored = track(metrics.items(), "scores", unit="metric")
+            results = {name: _joined(asking.score(one), names, gaps) for name, one in scored}
     return results[metric] if isinstance(metric, str) else results
 
 
@@ -275,6 +287,10 @@ def check_images(images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor) or images.ndim != 4 or not images.is_floating_point():
         what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
         raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
+    if images.shape[3] == 3 < min(images.shape[1:3]):
+        raise HeatproofError(
+            f"The images are {tuple(images.shape)}, with their channels last: give images.permute(0, 3, 1, 2)."
+        )
     if images.layout != torch.strided:
         raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
     if not len(images):
@@ -295,6 +311,11 @@ def check_batch(
     import torch
 
     images = check_images(images)
+    if targets is None:
+        raise HeatproofError(
+            f"The targets are None: give one class number for each of the {len(images)} images; "
+            "model(images).argmax(1) are the classes that it predicts."
+        )
     try:
         labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
         labels = labels if labels.layout == torch.strided else labels.to_dense()
@@ -331,6 +352,17 @@ def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
         raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
 
 
+def warn_of_range(images: torch.Tensor) -> None:
+    """Warn the caller of the function that calls this one of images that nobody normalised."""
+    largest = float(images.abs().max())
+    if largest > FAR:
+        warnings.warn(
+            f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
+            "them so.",
+            stacklevel=3,
+        )
+
+
 def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str] | None, dict[str, str]]:
     """Return maps (N, M, H, W), the names of their methods, and the methods that have none, with the reason.
 
@@ -346,6 +378,9 @@ def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str]
         if "reason" in maps:
             gaps = {str(name): str(reason) for name, reason in maps["reason"].to_series().items() if reason}
         maps = maps["attribution"]
+    if hasattr(maps, "dims") and "map" in maps.dims and "method" not in maps.dims:
+        # Of a run: one explainer makes one map or several.
+        maps = maps.squeeze("map", drop=True) if maps.sizes["map"] == 1 else maps.rename({"map": "method"})
     if hasattr(maps, "dims") and "method" in maps.dims:
         maps = {str(name): maps.sel({"method": name}, drop=True) for name in maps["method"].values.tolist()}
     if not isinstance(maps, Mapping):
@@ -443,7 +478,10 @@ def _dataset(
 
     (score, valid, curves), entry = result, one.entry
     variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
-    variables["reason"] = ("image", [("" if fine else _why(one)) for fine, one in zip(valid, maps, strict=True)])
+    variables["reason"] = (
+        "image",
+        [("" if fine else _why(map_, entry)) for fine, map_ in zip(valid, maps, strict=True)],
+    )
     variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in curves.items()}
     attributes = {
         "metric": entry.name,
@@ -495,13 +533,13 @@ def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
     return shares if reading.points is None else shares[reading.points]
 
 
-def _why(one: np.ndarray) -> str:
-    """Return why a map (H, W) has no score."""
+def _why(one: np.ndarray, entry: Metric) -> str:
+    """Return why a map (H, W) has no score by a metric."""
     if one.min() == one.max():
         return "the map has one value everywhere"
     if one.max() <= 0:
         return "the map has no positive value"
-    return "the metric is not defined on what the network says of this image"
+    return entry.undefined or "the metric is not defined on what the network says of this image"
 
 
 def _attribute(value: Any) -> Any:

@@ -104,6 +104,78 @@ def test_it_prints_shows_and_saves_itself(network, many, tmp_path):
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == found.table["method"][0]
 
 
+def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, tmp_path):
+    methods = ["input_x_gradient", "occlusion", {"ablation": {"explainer": "feature_ablation", "grid": 4}}]
+    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    table = found.table.set_index("method")
+    # The drops themselves: no map has a higher score.
+    assert table.loc["ablation", "patch deletion"] == table["patch deletion"].max()
+    assert not table.loc[["occlusion", "ablation"], "in_set"].any()
+    assert found.best == "input_x_gradient"
+    assert "the best of 1 methods" in found.sentence
+    assert table.loc["occlusion", "reason"].endswith("no contender")
+    assert "occlusion" in found.how
+    assert "no contender" in found.how
+    labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
+    assert {"occlusion (no contender)", "ablation (no contender)"} <= set(labels)
+    assert "input_x_gradient" in labels
+    assert "no contender" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
+
+
+def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
+    from captum.attr import FeatureAblation, Saliency
+
+    from heatproof.api.explain import selected
+
+    model = Planted().eval()
+    theirs = selected({"ablation": FeatureAblation(model), "saliency": Saliency(model)})
+    assert [one.ablates for one in theirs] == [True, False]
+    assert "occlusion" not in heatproof.api.choose.METHODS
+
+
+def test_only_methods_that_delete_regions_leave_it_open(many):
+    found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
+    assert found.best is None
+    assert found.sentence.startswith("Open: no contender")
+
+
+def test_the_sentence_says_how_far_measures_agree(many):
+    twice = {"zeros": ZERO["patch deletion"], "blur": {"metric": "idsds", "baseline": "blur"}}
+    methods = {"truth": noisy(0.0), "far": noisy(20.0)}
+    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
+    assert "every measure" not in found.sentence
+    assert f"correlate with {found.agreement:.2f}" in found.sentence
+
+
+def test_the_printed_table_is_narrow(network, many):
+    found = heatproof.choose(network, many)
+    table = str(found).split("\n\n")[1]
+    assert "integrated_gradients" in table
+    assert max(map(len, table.splitlines())) < 120
+    assert "(" in table.splitlines()[1]
+    assert "attention" in str(found)
+    assert ", low" not in found._repr_html_()
+
+
+def test_it_says_which_half_is_scored_where_somebody_waits(network, many, monkeypatch, capsys):
+    heatproof.choose(network, many, methods="saliency")
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    heatproof.choose(network, many, methods="saliency")
+    told = capsys.readouterr().err
+    assert "First half: 30 images" in told
+    assert "Second half: 30 images" in told
+    assert "maps" in told
+    assert "scores" in told
+
+
+def test_images_that_nobody_normalised_are_warned_of_once(network, many):
+    with pytest.warns(UserWarning, match="The images reach 255: normalise") as told:
+        heatproof.choose(network, many / many.abs().max() * 255, methods="saliency")
+    assert sum("The images reach" in str(one.message) for one in told) == 1
+    assert told[0].filename == __file__
+
+
 def test_the_same_seed_gives_the_same_choice(network, many):
     methods = ["saliency", "random"]
     first, again = (heatproof.choose(network, many, methods=methods) for _ in range(2))
@@ -173,7 +245,12 @@ def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear,
     means = found.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
     means.to_csv(tmp_path / "scores.csv", index=False)
     rank([tmp_path / "scores.csv"], lower=["rise_deletion"])
-    assert capsys.readouterr().out.partition("\n")[0] in str(found)
+    # The directions are told alike, and what to do about them as each takes it.
+    told = capsys.readouterr().out.partition("\n")[0]
+    assert told.partition(". If ")[0] in str(found)
+    assert "--lower" in told
+    assert "--lower" not in str(found)
+    assert "column higher_is_better" in str(found)
     again = heatproof.compare(means)
     np.testing.assert_allclose(again.table["kappa"], found.table["kappa"])
 

@@ -119,6 +119,9 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
         ({"targets": None}, "one class number for each"),
         ({"targets": ["cat"] * 12}, "one class number for each"),
         ({"images": [[1.0]]}, "give a float tensor"),
+        ({"targets": None}, r"model\(images\).argmax\(1\) are the classes that it predicts"),
+        ({"images": torch.zeros(12, 16, 16, 3)}, r"give images.permute\(0, 3, 1, 2\)"),
+        ({"layer": torch.nn.ReLU()}, "a ReLU that is no part of the model"),
     ],
 )
 def test_bad_input_is_one_sentence(given, sentence, network, images, targets):
@@ -135,3 +138,110 @@ def test_a_model_in_training_mode_is_named(network, images, targets):
             heatproof.explain(network, images, targets, "saliency")
     finally:
         network.eval()
+
+
+def test_a_layer_can_be_given_by_itself(network, images, targets):
+    by_name, by_itself = (
+        heatproof.explain(network, images, targets, "grad_cam", layer=layer) for layer in ("2", network[2])
+    )
+    np.testing.assert_array_equal(by_name["attribution"], by_itself["attribution"])
+    assert by_itself.attrs["layer"] == "2"
+
+
+def test_objects_made_for_another_network_are_refused(network, linear, images, targets):
+    from captum.attr import DeepLift, LayerGradCam, NoiseTunnel, Saliency
+    from torchcam.methods import GradCAM
+
+    extractor = GradCAM(linear, target_layer="features", enable_hooks=False)
+    others = [Saliency(linear), Saliency(lambda batch: linear(batch)), DeepLift(linear), NoiseTunnel(Saliency(linear))]
+    others += [LayerGradCam(linear, linear.features), Saliency(linear.forward), extractor]
+    with pytest.raises(heatproof.HeatproofError, match="'theirs' was made for another network"):
+        heatproof.explain(network, images, targets, {"theirs": others[0]})
+    for other in others:
+        with pytest.raises(heatproof.HeatproofError, match="was made for another network"):
+            heatproof.explain(network, images, targets, other)
+
+
+def test_objects_of_pytorch_grad_cam_made_for_another_network_are_refused(network, linear, images, targets):
+    library = pytest.importorskip("pytorch_grad_cam")
+    with pytest.raises(heatproof.HeatproofError, match="was made for another network"):
+        heatproof.explain(network, images, targets, library.GradCAM(linear, [linear.features]))
+
+
+def test_objects_made_for_a_wrapper_or_a_part_are_taken(network, images, targets):
+    from captum.attr import Saliency
+
+    wrapper = torch.nn.Sequential(network).eval()
+    theirs = {
+        "same": Saliency(network),
+        "wrapper": Saliency(wrapper),
+        "function": Saliency(lambda batch: network(batch)),
+        "method": Saliency(network.forward),
+    }
+    made = heatproof.explain(network, images, targets, theirs)
+    assert (made["reason"] == "").all()
+    made = heatproof.explain(wrapper, images, targets, theirs)
+    assert (made["reason"] == "").all()
+
+
+def test_a_method_that_fails_is_named(network, images, targets):
+    def mine(model, batch, wanted):
+        return batch / (1 // 0)
+
+    with pytest.raises(
+        heatproof.HeatproofError,
+        match=r"^The method 'mine' fails on these images \(ZeroDivisionError: .*; test_explain.py, line \d+\)\.$",
+    ) as caught:
+        heatproof.explain(network, images, targets, mine)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_model_that_fails_in_a_method_is_told_from_it(images, targets):
+    class Moody(torch.nn.Sequential):
+        def forward(self, batch):
+            if batch.requires_grad:
+                raise LookupError("not today")
+            return super().forward(batch)
+
+    def mine(model, batch, wanted):
+        return model(batch.clone().requires_grad_()).sum()
+
+    model = Moody(torch.nn.Flatten(), torch.nn.Linear(768, 4)).eval()
+    with pytest.raises(
+        heatproof.HeatproofError, match=r"^The model fails in the method 'mine' .*LookupError"
+    ) as caught:
+        heatproof.explain(model, images, targets, mine)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_what_is_no_method_is_said(network, images, targets):
+    from captum.attr import Saliency
+
+    with pytest.raises(heatproof.HeatproofError, match="'Saliency' is a class: give an object of it"):
+        heatproof.explain(network, images, targets, Saliency)
+    with pytest.raises(heatproof.HeatproofError, match=r"'mine' takes \(batch\): give a function of model, images and"):
+        heatproof.explain(network, images, targets, {"mine": lambda batch: batch})
+
+
+def test_probabilities_are_warned_of(network, images, targets):
+    sure = torch.nn.Sequential(network, torch.nn.Softmax(1)).eval()
+    with pytest.warns(UserWarning, match="The model returns probabilities"):
+        heatproof.explain(sure, images, targets, "saliency")
+
+
+def test_images_that_nobody_normalised_are_warned_of(network, images, targets, recwarn):
+    heatproof.explain(network, images, targets, "saliency")
+    assert not [one for one in recwarn if "images reach" in str(one.message)]
+    far = images / images.abs().max() * 255
+    with pytest.warns(UserWarning, match="The images reach 255: normalise them"):
+        heatproof.explain(network, far, targets, "saliency")
+    with pytest.warns(UserWarning, match="The images reach 255: normalise them"):
+        heatproof.finetune(network, far, epochs=1)
+    with pytest.warns(UserWarning, match="The images reach 255: normalise them"):
+        heatproof.evaluate("idsds", network, far, targets, far.sum(1))
+
+
+def test_a_method_is_selected_by_a_mapping(network, images, targets):
+    maps = heatproof.explain(network, images, targets, ["saliency", "random"])
+    assert maps["attribution"].sel({"method": "random"}).dims == ("image", "y", "x")
+    assert '.sel({"method": "grad_cam"})' in heatproof.explain.__doc__

@@ -28,3 +28,8 @@ def test_a_folder_without_results_is_named(tmp_path):
         heatproof.open(tmp_path)
     with pytest.raises(heatproof.HeatproofError, match="There is no folder"):
         heatproof.open(tmp_path / "none")
+
+
+def test_plot_is_a_module_and_an_attribute():
+    code = "import heatproof.plot; from heatproof import plot; assert plot is heatproof.plot; plot.maps; plot.order"
+    subprocess.run([sys.executable, "-c", code], check=True)

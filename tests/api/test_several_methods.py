@@ -145,6 +145,21 @@ def test_bad_maps_are_one_sentence(maps, sentence, network, images, targets, mad
     assert "\n" not in str(caught.value)
 
 
+def test_maps_of_a_run_are_read(network, images, targets, made):
+    cube = made["attribution"].sel({"method": METHODS})
+    run = cube.rename({"method": "map"}).transpose("image", "map", "y", "x").to_dataset(name="attribution")
+    several = heatproof.evaluate("idsds", network, images, targets, run)
+    np.testing.assert_array_equal(
+        several["score"], heatproof.evaluate("idsds", network, images, targets, cube)["score"]
+    )
+    assert several["method"].values.tolist() == METHODS
+    one = heatproof.evaluate("idsds", network, images, targets, run.sel({"map": [METHODS[1]]}))
+    assert one["score"].dims == ("image",)
+    np.testing.assert_array_equal(one["score"], several["score"].sel({"method": METHODS[1]}))
+    nameless = run["attribution"].drop_vars("map")
+    assert heatproof.evaluate("idsds", network, images, targets, nameless)["method"].values.tolist() == ["0", "1", "2"]
+
+
 def test_maps_of_bfloat16_are_read(network, images, targets, made):
     maps = torch.from_numpy(made["attribution"].values[0]).bfloat16()
     lower = heatproof.evaluate("idsds", network, images, targets, maps)

@@ -280,3 +280,37 @@ def test_arrays_serve_where_tensors_do():
     scores = [heatproof.evaluate("sic", model, images, labels, maps, random_mask=given)["score"]
               for given in (mask, mask.numpy())]  # fmt: skip
     np.testing.assert_array_equal(*scores)
+
+
+def test_the_metric_comes_first():
+    model, images, labels, maps = problem()
+    for first in (model, images, maps.numpy()):
+        with pytest.raises(HeatproofError, match="the metric comes first"):
+            heatproof.evaluate(first, images, labels, maps, "idsds")
+
+
+def test_targets_that_are_left_out_and_channels_that_come_last_are_said():
+    model, images, labels, maps = problem()
+    with pytest.raises(HeatproofError, match=r"model\(images\).argmax\(1\) are the classes that it predicts"):
+        heatproof.evaluate("idsds", model, images, None, maps)
+    with pytest.raises(HeatproofError, match=r"give images.permute\(0, 3, 1, 2\)"):
+        heatproof.evaluate("idsds", model, images.permute(0, 2, 3, 1), labels, maps)
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [
+        ("mas_insertion", "divides by the target's output"),
+        ("sic", "divides by"),
+        ("idsds", "nothing can be correlated"),
+    ],
+)
+def test_an_undefined_score_says_why_by_this_metric(metric, why):
+    model, images, labels, maps = problem()
+    # Whatever the image, the answer is the same.
+    with torch.no_grad():
+        for values in model.parameters():
+            values.zero_()
+    found = heatproof.evaluate(metric, model, images, labels, maps)
+    assert not found["valid"].any()
+    assert all(why in reason for reason in found["reason"].values)

@@ -75,6 +75,7 @@ ALLOWED = {
         "report",
         "training",
     },
+    "plot": {"errors", "options"},
     "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},

@@ -22,9 +22,37 @@ def test_all_that_a_run_made(project):
     assert results.provenance("idsds_table")["versions"]["torch"]
     assert results.answer
     assert "tables" in repr(results)
+    for line, row in zip(results.answer.split("\n"), results.tables["verdict"].to_dict("records"), strict=True):
+        assert line.startswith(f"{row['dataset']} {row['model']} {row['weights']}, {row['metric']}: ")
+    image = str(results.maps[name]["image_id"].values[1])
+    np.testing.assert_array_equal(results.maps[name].sel(image=image)["attribution"], stored[1])
+    the_cell_of_a_table_leads_to_the_images(results)
     with pytest.raises(heatproof.HeatproofError, match="idsds_table"):
         results.tables["idsds_tabel"]
     with pytest.raises(heatproof.HeatproofError, match="no stores of"):
         results.arrays("map")
     with pytest.raises(heatproof.HeatproofError, match="nothing called"):
         results.provenance("idsds_tabel")
+
+
+def the_cell_of_a_table_leads_to_the_images(results):
+    """As docs/api.md shows."""
+    cell = results.tables["idsds_table"].dropna(subset="score").iloc[0]
+    name = f"{cell.dataset}/{cell.model}/{cell.weights}/{cell.metric}"
+    own = results.scores[name].query("method == @cell.method")
+    np.testing.assert_allclose(own["score"].mean(), cell.score, rtol=1e-6)
+    made = results.provenance(f"scores/{name}")
+    assert made == results.provenance(f"results/scores/{name}.parquet")
+    assert f"scores/{name}.parquet" in results.provenance("idsds_table")["made_from"]
+    seen, waiting = {}, list(made["made_from"])
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen[one] = results.provenance(one)
+            waiting += seen[one]["made_from"]
+    assert {one.partition("/")[0] for one in seen} == {"maps", "drops", "weights", "datasets"}
+    listed = seen[f"datasets/{cell.dataset}.json"]["splits"]["evaluation"]["ids"]
+    assert set(own["image"]) <= set(listed)
+    drops = next(record for one, record in seen.items() if one.startswith("drops/"))
+    assert {"seconds", "device", "images"} <= drops["manifests"][0].keys()
+    assert drops["attributes"]["made_by"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import logging
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from heatproof.api.explain import Asked
 
 REFERENCES = ("random", "edges")
-# Cheap methods of every family, with the options that cost and change most. Those that do not apply say so.
+# Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
+# Those that do not apply say so.
 METHODS: tuple[Any, ...] = (
     "saliency",
     "input_x_gradient",
@@ -34,13 +38,15 @@ METHODS: tuple[Any, ...] = (
     "layer_cam",
     {"rise_64": {"explainer": "rise", "masks": 64}},
     {"rise_256": {"explainer": "rise", "masks": 256}},
-    "occlusion",
     "attn_lrp",
     "attention_rollout",
     "bcos",
 )
 # Below it neither half says anything.
 LEAST = 16
+ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Choice:
     table
         A row a method that was scored: ``method``, ``options``, ``in_set``, a column of scores for each measure with
         ``low`` and ``high`` ends of their intervals, ``passes``, ``seconds`` an image, and ``reason`` where a method
-        does not apply. The best come first.
+        is no contender or does not apply. The best come first.
     sets
         Measure to the methods that it cannot tell from the best.
     left_out
@@ -95,6 +101,8 @@ class Choice:
     def sentence(self) -> str:
         """The answer in a sentence."""
         scored = int((self.table["reason"] == "").sum()) - len(REFERENCES)
+        if not scored:
+            return "Open: no contender has a score on these images."
         if self._references():
             return (
                 f"Open: on these {self.images[1]} images no method can be told from a map that knows no network "
@@ -104,7 +112,13 @@ class Choice:
         if not names:
             return "Open: no method has a score on these images."
         if len(names) == 1:
-            return f"{names[0]} is the best of {scored} methods on this network, at {self.level:.0%}, by every measure."
+            by = f"by {next(iter(self.measures))}"
+            if len(self.measures) > 1:
+                by = (
+                    f"by each of {len(self.measures)} measures, whose orders of the methods correlate with "
+                    f"{self.agreement:.2f} (at 1 they would say the same thing)"
+                )
+            return f"{names[0]} is the best of {scored} methods on this network, at {self.level:.0%}, {by}."
         cheapest = self.table[self.table["in_set"]].sort_values("seconds").iloc[0]
         passes = int(cheapest["passes"])
         return (
@@ -114,8 +128,33 @@ class Choice:
         )
 
     def __str__(self) -> str:
-        shown = self.table.drop(columns=["options"]).rename(columns={"in_set": "not told from the best"})
-        return f"{self.sentence}\n\n{shown.to_string(index=False, float_format='{:.2f}'.format)}\n\n{self.how}"
+        shown = self._shown()
+        scored = shown[shown["passes"] != ""].drop(columns="reason")
+        why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
+        return "\n\n".join(filter(None, [self.sentence, scored.to_string(index=False), "\n".join(why), self.how]))
+
+    def _shown(self) -> pd.DataFrame:
+        """Return the table as text, with a column "score (low to high)" for each measure."""
+        import pandas as pd
+
+        rows = []
+        for row in self.table.to_dict("records"):
+            scores = {
+                name: f"{row[name]:.2f} ({row[f'{name}, low']:.2f} to {row[f'{name}, high']:.2f})"
+                for name in self.measures
+                if not pd.isna(row[name])
+            }
+            cost = (
+                {} if pd.isna(row["passes"]) else {"passes": f"{row['passes']:.0f}", "seconds": f"{row['seconds']:.3f}"}
+            )
+            rows.append({"method": row["method"], "in set": "yes" if row["in_set"] else "", **scores, **cost})
+        columns = ["method", "in set", *self.measures, "passes", "seconds"]
+        return pd.DataFrame(rows, columns=columns).fillna("").assign(reason=self.table["reason"].tolist())
+
+    @property
+    def _outside(self) -> list[str]:
+        """The methods that have scores and are no contenders."""
+        return self.table.loc[self.table["reason"] == ABLATES, "method"].tolist()
 
     @property
     def how(self) -> str:
@@ -125,17 +164,24 @@ class Choice:
             if self.in_domain
             else "The network was not finetuned: images without a patch may be outside its domain (SDS)."
         )
+        outside = self._outside
+        are = "deletes regions itself, which is" if len(outside) == 1 else "delete regions themselves, which is"
+        # What such a map is has to be said where its score stands beside the others'.
+        told = (
+            f"{' and '.join(outside)} {are} nearly what measures of deletion do: shown, but no contender. "
+            if outside
+            else ""
+        )
         return (
             f"Options were picked on {self.images[0]} images, and scores are of {self.images[1]} others. Each score of "
             "patch deletion is Spearman's correlation, over the patches of an image, of a map's sums with the logit "
-            "lost when the patch is deleted; higher is better. Intervals are over images. The measures "
-            f"({', '.join(self.measures)}) order the methods with a Spearman correlation of {self.agreement:.2f}. "
-            f"{domain}"
+            "lost when the patch is deleted; higher is better. Intervals (low to high) are over images. The measures "
+            f"({' and '.join(self.measures)}) order the methods with a Spearman correlation of {self.agreement:.2f}. "
+            f"{told}{domain}"
         )
 
     def _repr_html_(self) -> str:
-        shown = self.table.drop(columns=["options"])
-        body = shown.to_html(index=False, float_format="{:.2f}".format, border=0)
+        body = self._shown().to_html(index=False, border=0)
         return f"<p><strong>{html.escape(self.sentence)}</strong></p>{body}<p>{html.escape(self.how)}</p>"
 
     def save(self, path: str | Path) -> Path:
@@ -167,7 +213,7 @@ def choose(
     seed: int = 0,
     level: Annotated[float, Bounds(above=0, below=1)] = 0.95,
     batch_size: BatchSize = 64,
-    layer: str | None = None,
+    layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
 ) -> Choice:
     """Find the methods that cannot be told from the best one for a network on some images.
@@ -188,7 +234,9 @@ def choose(
         (N,) integers; by default what the network says.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
-        maps ``random`` and ``edges``, which know no network, are always added.
+        maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
+        as ``occlusion`` and ``feature_ablation``, do nearly what the default measures do: they are shown, and are no
+        contenders.
     measures
         Name to a metric with options, as `heatproof.evaluate` takes them; higher is better. By default the single
         deletion score with two fills, the mean colour and blur.
@@ -209,14 +257,16 @@ def choose(
     """
     import torch
 
-    from heatproof.api.explain import selected
-    from heatproof.evaluation import check_batch, check_images
+    from heatproof.api.explain import layer_name, selected
+    from heatproof.evaluation import check_batch, check_images, warn_of_range
 
+    layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background")
     images = check_images(images)
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
     images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
+    warn_of_range(images)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
     scorers = {name: dict(own) for name, own in (measures or _measures(images)).items()}
@@ -224,6 +274,7 @@ def choose(
     judge = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     first, second = (rows.sort().values for rows in (order[: len(images) // 2], order[len(images) // 2 :]))
+    _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
     tried = judge(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
@@ -233,8 +284,10 @@ def choose(
         one = asked[tried.parent[row]]
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
+    _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
     reported = judge(second, {name: one for name, one in asked.items() if name in parents})
-    table, sets, agreement = _table(reported, set(best.values()), tried.made["reason"], seed, level)
+    outside = {row for row in best.values() if asked[tried.parent[row]].ablates}
+    table, sets, agreement = _table(reported, set(best.values()), outside, tried.made["reason"], seed, level)
     return Choice(
         table,
         sets,
@@ -274,6 +327,12 @@ class _Judge:
 
     def __call__(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
         """Return the scores of methods on some of the images."""
+        with warnings.catch_warnings():
+            # The caller has been told of all images at once.
+            warnings.filterwarnings("ignore", message="The images reach")
+            return self._score(rows, asked)
+
+    def _score(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
         from heatproof.api.explain import explain
         from heatproof.evaluation import evaluate
 
@@ -291,12 +350,23 @@ class _Judge:
         return _Scored(made, parent, {name: result["score"].values for name, result in found.items()})
 
 
+def _tell(line: str) -> None:
+    """Say how far it is, where somebody waits."""
+    from heatproof.batches import is_watched
+
+    if is_watched():
+        sys.stderr.write(f"{line}\n")
+    else:
+        log.info(line)
+
+
 def _table(
-    scored: _Scored, chosen: set[str], reasons: xarray.DataArray, seed: int, level: float
+    scored: _Scored, chosen: set[str], outside: set[str], reasons: xarray.DataArray, seed: int, level: float
 ) -> tuple[pd.DataFrame, dict[str, list[str]], float]:
     """Return the rows that were chosen, best first; the set of each measure; and how far measures agree.
 
-    The methods that do not apply come last, with their reasons.
+    Those outside of the competition come after the contenders, and the methods that do not apply last, with their
+    reasons.
     """
     import pandas as pd
 
@@ -306,9 +376,11 @@ def _table(
     places = [place for place, row in enumerate(scored.rows) if row in chosen]
     rows = [scored.rows[place] for place in places]
     columns: dict[str, Any] = {"method": rows, "in_set": np.zeros(len(rows), dtype=bool)}
+    contends = np.array([row not in outside for row in rows])
     sets, means = {}, []
     for name, values in scored.scores.items():
-        member, found = best_set(values[places], seed=seed, level=level), summarise(values[places], seed, level=level)
+        member, found = np.zeros(len(rows), dtype=bool), summarise(values[places], seed, level=level)
+        member[contends] = best_set(values[places][contends], seed=seed, level=level)
         columns["in_set"] |= member
         columns |= {name: found["mean"], f"{name}, low": found["ci_low"], f"{name}, high": found["ci_high"]}
         sets[name] = [row for row, is_in in zip(rows, member, strict=True) if is_in]
@@ -316,10 +388,11 @@ def _table(
     known = scored.made.indexes["method"]
     told = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
     columns |= {key: told[key].values.tolist() for key in ("passes", "seconds", "options")}
-    table = pd.DataFrame(columns).astype({"passes": "Int64"}).assign(reason="")
+    table = pd.DataFrame(columns).astype({"passes": "Int64"})
+    table["reason"] = np.where(contends, "", ABLATES)
     mean = np.nanmean(means, axis=0)
-    table = table.iloc[np.lexsort((-mean, ~columns["in_set"]))]
-    ranks = pd.DataFrame(np.transpose(means)).rank().corr().to_numpy()
+    table = table.iloc[np.lexsort((-mean, ~columns["in_set"], ~contends))]
+    ranks = pd.DataFrame(np.transpose(means)[contends]).rank().corr().to_numpy()
     agreement = float(ranks[np.triu_indices(len(means), 1)].mean()) if len(means) > 1 else 1.0
     gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
     return pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True), sets, agreement

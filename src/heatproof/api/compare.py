@@ -40,7 +40,8 @@ class Comparison:
     def __str__(self) -> str:
         from heatproof.report.ranking import directions_told, told
 
-        return f"{directions_told(self.scores)}\n\n{told(self._ranking, self._level)}"
+        remedy = "give a table whose column higher_is_better says otherwise"
+        return f"{directions_told(self.scores, remedy)}\n\n{told(self._ranking, self._level)}"
 
     def _repr_html_(self) -> str:
         return self.table.to_html(index=False, float_format=lambda value: f"{value:.2f}", border=0)

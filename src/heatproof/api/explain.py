@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
-from heatproof.errors import HeatproofError, NotApplicable, first_line
+from heatproof.errors import HeatproofError, NotApplicable, first_line, runs_out
 from heatproof.options import BatchSize, check_arguments, check_options, short
 from heatproof.registry import look_up
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from heatproof.specs.jobs import Announced
 
 Method = Any
+# Packages of which objects are methods, and where those keep the network that they were made for.
+LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
+HELD = ("forward_func", "model")
 
 
 @dataclass
@@ -49,6 +55,14 @@ class Asked:
     foreign: Any = None
 
     @property
+    def ablates(self) -> bool:
+        """Whether it deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
+        if self.entry is not None:
+            return self.entry.ablates
+        # captum's Occlusion is one as well.
+        return any(kind.__name__ == "FeatureAblation" for kind in type(self.foreign).__mro__)
+
+    @property
     def maps(self) -> list[str]:
         """Names of its maps in the result."""
         if self.entry is None or list(self.entry.maps) == [self.entry.name]:
@@ -67,7 +81,7 @@ def explain(
     seed: int = 0,
     batch_size: BatchSize = 64,
     image_ids: Sequence[str] | None = None,
-    layer: str | None = None,
+    layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
 ) -> xarray.Dataset:
     """Make attribution maps of some images by one method or many.
@@ -93,7 +107,7 @@ def explain(
     image_ids
         N names, which seed random numbers; by default "0", "1", ….
     layer
-        Name of the layer whose grid class activation maps read; by default the last one with a spatial grid.
+        The layer whose grid class activation maps read, or its name; by default the last one with a spatial grid.
     background
         (B, C, H, W) other images, normalised, for methods that take some as baselines.
 
@@ -103,7 +117,9 @@ def explain(
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
         does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
-        whether maps can be negative. What `heatproof.evaluate` takes as maps.
+        whether maps can be negative. What `heatproof.evaluate` takes as maps. One method is selected by
+        ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
+        every method.
 
     Raises
     ------
@@ -114,17 +130,21 @@ def explain(
     import xarray
 
     from heatproof.batches import track
-    from heatproof.evaluation import check_batch, check_finite, check_images
+    from heatproof.evaluation import check_batch, check_finite, check_images, warn_of_range
     from heatproof.models.registry import InputFacts
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    layer = layer_name(model, layer)
     check_arguments(explain, locals(), "image_ids", "background")
     images, labels, ids = check_batch(images, targets, image_ids)
+    warn_of_range(images)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
     asked = selected(methods)
+    for one in asked:
+        _check_network(one, model)
     check_fits(model, images, labels)
     names = [name for one in asked for name in one.maps]
     if repeated := sorted(name for name in names if names.count(name) > 1):
@@ -170,12 +190,16 @@ def explain(
 def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Refuse images that a network's weights cannot be multiplied with, and targets that it has no output for.
 
+    Probabilities are warned of.
+
     Raises
     ------
     HeatproofError
         With what to write.
     """
     import torch
+
+    from heatproof.perturbation.batching import NEAR_ONE
 
     first = next((one for one in model.parameters() if one.is_floating_point()), None)
     if first is not None and first.dtype != images.dtype and not torch.is_autocast_enabled(first.device.type):
@@ -188,7 +212,7 @@ def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tenso
         return
     try:
         with torch.no_grad():
-            output = model(images[:1].to(device))
+            output = model(images[:4].to(device))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise HeatproofError(
             f"The model fails on an image of {tuple(images.shape[1:])} ({first_line(error)}): give images that it "
@@ -201,6 +225,36 @@ def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tenso
         raise HeatproofError(
             f"A target is {bad}, and the model has {output.shape[1]} outputs: give 0 to {output.shape[1] - 1}."
         )
+    if isinstance(output, torch.Tensor) and output.ndim == 2 and output.shape[1] > 1:
+        sums_to_one = (output >= 0).all() and ((output.sum(1) - 1).abs() < NEAR_ONE).all()
+        # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+        if sums_to_one and output.amax(1).min() < 1:
+            warnings.warn(
+                "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its "
+                "softmax out.",
+                stacklevel=3,
+            )
+
+
+def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> str | None:
+    """Return the name of a layer that is given by itself; anything else as it is.
+
+    Raises
+    ------
+    HeatproofError
+        If it is not a part of the model.
+    """
+    import torch
+
+    if not isinstance(layer, torch.nn.Module):
+        return layer
+    name = next((name for name, module in model.named_modules() if module is layer), "")
+    if not name:
+        raise HeatproofError(
+            f"The layer is a {type(layer).__name__} that is no part of the model: give one of the model's own, or its "
+            "name."
+        )
+    return name
 
 
 def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Asked]:
@@ -242,7 +296,51 @@ def _one(name: str | None, method: Method) -> Asked:
             f"A method is {type(method).__name__}: give a name, a name with options, a function of model, images and "
             "targets, or an object of captum, torch-cam, pytorch-grad-cam or zennit."
         )
-    return Asked(name or str(getattr(method, "__name__", type(method).__name__)), foreign=method)
+    name = name or str(getattr(method, "__name__", type(method).__name__))
+    if isinstance(method, type):
+        raise HeatproofError(
+            f"The method {name!r} is a class: give an object of it, made as its library says, such as "
+            "captum.attr.Saliency(model)."
+        )
+    if _library(method) is None and callable(method):
+        _check_arguments_of(name, method)
+    return Asked(name, foreign=method)
+
+
+def _library(method: Any) -> str | None:
+    packages = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
+    return next((library for library in LIBRARIES if library in packages), None)
+
+
+def _check_arguments_of(name: str, function: Any) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of code that is not Python
+        return
+    try:
+        signature.bind("model", "images", "targets")
+    except TypeError:
+        raise HeatproofError(
+            f"The method {name!r} takes {signature}: give a function of model, images and targets."
+        ) from None
+
+
+def _check_network(one: Asked, model: torch.nn.Module) -> None:
+    """Refuse an object of another library that was made for another network, where that can be found."""
+    from heatproof.perturbation.reachable import reachable_modules
+
+    if _library(one.foreign) is None:
+        return
+    held = next((getattr(one.foreign, name) for name in HELD if getattr(one.foreign, name, None) is not None), None)
+    theirs = {id(own) for _, module in reachable_modules(held) for own in module.parameters(recurse=False)}
+    ours = set(map(id, model.parameters()))
+    # A wrapper has the weights of what it wraps, and a part some of the whole's.
+    if not (theirs <= ours or ours <= theirs):
+        other = type(held).__name__
+        raise HeatproofError(
+            f"The method {one.name!r} was made for another network (a {other}) than the model (a "
+            f"{type(model).__name__}): make it anew for this one."
+        )
 
 
 def _ours(name: str, kind: str, given: Mapping[str, Any]) -> Asked:
@@ -304,36 +402,54 @@ def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
     import torch
     from torch.nn.functional import interpolate
 
-    maps = _call(one.foreign, part.network, part.images, part.targets)
-    if isinstance(maps, list | tuple) and maps:
-        maps = maps[0]
-    if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
-        raise HeatproofError(
-            f"The method {one.name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
-        )
-    maps = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
-    if maps.ndim == 4:
-        maps = maps.sum(1)
-    if maps.ndim == 3 and len(maps) == len(part.images) and maps.shape[1:] != part.images.shape[2:]:
-        size = tuple(part.images.shape[2:])
-        maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+    with _naming(one.name, part.network):
+        maps = _call(one.foreign, part.network, part.images, part.targets)
+        if isinstance(maps, list | tuple) and maps:
+            maps = maps[0]
+        if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
+            raise HeatproofError(
+                f"The method {one.name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
+            )
+        maps = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
+        if maps.ndim == 4:
+            maps = maps.sum(1)
+        if maps.ndim == 3 and len(maps) == len(part.images) and maps.shape[1:] != part.images.shape[2:]:
+            size = tuple(part.images.shape[2:])
+            maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
     return {one.name: maps}
 
 
+@contextmanager
+def _naming(name: str, model: torch.nn.Module) -> Iterator[None]:
+    """Say in one sentence which method failed, which can do so in any way, and whether the model did within it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, HeatproofError | NotApplicable) or runs_out(error):
+            raise
+        in_model = any(frame.f_locals.get("self") is model for frame, _ in traceback.walk_tb(error.__traceback__))
+        what = f"The model fails in the method {name!r}" if in_model else f"The method {name!r} fails"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise HeatproofError(
+            f"{what} on these images ({type(error).__name__}: {first_line(error)[:200]}; "
+            f"{Path(last.filename).name}, line {last.lineno})."
+        ) from error
+
+
 def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
-    libraries = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
-    if "captum" in libraries:
+    library = _library(method)
+    if library == "captum":
         given = images.clone().requires_grad_()
         return method.attribute(given, target=targets)
-    if "torchcam" in libraries:
+    if library == "torchcam":
         given = images.clone().requires_grad_()
         scores = method.model(given) if hasattr(method, "model") else model(given)
         return method(class_idx=targets.tolist(), scores=scores, normalized=False)
-    if "pytorch_grad_cam" in libraries:
+    if library == "pytorch_grad_cam":
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
         return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
-    if "zennit" in libraries:
+    if library == "zennit":
         import torch
         from zennit.attribution import Gradient
 
@@ -343,7 +459,7 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
         with Gradient(model, method) as attributor:
             return attributor(images.clone(), at_target)[1]
     if not callable(method):
-        raise HeatproofError(f"An object of {libraries[0]} is no method: give one that explains images.")
+        raise HeatproofError(f"A {type(method).__name__} is no method: give an object that explains images.")
     return method(model, images, targets)
 
 

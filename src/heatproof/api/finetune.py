@@ -73,7 +73,7 @@ def finetune(
     import torch
 
     from heatproof.api.explain import check_fits, logits_of
-    from heatproof.evaluation import check_batch, check_images, device_of
+    from heatproof.evaluation import check_batch, check_images, device_of, warn_of_range
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import dataset_options
     from heatproof.registry import look_up
@@ -87,6 +87,7 @@ def finetune(
         )
     images = check_images(images)
     images, labels, _ = check_batch(images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets)
+    warn_of_range(images)
     check_fits(model, images, labels)
     look_up(BASELINES, baseline, "baseline")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))

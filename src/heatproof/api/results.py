@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,8 +59,26 @@ class Tables(_Found["pd.DataFrame"]):
         return f"Tables({', '.join(self)})"
 
 
+class Scores(_Found["pd.DataFrame"]):
+    """Scores of images, a row an image and method, by dataset/model/weights/metric, read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("score", folder / "scores", sorted((folder / "scores").rglob("*.parquet")))
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.read_parquet(self._path(name))
+
+    def __repr__(self) -> str:
+        return f"Scores({', '.join(self)})"
+
+
 class Arrays(_Found["xarray.Dataset"]):
-    """Stores of one kind by their path below it, as ``digits/resnet20/finetuned/grad_cam``, opened when asked for."""
+    """Stores of one kind by their path below it, as ``digits/resnet20/finetuned/grad_cam``, opened when asked for.
+
+    Along ``image`` stand the names of the images, so that ``sel(image=…)`` finds one.
+    """
 
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__(kind, folder / kind, sorted((folder / kind).rglob("*.zarr")))
@@ -71,7 +92,8 @@ class Arrays(_Found["xarray.Dataset"]):
         with warnings.catch_warnings():
             # Zarr's consolidated metadata would have to be written anew by every shard.
             warnings.simplefilter("ignore")
-            return xarray.open_zarr(path, consolidated=False, chunks=None)
+            opened = xarray.open_zarr(path, consolidated=False, chunks=None)
+        return opened.assign_coords(image=[str(name) for name in opened["image_id"].values])
 
     def __repr__(self) -> str:
         return f"Arrays({self._what}: {', '.join(self)})"
@@ -87,6 +109,8 @@ class Results:
         The folder of results.
     tables
         Name to table.
+    scores
+        Name to the scores of the images, of which tables have the means.
     """
 
     folder: Path
@@ -96,9 +120,14 @@ class Results:
         """Tables by name."""
         return Tables(self.folder)
 
+    @cached_property
+    def scores(self) -> Scores:
+        """Scores of images by dataset/model/weights/metric."""
+        return Scores(self.folder)
+
     @property
     def maps(self) -> Arrays:
-        """Attribution maps (image, map, y, x) by dataset/model/weights/explainer."""
+        """Attribution maps (image, map, y, x) by dataset/model/weights/explainer; `heatproof.evaluate` takes them."""
         return Arrays(self.folder, "maps")
 
     @property
@@ -124,12 +153,24 @@ class Results:
         return Arrays(self.folder, kind)
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """Return what made a table or a store: key, config slice, code, inputs, versions, seconds and device.
+        """Return what a table, a store or any other file of the run was made from, as its manifest says.
 
         Parameters
         ----------
         name
-            As in `tables`, or a kind and a name of `arrays`, as ``maps/digits/resnet20/finetuned/grad_cam``.
+            A file of the results that a manifest describes, with its ending or without, as ``idsds_table``,
+            ``scores/digits/resnet20/finetuned/idsds`` or ``weights/digits/resnet20/finetuned``; a manifest itself; or a
+            store, as ``maps/digits/resnet20/finetuned/grad_cam``.
+
+        Returns
+        -------
+        dict
+            ``made_from``: names that this function takes in turn, down to ``datasets/…``, which lists the images; and
+            files of your own, by their path. Of a file what its manifest says: always ``key``, ``spec_key`` (of config
+            slice and code), ``versions`` and ``files`` with their digests, and what its stage adds, such as
+            ``input_sha256`` or ``read`` (what was read), ``options`` and ``costs``. Of a store its ``attributes`` (with
+            the config slice, ``made_by``), ids, labels and arrays, and ``manifests``: those of its shards, each with
+            its images, ``seconds``, ``network_passes`` and ``device``.
 
         Raises
         ------
@@ -139,25 +180,49 @@ class Results:
         from heatproof.manifest import read_sealed
         from heatproof.store import describe
 
-        store = self.folder / f"{name}.zarr"
+        inside = name.removeprefix("results/")
+        base = self.folder / inside.removesuffix(".zarr")
+        store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            return dict(describe(store))
-        table = (self.folder / f"{name}.csv").resolve()
+            shards = (path for path in sorted(base.parent.glob(f"{glob.escape(base.name)}.*.json")) if _is_shard(path))
+            made = list(filter(None, map(read_sealed, shards)))
+            return {**describe(store), "manifests": made, "made_from": _made_from(made)}
+        wanted = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
             record = (".jobs" not in path.parts and read_sealed(path)) or {}
-            if any((path.parent / facts["file"]).resolve() == table for facts in record.get("files", ())):
-                return record
+            files = [os.path.normpath(path.parent / facts["file"]) for facts in record.get("files", ())]
+            files.append(os.path.normpath(path))
+            if record and wanted in (*files, *(os.path.splitext(file)[0] for file in files)):
+                return {**record, "made_from": _made_from([record])}
         stores = [f"{kind}/{store}" for kind in KINDS for store in self.arrays(kind)]
-        raise HeatproofError(f"The run has nothing called {name!r}: {nearest(name, [*self.tables, *stores])}")
+        known = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
+        raise HeatproofError(f"The run has nothing called {name!r}: {nearest(name, known)}")
 
     @property
     def answer(self) -> str:
-        """The run's own answer, a sentence for each network; empty where it has none yet."""
-        return "\n".join(self.tables["verdict"]["sentence"]) if "verdict" in self.tables else ""
+        """The run's own answer, a sentence for each network and metric; empty where it has none yet."""
+        rows = self.tables["verdict"].to_dict("records") if "verdict" in self.tables else []
+        return "\n".join(
+            f"{row['dataset']} {row['model']} {row['weights']}, {row['metric']}: {row['sentence']}" for row in rows
+        )
 
     def __repr__(self) -> str:
         stores = ", ".join(f"{len(self.arrays(kind))} {kind}" for kind in KINDS if len(self.arrays(kind)))
         return f"Results of {self.folder}: {len(self.tables)} tables; {stores or 'no stores'}"
+
+
+def _is_shard(manifest: Path) -> bool:
+    return re.search(r"\.\d+\.json$", manifest.name) is not None
+
+
+def _made_from(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what files were made from, a store by its name in place of its shards' manifests."""
+    names: dict[str, None] = {}
+    for one in manifests:
+        dataset = one.get("made_by", {}).get("dataset", {}).get("manifest")
+        for path in (*one.get("input_sha256", ()), *one.get("read", ()), *filter(None, [dataset])):
+            names[re.sub(r"\.\d+\.json$", "", path.removeprefix("results/"))] = None
+    return list(names)
 
 
 def open(folder: str | Path = "results") -> Results:

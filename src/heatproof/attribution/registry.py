@@ -152,6 +152,9 @@ class Explainer(Described):
     applies_to
         Names of `KINDS`: it is meant for networks that are of one of them at least. The check on the first images
         decides in a run; this is what the explainer claims, and docs/matrix.md compares both.
+    ablates
+        Whether its maps are what the output loses when regions are deleted, one by one. That is nearly what measures of
+        deletion compare maps with, where it is an upper bound and no contender.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Explainer(Described):
     library: tuple[str, str] | None = None
     family: str = ""
     applies_to: frozenset[str] = frozenset({"any"})
+    ablates: bool = False
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")
@@ -178,6 +182,7 @@ def explainer(
     uses_model: bool = True,
     library: tuple[str, str] | None = None,
     applies_to: frozenset[str] | set[str] | None = None,
+    ablates: bool = False,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Register a function as an explainer; its keyword-only arguments are the options.
 
@@ -189,7 +194,7 @@ def explainer(
         Mapping from map name to whether the map is signed. Default: one map with the explainer's name.
     signed
         Whether that one map can be negative.
-    family, needs, uses_model, library
+    family, needs, uses_model, library, ablates
         See `Explainer`.
     applies_to
         See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
@@ -216,6 +221,7 @@ def explainer(
             library=library,
             family=family,
             applies_to=kinds,
+            ablates=ablates,
         )
         return function
 

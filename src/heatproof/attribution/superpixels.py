@@ -21,7 +21,7 @@ Masks = Annotated[int, Bounds(least=3)]
 Side = Annotated[int, Bounds(least=2)]
 
 
-@explainer("occlusion", family="superpixels")
+@explainer("occlusion", family="superpixels", ablates=True)
 def occlusion(
     explained: Explained, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
@@ -73,7 +73,7 @@ def occlusion(
     return {"occlusion": torch.cat(maps)}
 
 
-@explainer("feature_ablation", family="superpixels")
+@explainer("feature_ablation", family="superpixels", ablates=True)
 def feature_ablation(
     explained: Explained, *, grid: Count = 8, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:

@@ -18,6 +18,10 @@ from heatproof.responses.pictures import Pictures
 from heatproof.subsets import SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
+UNDEFINED = (
+    "the metric divides by what the image has of probability and entropy above the wholly blurred one, which is not "
+    "positive here, or its probability is below min_prediction: targets that the model predicts avoid the first"
+)
 Target = Literal["label", "predicted"]
 
 
@@ -27,7 +31,15 @@ def _which(target: str) -> int:
     return TARGETS.index(target)
 
 
-@metric("sic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures, measures="information")
+@metric(
+    "sic",
+    higher_is_better=True,
+    range=(0.0, 1.0),
+    source=PIC,
+    reads=Pictures,
+    measures="information",
+    undefined=UNDEFINED,
+)
 def softmax_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -50,7 +62,15 @@ def softmax_information(
     )
 
 
-@metric("aic", higher_is_better=True, range=(0.0, 1.0), source=PIC, reads=Pictures, measures="information")
+@metric(
+    "aic",
+    higher_is_better=True,
+    range=(0.0, 1.0),
+    source=PIC,
+    reads=Pictures,
+    measures="information",
+    undefined=UNDEFINED,
+)
 def accuracy_information(
     pictures: dict[str, np.ndarray],
     *,
@@ -81,6 +101,7 @@ def accuracy_information(
     range=(-1.0, 1.0),
     source="Ancona et al., Towards better understanding of gradient-based attribution methods, 2018",
     reads=Subsets,
+    undefined="for subsets of one size the map has the same sum in all, or all cost the same when they are deleted",
 )
 def sensitivity_n(
     maps: np.ndarray,

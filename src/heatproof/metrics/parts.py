@@ -25,6 +25,7 @@ from heatproof.responses.parts import Parts
     range=(-1.0, 1.0),
     source="Hesse et al., FunnyBirds, 2023, single-deletion protocol; Hesse et al. 2024 (IDSDS), figure 2 c",
     reads=Parts,
+    undefined="fewer than two parts are visible, or all have the same sum of the map or the same drop",
 )
 def part_deletion(
     maps: np.ndarray,

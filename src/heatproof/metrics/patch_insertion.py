@@ -70,6 +70,7 @@ class Insertions(NetworkResponse):
     range=(-1.0, 1.0),
     source="Covert et al., Explaining by Removing, JMLR 2021, section 6 (include individual)",
     reads=Insertions,
+    undefined="the map has the same sum in every patch, or every patch gains the same: nothing can be correlated",
 )
 def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
     """Spearman correlation of the attribution in each patch with the gain of that patch alone; higher is better.

@@ -59,6 +59,8 @@ class Metric(Described):
     derived_from
         Metrics from whose scores this one follows: one whose score it is under another name, or several that it
         combines. Where they are there, it is no test case of its own in rankings.
+    undefined
+        Why an image has no score where the map is not to blame, as a part of a sentence; empty where nothing is known.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Metric(Described):
     order: str | None = None
     measures: str = ""
     derived_from: tuple[str, ...] = ()
+    undefined: str = ""
 
     def higher(self, options: Mapping[str, Any]) -> bool:
         """Return whether higher is better with these options."""
@@ -127,6 +130,7 @@ def metric(
     reads: type[Response] = Patches,
     measures: str = "",
     derived_from: tuple[str, ...] = (),
+    undefined: str = "",
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as a metric.
 
@@ -136,7 +140,7 @@ def metric(
     ----------
     name
         The key in the config.
-    higher_is_better, range, source, order, measures, derived_from
+    higher_is_better, range, source, order, measures, derived_from, undefined
         See `Metric`.
     sequences
         Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
@@ -179,6 +183,7 @@ def metric(
             order=order,
             measures=measures,
             derived_from=derived_from,
+            undefined=undefined,
         )
         return function
 

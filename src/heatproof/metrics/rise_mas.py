@@ -19,6 +19,10 @@ RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
 MAS_BLUR = {**RISE_BLUR, "sigma": 11.0}
 RISE = "Petsiuk et al., RISE, 2018, section 4.2"
 MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024, section 4"
+NO_GAIN = (
+    "the metric divides by the target's output for the image minus that for the baseline, which is not positive here: "
+    "targets that the model predicts avoid it"
+)
 
 
 def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bool = False) -> Any:
@@ -165,6 +169,7 @@ def _area(curves: np.ndarray, curve: ResponseCurve) -> Any:
     range=(0.0, 1.0),
     source=RISE,
     sequences=sequences_of("insertion"),
+    undefined=NO_GAIN,
 )
 def rise_insertion(
     insertion: ResponseCurve,
@@ -199,6 +204,7 @@ def rise_insertion(
     range=(0.0, 1.0),
     source=RISE,
     sequences=sequences_of("deletion"),
+    undefined=NO_GAIN,
 )
 def rise_deletion(
     deletion: ResponseCurve,
@@ -224,6 +230,7 @@ def rise_deletion(
     range=(-1.0, 1.0),
     source=MAS + ".2, equation 6, for RISE",
     sequences=sequences_of("insertion", "deletion"),
+    undefined=NO_GAIN,
 )
 def rise_difference(
     insertion: ResponseCurve,
@@ -259,6 +266,7 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
     range=(0.0, 1.0),
     source=MAS + ".2, equation 4",
     sequences=sequences_of("insertion", blur=MAS_BLUR, magnitude=True),
+    undefined=NO_GAIN,
 )
 def mas_insertion(
     insertion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
@@ -290,6 +298,7 @@ def mas_insertion(
     range=(0.0, 1.0),
     source=MAS + ".2, equation 5",
     sequences=sequences_of("deletion", blur=MAS_BLUR, magnitude=True),
+    undefined=NO_GAIN,
 )
 def mas_deletion(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
@@ -310,6 +319,7 @@ def mas_deletion(
     range=(-1.0, 1.0),
     source=MAS + ".2, equation 6",
     sequences=sequences_of("insertion", "deletion", blur=MAS_BLUR, magnitude=True),
+    undefined=NO_GAIN,
 )
 def mas_difference(
     insertion: ResponseCurve,

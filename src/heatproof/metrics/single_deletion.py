@@ -12,6 +12,9 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
 Combination = tuple[int, str]
+ALIKE = (
+    "the map has the same sum in every patch, or every deleted patch costs the same, so that nothing can be correlated"
+)
 
 
 @metric(
@@ -20,6 +23,7 @@ Combination = tuple[int, str]
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Hesse et al., Benchmarking the Attribution Quality of Vision Models, 2024, section 3, equation 1",
+    undefined=ALIKE,
 )
 @metric(
     "sds",
@@ -27,6 +31,7 @@ Combination = tuple[int, str]
     higher_is_better=True,
     range=(-1.0, 1.0),
     source="Hesse et al. 2024, section 4.2 (SDS), after Selvaraju et al., Grad-CAM, 2017",
+    undefined=ALIKE,
 )
 def single_deletion_scores(
     maps: np.ndarray, drops: np.ndarray, grid: int, *, truncate: bool = False

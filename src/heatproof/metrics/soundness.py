@@ -102,6 +102,7 @@ def false_attribution(
     range=(0.0, 1.0),
     source=SOURCE + "definition 4.8, section 4.2, algorithms 1 and 3",
     sequences=soundness_sequences,
+    undefined="the images never reach the option `level` together, or the map shows nothing where they do",
 )
 def soundness(
     deletion: ResponseCurve,

@@ -73,7 +73,8 @@ def rank(
     """
     scores = read_scores(paths, lower)
     found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
-    sys.stdout.write(escaped(f"{directions_told(scores)}\n\n{told(found, level)}"))
+    remedy = "name metrics of which lower is better by --lower"
+    sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found, level)}"))
     if out is None:
         return
     folder = Path(out)
@@ -86,14 +87,14 @@ def rank(
     sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
 
 
-def directions_told(scores: pd.DataFrame) -> str:
-    """Return which direction every metric of a table was read with."""
+def directions_told(scores: pd.DataFrame, remedy: str) -> str:
+    """Return which direction every metric of a table was read with, and what to do if one is wrong."""
     said = []
     for better, word in ((False, "lower"), (True, "higher")):
         names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
         said += [f"{word} is better for {', '.join(names)}"] if names else []
     sentence = "; ".join(said)
-    return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, name metrics of which lower is better by --lower."
+    return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, {remedy}."
 
 
 def rank_table(

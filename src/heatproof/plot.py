@@ -157,7 +157,9 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
         filled = "C0" if row[inside] else "white"
         ax.plot([row[low], row[high]], [place, place], color="C0", linewidth=1.2)
         ax.plot(row[score], place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
-    ax.set_yticks(range(len(shown)), shown["method"])
+    # Of a choice, what has a score and a reason nonetheless.
+    outside = shown["reason"] != "" if "reason" in shown else np.zeros(len(shown), dtype=bool)
+    ax.set_yticks(range(len(shown)), shown["method"].where(~outside, shown["method"] + " (no contender)"))
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     ax.set(xlabel=f"{label}, higher is better")
     return ax
