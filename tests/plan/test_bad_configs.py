@@ -80,7 +80,7 @@ BAD = {
     ),
     "a name of torchvision": (
         {"models": ["resnet18"]},
-        "for the published network write {architecture: torchvision_model, options: {name: resnet18}}.",
+        "for the network of that library write torchvision:resnet18.",
     ),
     "an explainer of two arguments": (
         {"explainers": [{"x": {"explainer": "test_bad_configs:explain_targets"}}]},
