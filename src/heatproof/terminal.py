@@ -196,7 +196,9 @@ def say_what_came_out() -> None:
         with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
             for row in islice(csv.DictReader(file), SHOWN):
                 low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
-                value = f"κ {float(row['kappa'] or 'nan'):.2f}" + (f" ({low} to {high})" if low and high else "")
+                without = ", ".join(filter(None, ["no interval", row.get("note")]))
+                interval = f"{low} to {high}" if low and high else without
+                value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
                 print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
     if Path(paths.PAGE).exists():
         print(f"Page: {paths.PAGE}", file=sys.stderr)

@@ -60,7 +60,8 @@ def test_options_are_those_that_published_weights_fit(photos):
     """Those of cifar_resnet20 in the wild have shortcuts without weights, under other names."""
     spec = {"architecture": "cifar_resnet20", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
     state = build_network(spec, 10).state_dict()
-    torch.save({f"module.their_{place}.{name}": state[name] for place, name in enumerate(state)}, "theirs.th")
+    theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
+    torch.save(theirs, "theirs.th")
     said = init(photos, "cifar_resnet20", checkpoint="theirs.th")
     text = Path("mine.yaml").read_text()
     model = yaml.safe_load(text)["models"][0]["cifar_resnet20"]
@@ -111,3 +112,20 @@ def test_a_file_that_is_there_stays(photos, tmp_path):
     with pytest.raises(HeatproofError, match=r"mine.yaml is there: give another name with --out"):
         init(photos, "cifar_resnet20")
     assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
+def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
+    for place in range(1, 20):
+        for name in ("cat", "dog"):
+            Path(f"photos/{name}/{place}.png").rename(f"photos/{name}_{place}.png")
+            Path(f"photos/{name}_{place}").mkdir()
+            Path(f"photos/{name}_{place}.png").rename(f"photos/{name}_{place}/0.png")
+    init(photos, "cifar_resnet20")
+    assert "warning: 28 train and 4 validation images for 40 classes, fewer than two a class" in check_config(
+        "mine.yaml"
+    )
+
+
+def test_enough_images_of_a_class_are_not_warned_of(photos):
+    init(photos, "cifar_resnet20")
+    assert "warning" not in check_config("mine.yaml")
