@@ -2,11 +2,14 @@
 import os
 import re
 
+from snakemake.logging import logger
 from snakemake.utils import min_version
 
 from heatproof.config import default_config, merge
+from heatproof.terminal import leave_out_configs
 
 min_version("9.13")
+leave_out_configs(logger)
 
 
 # With --directory there may be none there, and the defaults would go unread without a word.

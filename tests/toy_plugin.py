@@ -72,6 +72,19 @@ def gradient(explained):
     return {"whatever": (slope * explained.images).sum(1)}
 
 
+def of_a_model_with_channels(model, images, targets, *, scale=1.0):
+    """The same in the form that `heatproof.explain` takes, in batches."""
+    assert 1 <= len(images) == len(targets) <= 4
+    given = images.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(given).gather(1, targets[:, None]).sum(), given)
+    return scale * slope * images
+
+
+def of_a_model(model, images, targets, *, scale=1.0):
+    """The same, summed, as an array."""
+    return of_a_model_with_channels(model, images, targets, scale=scale).sum(1).numpy()
+
+
 def tiny(explained):
     """The same, so small that most of it is below what float16 holds."""
     return {"tiny": 1e-9 * gradient(explained)["whatever"]}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.config import read_config
@@ -15,11 +13,6 @@ from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.trial import look_at_pictures, try_out
-
-if TYPE_CHECKING:
-    import torch
-
-    from heatproof.specs.jobs import ModelSpec
 
 
 def check_config(*paths: str | Path) -> str:
@@ -128,22 +121,10 @@ def _check_layers(plan: Plan) -> None:
         return
     for model in plan.models.values():
         if model.facts.cam_layer is not None and not _is_known(model):
-            from heatproof.models.network import find_layer
+            from heatproof.models.network import build_without_weights, find_layer
 
-            find_layer(_without_weights(plan.model_spec(model.name)), model.facts.cam_layer, f"model {model.name!r}")
-
-
-def _without_weights(spec: ModelSpec) -> torch.nn.Module:
-    """Build a network without drawing its weights, which takes seconds; whole where its builder computes with them."""
-    import torch
-
-    from heatproof.models.network import build_network
-
-    try:
-        with warnings.catch_warnings(action="ignore"), torch.device("meta"):
-            return build_network(spec, num_classes=2)
-    except Exception:  # a builder can compute with its weights in any way
-        return build_network(spec, num_classes=2)
+            network = build_without_weights(plan.model_spec(model.name), num_classes=2)
+            find_layer(network, model.facts.cam_layer, f"model {model.name!r}")
 
 
 def _is_known(model: ModelChoice) -> bool:

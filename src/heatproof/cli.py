@@ -39,7 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     configs = argparse.ArgumentParser(add_help=False)
     configs.add_argument("paths", nargs="+", metavar="config", help=merged)
     some = argparse.ArgumentParser(add_help=False)
-    some.add_argument("configs", nargs="*", metavar="config", help=merged)
+    default = f"{merged}; without any, the default: three networks on embedded digits, some 200 jobs"
+    some.add_argument("configs", nargs="*", metavar="config", help=default)
 
     def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
         parser = under.add_parser(name, help=summary, **settings)
@@ -47,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         return parser
 
     listing = command("list", "heatproof.report.cli_list:print_names", "what can be named in a config")
-    listing.add_argument("what", choices=["datasets", "models", "explainers", "methods", "metrics"])
+    kinds = ["configs", "datasets", "models", "explainers", "methods", "metrics"]
+    listing.add_argument("what", nargs="?", choices=kinds, help="left out, these kinds are listed")
     whose = "methods of this config instead of the default one"
     listing.add_argument("--config", dest="config_path", metavar="CONFIG", help=whose)
 
@@ -127,7 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--methods", type=_names, help="comma-separated; left out, all in the store")
     show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
-    show.add_argument("--config", help="the config that names the dataset, where that is code of your own")
+    named = "the config of the run: needed where pictures are in a folder of yours, or the dataset is code of your own"
+    show.add_argument("--config", help=named)
     show.add_argument("-o", "--output", default="maps.png")
     return parser
 

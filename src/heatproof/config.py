@@ -23,6 +23,7 @@ from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
 
 Config = dict[str, Any]
+PACKAGED = Path(__file__).with_name("_workflow")
 
 # The value of a key without a default that was not given.
 UNSET: Any = None
@@ -379,6 +380,20 @@ def default_config() -> Config:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+def workflow_folder() -> Path:
+    """Return the folder with the Snakefile: that of the installed package, or the repository.
+
+    Raises
+    ------
+    HeatproofError
+        If there is neither.
+    """
+    for folder in (PACKAGED, Path(__file__).parents[2]):
+        if (folder / "Snakefile").is_file():
+            return folder
+    raise HeatproofError("The workflow is not installed with this package: install heatproof again with pip.")
+
+
 def read_config(*paths: str | Path) -> Config:
     """Read configs as the workflow does: each laid over those before it and over the embedded default, lists replaced.
 
@@ -398,10 +413,22 @@ def _read_mapping(path: str | Path) -> Config:
     except UnicodeDecodeError:
         raise HeatproofError(f"The config {path} is not text in UTF-8.") from None
     except yaml.YAMLError as error:
-        raise HeatproofError(f"The config {path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise HeatproofError(f"The config {path} is not valid YAML{_where(error)}") from None
     if not isinstance(given, dict):
         raise HeatproofError(f"The config {path} must be a mapping of keys to values.")
     return given
+
+
+def _where(error: yaml.YAMLError) -> str:
+    """Return where a file is no YAML, and the usual cause."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or ""
+    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    if "\\t" in problem:
+        return f"{place}: a tab stands there, and YAML is indented with spaces."
+    return (
+        f"{place}: look there and in the line before for an indentation that differs from its neighbours', a missing "
+        "space behind a colon, or a bracket or quote that is not closed."
+    )
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:

@@ -17,8 +17,11 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
 from heatproof.files import write_text
+from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.published import look_up_architecture
+from heatproof.models.registry import Architecture
+from heatproof.options import enumerated
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import look_up
@@ -48,6 +51,7 @@ HEAD = """\
 # Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
 # `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
 """
+OWN_WEIGHTS = "Check mean and std of the model: they have to be those that the weights were trained with."
 
 
 def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None = None) -> str:
@@ -72,7 +76,9 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     if os.path.lexists(out):
         raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
     settings, published = read_model(model)
-    entry = look_up(ARCHITECTURES, settings["architecture"], "architecture")
+    entry = look_up_architecture(settings["architecture"])
+    if checkpoint:
+        settings["options"] = _fitting_options(entry, settings["options"], checkpoint)
     facts = entry.facts_for(settings["options"])
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
     sides = shorter_sides(Path(photos).expanduser())
@@ -83,7 +89,10 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
     name = model.rpartition(":")[2].partition(".")[0]
-    trained = {"checkpoint": checkpoint, "transfer": True} if checkpoint else {}
+    trained: dict[str, Any] = {}
+    if checkpoint:
+        # Written out, as architectures of heatproof's own know nothing of what others trained.
+        trained = {"checkpoint": checkpoint, "transfer": True, "mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
         "datasets": [{"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published}}],
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
@@ -118,12 +127,24 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         passes=plan.drop_images * variants * len(list(plan.networks())),
         maps=size_told(map_bytes(plan)),
     )
+    scratch = f"It trains {name} from scratch: give published weights with --checkpoint."
+    weights = OWN_WEIGHTS if checkpoint else scratch
+    about += f"# {OWN_WEIGHTS}\n" if checkpoint else ""
     write_text(out, about + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110))
-    weights = "" if checkpoint else f"It trains {name} from scratch: give published weights with --checkpoint.\n"
     return (
-        f"{out} is written. {weights}Next:\n  heatproof check {out}\n  heatproof estimate {out}\n"
-        f"  snakemake --cores 2 --configfile {out}"
+        f"{out} is written. {weights}\nNext:\n  heatproof check {out}\n  heatproof estimate {out}\n"
+        f"  heatproof run {out} --cores 2"
     )
+
+
+def _fitting_options(entry: Architecture, options: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    """Return the options of a network with which the weights of a file fit it, or the given ones."""
+    if not is_file(checkpoint) or not Path(checkpoint).is_file() or not enumerated(entry.build):
+        return options
+    from heatproof.models.fetch import fitting_options, read_state
+
+    spec = {"architecture": entry.name, "module": entry.build.__module__, "options": options}
+    return fitting_options(spec, read_state(Path(checkpoint), checkpoint), 2) or options
 
 
 def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -138,7 +159,7 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise HeatproofError(f"--model {model}: write timm:NAME, torchvision:NAME or an architecture of heatproof.")
     options = {"name": name}
     # Says in one sentence what is wrong with a name.
-    look_up(ARCHITECTURES, LIBRARIES[library], "architecture").facts_for(options)
+    look_up_architecture(LIBRARIES[library]).facts_for(options)
     settings = {"architecture": LIBRARIES[library], "options": options}
     return settings, preprocessing(LIBRARIES[library], options)
 

@@ -90,6 +90,15 @@ def check_options(
     return {key: parameter.default for key, parameter in known.items() if key not in given}
 
 
+def enumerated(function: Callable[..., Any]) -> dict[str, list[Any]]:
+    """Return the keyword-only arguments of a function that take one of a few values, and these values."""
+    named = inspect.signature(function).parameters
+    expected = {name: _expected(named[name], function) for name in options_of(function)}
+    values = {name: get_args(one) if get_origin(one) is Literal else () for name, one in expected.items()}
+    values |= {name: (True, False) for name, one in expected.items() if one is bool}
+    return {name: list(several) for name, several in values.items() if several}
+
+
 def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
     """Refuse a default that cannot stand in a job's spec, as JSON.
 

@@ -151,10 +151,11 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
         if score not in found.measures:
             raise HeatproofError(f"There is no measure {score!r}: take one of {', '.join(found.measures)}.")
         low, high, inside = f"{score}, low", f"{score}, high", "in_set"
-    shown = table[table[score].notna()].sort_values(score)
+    # Whether a method is inside is missing where there is no interval.
+    shown = table[table[score].notna()].sort_values(score).assign(filled=table[inside].eq(True).fillna(False))
     ax = _axes(ax)
     for place, row in enumerate(shown.to_dict("records")):
-        filled = "C0" if row[inside] else "white"
+        filled = "C0" if row["filled"] else "white"
         ax.plot([row[low], row[high]], [place, place], color="C0", linewidth=1.2)
         ax.plot(row[score], place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
     # Of a choice, what has a score and a reason nonetheless.

@@ -6,6 +6,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -18,19 +20,37 @@ T = TypeVar("T")
 
 # A sentence is to be read: of more names than this, it says where they stand.
 LISTED = 16
+# Less alike are names that share letters by chance, as shapley_flow and saliency do.
+ALIKE = 0.6
+# Letters with which the beginning of a name says which one is meant.
+BEGINNING = 3
+# What is looked up here, and the kind under which `heatproof list` prints all names of it.
+KINDS = {"dataset": "datasets", "architecture": "models", "explainer": "explainers", "metric": "metrics"}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a ``; did you mean …?`` clause, or the list of known names when nothing is near."""
+def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
+    """Return a ``; did you mean …?`` clause, or the list of known names when nothing is near.
+
+    Parameters
+    ----------
+    name
+        What was given. Names that begin with it are the nearest.
+    known
+        What could have been meant.
+    kind
+        Of `heatproof list`, where that prints all of them.
+    """
     names = sorted(known)
     if not names:
         return "there are none."
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    longer = [one for one in names if one.startswith(name)] if len(name) >= BEGINNING else []
+    close = difflib.get_close_matches(name, longer or names, n=1, cutoff=0 if longer else ALIKE)
     if close:
         return f"did you mean {close[0]!r}?"
-    if len(names) > LISTED:
-        return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more, as `heatproof list` prints them."
-    return f"known are {', '.join(names)}."
+    if len(names) <= LISTED:
+        return f"known are {', '.join(names)}."
+    where = f", as `heatproof list {kind}` prints them" if kind else ""
+    return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more{where}."
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
@@ -46,7 +66,7 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
             f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
         )
     if name not in table:
-        raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table)}")
+        raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table, KINDS.get(kind))}")
     return table[name]
 
 
@@ -171,7 +191,23 @@ def _imports(what: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:  # the module's code is the user's, and can fail in any way
         reason = " ".join(str(error).split())
+        place = _place_of(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
+        if place:
+            remedy = f"put PYTHONPATH={place} before the command, so that it and its jobs find the module"
         raise HeatproofError(f"The {what} cannot be imported ({reason}): {remedy}.") from None
+
+
+def _place_of(module: str) -> str | None:
+    """Return the folder in which a module lies: the working folder, or that of a config on the command line."""
+    first = module.partition(".")[0]
+    # Of a package that is found already, a part is missing.
+    if importlib.util.find_spec(first):
+        return None
+    configs = [Path(given).parent for given in sys.argv[1:] if given.endswith((".yaml", ".yml"))]
+    for folder in (Path(), *configs):
+        if (folder / f"{first}.py").is_file() or (folder / first).is_dir():
+            return os.path.relpath(folder)
+    return None
 
 
 def is_reference(name: str) -> bool:

@@ -8,24 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from heatproof.config import read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
-
-PACKAGED = Path(__file__).with_name("_workflow")
-
-
-def workflow_folder() -> Path:
-    """Return the folder with the Snakefile: that of the installed package, or the repository.
-
-    Raises
-    ------
-    HeatproofError
-        If there is neither.
-    """
-    for folder in (PACKAGED, Path(__file__).parents[2]):
-        if (folder / "Snakefile").is_file():
-            return folder
-    raise HeatproofError("The workflow is not installed with this package: install heatproof again with pip.")
 
 
 def config_file(given: str) -> Path:
@@ -43,7 +28,8 @@ def config_file(given: str) -> Path:
         return shipped / f"{given}.yaml"
     known = sorted(one.stem for one in shipped.glob("*.yaml"))
     raise HeatproofError(
-        f"There is no config {given}, neither a file nor one that comes with heatproof: {nearest(given, known)}"
+        f"There is no config {given}, neither a file nor one that comes with heatproof: "
+        f"{nearest(given, known, 'configs')}"
     )
 
 
@@ -81,6 +67,8 @@ def run(
     folder = workflow_folder()
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile")]
     files = [str(config_file(one).resolve()) for one in configs]
+    # Says in one sentence what Snakemake says in several.
+    read_config(*files)
     command += ["--configfile", *files] if files else []
     command += ["--workflow-profile", str(folder / "profiles/default")]
     if profile is not None:
@@ -108,7 +96,6 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
 def status(configs: Sequence[str]) -> str:
     """Return how much of a config is made, a line for each stage."""
     from heatproof.adopt import Results
-    from heatproof.config import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.reports import targets
     from heatproof.plan.validate import make_plan

@@ -134,6 +134,13 @@ class Terminal(ColorizingTextHandler):
     last_msg_was_job_info = property(lambda self: True, lambda self, value: None)
 
 
+def leave_out_configs(logger: logging.Logger) -> None:
+    """Keep Snakemake's line on which config extends which off the terminal."""
+    for handler in logger.handlers:
+        if isinstance(handler, ColorizingTextHandler):
+            handler.addFilter(lambda record: not str(record.msg).startswith("Config file "))
+
+
 def speak(logger: logging.Logger, graph: Graph) -> OneLine:
     """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
     formatter = OneLine(graph)
@@ -192,7 +199,9 @@ def say_what_came_out() -> None:
         with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
             for row in islice(csv.DictReader(file), SHOWN):
                 low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
-                value = f"κ {float(row['kappa'] or 'nan'):.2f}" + (f" ({low} to {high})" if low and high else "")
+                without = ", ".join(filter(None, ["no interval", row.get("note")]))
+                interval = f"{low} to {high}" if low and high else without
+                value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
                 print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
     if Path(paths.PAGE).exists():
         print(f"Page: {paths.PAGE}", file=sys.stderr)

@@ -63,6 +63,8 @@ def try_out(plan: Plan, device: bool = True) -> None:
 def look_at_pictures(plan: Plan) -> list[str]:
     """Look at picture files of the datasets, and return what is done to them, and what networks expect, a line each.
 
+    Splits of fewer than two images a class are named as well.
+
     Raises
     ------
     HeatproofError
@@ -73,10 +75,24 @@ def look_at_pictures(plan: Plan) -> list[str]:
     lines = []
     for name in [name for name, entry in plan.datasets.items() if "root" in entry["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
-        lines += check_pictures(dataset, name, LOOKED_AT)
+        lines += [*check_pictures(dataset, name, LOOKED_AT), *_few_images(name, dataset)]
         for model in plan.models_of(name):
             lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
     return lines
+
+
+def _few_images(name: str, dataset: Dataset) -> list[str]:
+    splits = {
+        split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
+    }
+    classes = len({label for split in dataset.splits.values() for label in split.labels.tolist()})
+    few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
+    told = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
+    return (
+        [f"{told}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
+        if few
+        else []
+    )
 
 
 def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:

@@ -51,6 +51,16 @@ def test_maps_of_a_users_own_code(project, output):
     np.testing.assert_allclose(made.maps("saliency")[:, 0], slope.sum(1).numpy(), atol=1e-5 * slope.abs().max())
 
 
+@pytest.mark.parametrize("output", ["logit", "probability"])
+@pytest.mark.parametrize("form", ["of_a_model", "of_a_model_with_channels"])
+def test_a_function_of_a_model_images_and_targets(project, output, form):
+    """As `heatproof.explain` takes it: the same maps as the other form, in batches of at most `batch_size`."""
+    plain = {"plain": {"explainer": f"toy_plugin:{form}", "scale": 2.0}}
+    made = project(explainers=[MINE, plain], attribution={"output": output}).attribute(batch_size=4)
+    np.testing.assert_allclose(made.maps("plain"), 2 * made.maps("mine"), atol=1e-5 * np.abs(made.maps("mine")).max())
+    assert list(made.plan.methods) == ["mine", "mine_abs", "plain", "plain_abs"]
+
+
 def test_what_is_explained_after_softmax_is_a_probability():
     """The toy network is so sure that its maps could not tell a probability from its logarithm."""
     logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
@@ -201,8 +211,8 @@ def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(proj
     [
         ("keeps_channels", r"'odd' returned a map of shape \(4, 3, 12, 12\), but \(4, 12, 12\) was expected"),
         ("one_image_too_few", r"'odd' returned a map of shape \(3, 12, 12\)"),
-        ("two_maps", r"'odd' must return a dict of 1 maps, but returned \['first', 'second'\]"),
-        ("bare_tensor", "'odd' must return a dict of 1 maps, but returned Tensor"),
+        ("two_maps", r"'odd' must return a dict {'odd': …} of tensors .*, but returned \['first', 'second'\]"),
+        ("bare_tensor", "'odd' must return a dict {'odd': …} of tensors .*, but returned Tensor"),
         ("of_numpy", "'odd' returned a ndarray for a map: return a torch.Tensor"),
     ],
 )

@@ -16,6 +16,32 @@ def test_look_up():
         look_up(TABLE, "qqq", "explainer")
 
 
+def test_what_begins_like_the_name_is_nearest():
+    assert nearest("deletion", ["completeness", "deletion_lerf", "deletion_morf"]) == "did you mean 'deletion_morf'?"
+
+
+def test_a_far_name_lists_what_there_is():
+    assert nearest("shapley_flow", TABLE) == "known are rise, saliency."
+
+
+def test_only_what_is_listed_is_said_to_be():
+    many = {f"name_{number:02d}": number for number in range(20)}
+    with pytest.raises(HeatproofError, match="and 4 more, as `heatproof list explainers` prints them"):
+        look_up(many, "qqq", "explainer")
+    with pytest.raises(HeatproofError, match=r"and 4 more\."):
+        look_up(many, "qqq", "dataset in this config")
+
+
+@pytest.mark.parametrize(("place", "folder"), [("mymod.py", "."), ("configs/mymod.py", "configs")])
+def test_a_module_in_the_working_folder_or_beside_the_config(tmp_path, monkeypatch, place, folder):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["heatproof", "check", "configs/mine.yaml"])
+    (tmp_path / "configs").mkdir()
+    (tmp_path / place).write_text("")
+    with pytest.raises(HeatproofError, match=rf"No module named 'mymod'\): put PYTHONPATH={folder} before the command"):
+        import_callable("mymod:f", "explainer")
+
+
 def test_nearest_of_nothing():
     assert nearest("x", {}) == "there are none."
 

@@ -1,13 +1,24 @@
 """What a run prints, made of Snakemake's own events."""
 
+import io
 import logging
 
 import pytest
+from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.terminal import OneLine, Progress, duration, job_line, say_what_came_out, say_why, sentence_of
+from heatproof.terminal import (
+    OneLine,
+    Progress,
+    duration,
+    job_line,
+    leave_out_configs,
+    say_what_came_out,
+    say_why,
+    sentence_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +126,20 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     rows = "".join(f"m{n},{3 - n},{2 - n},{4 - n if n else ''},{n + 1},6,1\n" for n in range(5))
-    (tmp_path / "results/meta_rank.csv").write_text(f"method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry\n{rows}")
+    rows = rows.replace("m0,3,2,,1,6,1", "m0,3,2,,1,6,1,1 network: an interval needs 3")
+    header = "method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry,note"
+    (tmp_path / "results/meta_rank.csv").write_text(f"{header}\n{rows}")
     say_what_came_out()
     told = capsys.readouterr().err
     assert "Tables: results/meta_rank.csv" in told
+    assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in told
     assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
+
+
+def test_which_config_extends_which_is_left_out():
+    logger, stream = logging.Logger("snakemake"), io.StringIO()
+    logger.addHandler(ColorizingTextHandler(nocolor=True, stream=stream, formatter=logging.Formatter()))
+    leave_out_configs(logger)
+    logger.info("Config file config/config.yaml is extended by additional config specified via the command line.")
+    logger.info("Nothing to be done.")
+    assert stream.getvalue().split("\n")[0] == "Nothing to be done."

@@ -108,6 +108,10 @@ def prepare_train_alone(tmp_path, fill, save):
     fill(tmp_path / "train", CLASSES, 2)
 
 
+def prepare_test_alone(tmp_path, fill, save):
+    fill(tmp_path / "test", CLASSES, 2)
+
+
 def prepare_empty_class(tmp_path, fill, save):
     fill(tmp_path, CLASSES, 2)
     (tmp_path / "dog").mkdir()
@@ -129,6 +133,10 @@ def prepare_no_pictures(tmp_path, fill, save):
         (prepare_nothing, "has 0 class folders: a classifier needs two"),
         (prepare_one_class, "has 1 class folders"),
         (prepare_train_alone, "has train and neither val nor test with class folders: add one, or name .*train in"),
+        (
+            prepare_test_alone,
+            r"has test and no train: lay it out as train/ beside val/ or test/, .*, or name .*/test in",
+        ),
         (prepare_empty_class, "class folder .*dog has no pictures: add some or remove it"),
         (prepare_unknown_class, "val/dog belongs to no known class"),
         (prepare_no_pictures, "no pictures in the class folders of .*val: add some"),
@@ -143,6 +151,15 @@ def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(HeatproofError, match=r"no folder .*/none: `root` has to be a folder of pictures"):
         count(tmp_path / "none")
+
+
+def test_a_relative_folder_is_said_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(
+        HeatproofError, match=r"no folder \.\./none \(looked for from the working folder …/work\): `root`"
+    ):
+        count("../none")
 
 
 def test_resisc45(tmp_path, fill, sound):

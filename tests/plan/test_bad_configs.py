@@ -80,7 +80,7 @@ BAD = {
     ),
     "a name of torchvision": (
         {"models": ["resnet18"]},
-        "for the published network write {architecture: torchvision_model, options: {name: resnet18}}.",
+        "for the network of that library write torchvision:resnet18.",
     ),
     "an explainer of two arguments": (
         {"explainers": [{"x": {"explainer": "test_bad_configs:explain_targets"}}]},
@@ -341,7 +341,15 @@ def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
         (None, "cannot be read (No such file or directory)"),
         (b"", "must be a mapping"),
         (b"- 1\n", "must be a mapping"),
-        (b"a: [1\nb: 2\n", "is not valid YAML"),
+        (
+            b"a: [1\nb: 2\n",
+            "is not valid YAML in line 2, column 2: look there and in the line before for an indentation",
+        ),
+        (
+            b"a: 1\nb:\n\tc: 2\n",
+            "is not valid YAML in line 3, column 1: a tab stands there, and YAML is indented with spaces",
+        ),
+        (b"a: \x00", "is not valid YAML: look there"),
         (b"\xff\xfe\x00", "is not text in UTF-8"),
     ],
 )

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from heatproof.check import check_config
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
+from heatproof.models.network import build_network
 from heatproof.new_config import init
 from heatproof.plan.validate import make_plan
 
@@ -30,7 +32,7 @@ def photos(tmp_path, monkeypatch):
 
 def test_a_network_for_any_size_gets_that_of_the_pictures(photos):
     said = init(photos, "cifar_resnet20", "mine.yaml")
-    assert "snakemake --cores 2 --configfile mine.yaml" in said
+    assert said.endswith("heatproof run mine.yaml --cores 2"), "which works without a clone as well"
     assert "is sound" in check_config("mine.yaml")
     plan = make_plan(read_config("mine.yaml"))
     assert plan.size_of("photographs", "cifar_resnet20") in (None, (40, 40))
@@ -54,6 +56,32 @@ def test_a_network_of_timm_brings_its_size_and_resizing(photos):
     assert "normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225" in Path("mine.yaml").read_text()
 
 
+def test_options_are_those_that_published_weights_fit(photos):
+    """Those of cifar_resnet20 in the wild have shortcuts without weights, under other names."""
+    spec = {"architecture": "cifar_resnet20", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
+    state = build_network(spec, 10).state_dict()
+    theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
+    torch.save(theirs, "theirs.th")
+    said = init(photos, "cifar_resnet20", checkpoint="theirs.th")
+    text = Path("mine.yaml").read_text()
+    model = yaml.safe_load(text)["models"][0]["cifar_resnet20"]
+    assert model["options"] == {"shortcut": "A"}
+    assert (model["mean"], model["std"]) == ([0.5] * 3, [0.5] * 3)
+    for told in (said, text):
+        assert "Check mean and std of the model: they have to be those that the weights were trained with." in told
+    assert "is sound" in check_config("mine.yaml")
+    Path("mine.yaml").write_text(text.replace("shortcut: A", "shortcut: B"))
+    with pytest.raises(
+        HeatproofError, match=r"do not fit .*: with options: \{shortcut: A\} they fit \(by default width=16"
+    ):
+        check_config("mine.yaml")
+    Path("mine.yaml").write_text(text.replace("shortcut: A", "width: 4"))
+    with pytest.raises(
+        HeatproofError, match=r"shortcut=B; `heatproof list models` shows them\), and the number of class"
+    ):
+        check_config("mine.yaml")
+
+
 def test_published_weights_keep_all_but_their_head(photos):
     init(photos, "torchvision:resnet18", checkpoint="weights.pth")
     model = yaml.safe_load(Path("mine.yaml").read_text())["models"][0]["resnet18"]
@@ -66,6 +94,11 @@ def test_published_weights_keep_all_but_their_head(photos):
         ({"model": "timm:convnext_tiy"}, "timm has no network 'convnext_tiy'"),
         ({"model": "keras:vgg"}, "write timm:NAME, torchvision:NAME"),
         ({"model": "resnt"}, "architecture"),
+        (
+            {"model": "resnet18"},
+            "no architecture named 'resnet18': for the network of that library write torchvision:r",
+        ),
+        ({"model": "regnet_x_400mf"}, "for the network of that library write torchvision:regnet_x_400mf"),
         ({"photos": "nowhere"}, "There is no folder nowhere"),
     ],
 )
@@ -79,3 +112,20 @@ def test_a_file_that_is_there_stays(photos, tmp_path):
     with pytest.raises(HeatproofError, match=r"mine.yaml is there: give another name with --out"):
         init(photos, "cifar_resnet20")
     assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
+def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
+    for place in range(1, 20):
+        for name in ("cat", "dog"):
+            Path(f"photos/{name}/{place}.png").rename(f"photos/{name}_{place}.png")
+            Path(f"photos/{name}_{place}").mkdir()
+            Path(f"photos/{name}_{place}.png").rename(f"photos/{name}_{place}/0.png")
+    init(photos, "cifar_resnet20")
+    assert "warning: 28 train and 4 validation images for 40 classes, fewer than two a class" in check_config(
+        "mine.yaml"
+    )
+
+
+def test_enough_images_of_a_class_are_not_warned_of(photos):
+    init(photos, "cifar_resnet20")
+    assert "warning" not in check_config("mine.yaml")

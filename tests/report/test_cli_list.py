@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import default_config
+from heatproof.config import default_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -30,6 +30,16 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
         assert entry.summary in shown
         for option in entry.options:
             assert f"{option}=" in shown or f"{option} (needed)" in shown
+
+
+def test_kinds_and_configs_are_listed(capsys):
+    print_names(None)
+    assert words(capsys.readouterr().out)[1:] == ["configs", "datasets", "models", "explainers", "methods", "metrics"]
+    print_names("configs")
+    shown = capsys.readouterr().out
+    assert "  quick " in shown
+    assert "A first look in about a minute: one small network, sixteen images, a few methods.\n" in shown
+    assert {path.stem for path in (workflow_folder() / "config").glob("*.yaml")} <= set(words(shown))
 
 
 def test_methods_are_those_of_the_config(tmp_path, capsys):

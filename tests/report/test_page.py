@@ -313,7 +313,7 @@ tiny,net,finetuned,cam,idsds,,,,0,0,,no layer
 """
 RANKS = """method,kappa,ci_low,ci_high,rank,n_cases,n_networks,bradley_terry,in_best_set,note
 <i>good</i>,1.5,1.25,1.75,1,2,3,2.5,True,
-poor,-1.5,,,2,1,1,-2.5,False,1 network: an interval needs 3
+poor,-1.5,,,2,1,1,-2.5,,1 network: an interval needs 3
 cam,,,,,0,0,,False,
 """
 
@@ -337,6 +337,11 @@ def test_scores_side_by_side_tell_every_case(shown):
 def test_ranking_and_accuracy(shown):
     assert {"1.500", "1.250", "1.750", "−1.500", "✓", "1 network: an interval needs 3"} <= set(shown.texts)
     assert {"98.4%", "50.0%", "75.0%", "256"} <= set(shown.texts)
+
+
+def test_what_no_interval_parts_from_the_best_is_open(shown):
+    row = shown.texts[: shown.texts.index("1 network: an interval needs 3")][-4:]
+    assert row[0] == "open", row
 
 
 def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):

@@ -11,7 +11,7 @@ WHERE = dict(zip(CASE, ("digits", "net", "finetuned", "idsds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}
 
 
-def made(means, noise=0.3, images=64, seed=0, **network):
+def made(means, noise=0.3, images=64, seed=0, wrong=0.0, **network):
     """Return the one verdict on methods with some means; names that begin with `ref` know no model."""
     draws = np.random.default_rng(seed).normal(0, noise, (len(means), images))
     draws -= draws.mean(axis=1, keepdims=True)
@@ -25,6 +25,7 @@ def made(means, noise=0.3, images=64, seed=0, **network):
     )
     highest = max(value for name, value in means.items() if not name.startswith("ref"))
     table = pd.DataFrame([{**WHERE, "method": name, "in_best_set": means[name] > highest - 0.1} for name in names])
+    table["share_wrong"] = wrong
     where = {key: WHERE[key] for key in CASE[:3]}
     accuracy = pd.DataFrame([{**where, **RIGHT, **network}])
     references = [name for name in names if name.startswith("ref")]
@@ -34,9 +35,21 @@ def made(means, noise=0.3, images=64, seed=0, **network):
 def test_the_methods_that_cannot_be_told_from_the_best_are_named():
     found = made({"a": 0.6, "b": 0.58, "c": 0.2, "ref": 0.0})
     assert found["verdict"] == FOUND
-    assert found["sentence"] == "a and b cannot be told from the best, of 3 methods; 3 are above all reference maps."
+    rows = "3 methods and 1 reference map"
+    assert found["sentence"] == f"a and b cannot be told from the best, of {rows}; 3 are above all reference maps."
     assert (found["best"], found["n_best"], found["n_above_references"]) == ("a b", 2, 3)
-    assert made({"a": 0.6, "c": 0.2, "ref": 0.0})["sentence"].startswith("a is the best of 2 methods; ")
+    assert made({"a": 0.6, "c": 0.2, "ref": 0.0})["sentence"].startswith(
+        "a is the best of 2 methods and 1 reference map; "
+    )
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.26, True), (0.25, False), (0.0, False), (np.nan, False)])
+def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, told):
+    found = made({"a": 0.6, "c": 0.2, "ref": 0.0}, images=20, wrong=wrong)
+    assert found["verdict"] == FOUND
+    assert ("The network is right" in found["sentence"]) == told
+    if wrong == 0.5:
+        assert found["sentence"].endswith(" above all reference maps. The network is right on 10 of the 20 images.")
 
 
 def test_no_method_above_the_references_is_said_with_both_scores():

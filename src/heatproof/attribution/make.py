@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
+from heatproof.attribution.own import PLAIN, as_explainer, positional_of
 from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
 from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import check_target, open_dataset
@@ -306,7 +307,8 @@ def _explain(piece: Shard, context: _Context) -> None:
 
 def find_function(entry: ExplainerEntry) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
-    return EXPLAINERS.code_of(entry["kind"], entry["module"])
+    function = EXPLAINERS.code_of(entry["kind"], entry["module"])
+    return as_explainer(function, entry["name"]) if positional_of(function) == PLAIN else function
 
 
 def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Explained) -> np.ndarray:
@@ -322,9 +324,10 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Ex
     expected = (len(explained.images), *explained.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
     if len(values) != len(entry["maps"]):
+        keys = ", ".join(f"{key!r}: …" for key in entry["maps"])
         raise HeatproofError(
-            f"The explainer {entry['name']!r} must return a dict of {len(entry['maps'])} maps, but returned "
-            f"{list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
+            f"The explainer {entry['name']!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
+            f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
         )
     for value in values:
         if not isinstance(value, torch.Tensor):

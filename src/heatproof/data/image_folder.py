@@ -13,6 +13,7 @@ from heatproof.data.pictures import (
     Interpolation,
     find_folder,
     list_classes,
+    looked_for,
     picture_reader,
     pictures_below,
     subfolders,
@@ -78,7 +79,8 @@ def image_folder(
     top = Path(root).expanduser()
     if not top.is_dir():
         raise HeatproofError(
-            f"There is no folder {root}: `root` has to be a folder of pictures with one folder for each class."
+            f"There is no folder {root}{looked_for(root)}: `root` has to be a folder of pictures with one folder for "
+            "each class."
         )
     if columns and labels is None:
         raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
@@ -141,9 +143,15 @@ def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileLis
 def _parts(top: Path) -> dict[str, str]:
     """Return split to folder name, ``.`` for a folder of classes alone."""
     inside = subfolders(top)
-    if "train" not in inside:
-        return {"train": "."}
     held_out = [name for name in HELD_OUT if subfolders(top / name)]
+    if "train" not in inside:
+        if held_out and set(inside) <= set(HELD_OUT):
+            raise HeatproofError(
+                f"The folder {top} has {' and '.join(held_out)} and no train: lay it out as train/ beside val/ or "
+                f"test/, each with class folders, or as class folders alone, or name {top / held_out[0]} in `root`, "
+                "which is then divided."
+            )
+        return {"train": "."}
     if held_out:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders

@@ -279,12 +279,21 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
         if all((folder / mark).exists() for mark in marks):
             return folder
     if not top.is_dir():
-        raise HeatproofError(f"There is no folder {root} for {what}: {remedy}, and name the folder in `root`.")
+        raise HeatproofError(
+            f"There is no folder {root}{looked_for(root)} for {what}: {remedy}, and name the folder in `root`."
+        )
     nearest = next((top / name for name in inside if (top / name).is_dir()), top)
     missing = next(mark for mark in marks if not (nearest / mark).exists())
     raise HeatproofError(
         f"There is no {missing} of {what} in the folder {nearest}: {remedy}, and name the folder in `root`."
     )
+
+
+def looked_for(root: str) -> str:
+    """Return where a relative path was looked for, to be put behind it."""
+    # Not the whole path, which names a home folder and may be published.
+    absolute = Path(root).expanduser().is_absolute()
+    return "" if absolute else f" (looked for from the working folder …/{Path.cwd().name})"
 
 
 def subfolders(folder: Path) -> list[str]:

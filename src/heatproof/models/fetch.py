@@ -9,12 +9,15 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+import yaml
 from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
@@ -23,17 +26,19 @@ from heatproof.files import write_table
 from heatproof.manifest import write_manifest
 from heatproof.models.expected_accuracy import Accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
-from heatproof.models.names import fit_names, weights_in
-from heatproof.models.network import build_network, find_head, load_weights, save_weights
+from heatproof.models.names import fit_names, misfits, weights_in
+from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
+from heatproof.options import enumerated
 from heatproof.outside import require_regular
 from heatproof.provenance import digest as key_of_inputs
 from heatproof.provenance import file_digest
 from heatproof.publishing import public, without_secrets
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import FetchSpec, Runtime
+    from heatproof.specs.jobs import FetchSpec, ModelSpec, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +109,7 @@ def _bring(spec: FetchSpec, aside: Path, measure: bool = True) -> tuple[str, Acc
             state = read_weights(path, spec["model"]["options"]["name"])
         else:
             state = read_state(path, told, most)
+    advise = partial(_advice, spec["model"], state, classes)
     state, done = fit_names(state, network.state_dict(), partial(find_head, spec["model"]))
     if done:
         log.info("the checkpoint %s: %s", told, done)
@@ -113,18 +119,50 @@ def _bring(spec: FetchSpec, aside: Path, measure: bool = True) -> tuple[str, Acc
         # Before the fit, which tries again without the head and would blame that.
         own = network.state_dict()
         require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
-        _check_fit(spec, network, classes, aside)
+        _check_fit(spec, network, classes, aside, advise)
     else:
-        load_weights(network, aside, but=find_head(spec["model"]), called=spec["checkpoint"])
+        load_weights(network, aside, find_head(spec["model"]), spec["checkpoint"], advise)
     expected = spec.get("expected_accuracy")
     if dataset is None or not (measure or expected):
         return digest, None
     return digest, require_accuracy(network, dataset, spec["model"]["facts"], expected, told)
 
 
-def _check_fit(spec: FetchSpec, network: torch.nn.Module, classes: int, weights: Path) -> None:
+def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
+    """Return the options with which weights fit a network, but for its head: the given ones, or with one changed.
+
+    Options that take one of a few values are tried. None where the weights fit with none of them.
+    """
+    entry = ARCHITECTURES.get(model["architecture"])
+    choices = enumerated(entry.build) if entry else {}
+    given = dict(model["options"])
+    for options in [given, *({**given, name: value} for name, values in choices.items() for value in values)]:
+        with suppress(Exception):  # a builder can refuse options in any way
+            tried: ModelSpec = {**model, "options": options}
+            own, head = build_without_weights(tried, classes).state_dict(), find_head(tried)
+            named, _ = fit_names(state, own, partial(set, head))
+            if not misfits({**named, **{name: own[name] for name in head}}, own):
+                return options
+    return None
+
+
+def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
+    """Return what to do about weights that do not fit a network."""
+    entry = ARCHITECTURES.get(model["architecture"])
+    known = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
+    shown = f" (by default {known}; `heatproof list models` shows them)" if known else ""
+    fitting = fitting_options(model, state, classes)
+    if fitting is not None and fitting != model["options"]:
+        written = yaml.safe_dump(fitting, default_flow_style=True, sort_keys=False).strip()
+        return f"with options: {written} they fit{shown}"
+    return f"check the model's architecture and options{shown}, and the number of classes"
+
+
+def _check_fit(
+    spec: FetchSpec, network: torch.nn.Module, classes: int, weights: Path, advise: Callable[[], str]
+) -> None:
     try:
-        load_weights(network, weights, called=spec["checkpoint"])
+        load_weights(network, weights, called=spec["checkpoint"], advise=advise)
     except HeatproofError as error:
         try:
             load_weights(network, weights, but=find_head(spec["model"]), called=spec["checkpoint"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,15 @@ def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.
     return network.to(memory_format=torch.channels_last)
 
 
+def build_without_weights(spec: ModelSpec, num_classes: int) -> torch.nn.Module:
+    """Build a network without drawing its weights, which takes seconds; whole where its builder computes with them."""
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.device("meta"):
+            return build_network(spec, num_classes)
+    except Exception:  # a builder can compute with its weights in any way
+        return build_network(spec, num_classes)
+
+
 def _the_logits(num_classes: int, module: torch.nn.Module, inputs: Any, output: Any) -> Any:
     """Return the logits of an output with further parts: its ``.logits``, or the only part with as many columns."""
     if isinstance(output, torch.Tensor):
@@ -114,7 +124,11 @@ def find_head(spec: ModelSpec) -> set[str]:
 
 
 def load_weights(
-    network: torch.nn.Module, path: str | Path, but: Collection[str] = (), called: str | None = None
+    network: torch.nn.Module,
+    path: str | Path,
+    but: Collection[str] = (),
+    called: str | None = None,
+    advise: Callable[[], str] | None = None,
 ) -> None:
     """Load a safetensors file into a network.
 
@@ -128,6 +142,8 @@ def load_weights(
         Names of weights that the network keeps, whatever the file has for them.
     called
         What a sentence calls the weights; None for the path.
+    advise
+        Returns what to do about weights that do not fit; None for advice that holds of any network.
 
     Raises
     ------
@@ -150,10 +166,8 @@ def load_weights(
         network.load_state_dict(state)
     except RuntimeError as error:
         found = misfits(state, own) or " ".join(str(error).split())[:300]
-        raise HeatproofError(
-            f"The weights {called} do not fit the network ({found}): check the model's architecture and options, and "
-            "the number of classes."
-        ) from None
+        remedy = advise() if advise else "check the model's architecture and options, and the number of classes"
+        raise HeatproofError(f"The weights {called} do not fit the network ({found}): {remedy}.") from None
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:

@@ -6,12 +6,13 @@ theirs is asked of the library.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
 from heatproof.options import Count
-from heatproof.registry import nearest
+from heatproof.registry import look_up, nearest
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -148,3 +149,33 @@ def small_vit(
     from heatproof.models._published import build_vit
 
     return build_vit(num_classes, size=size, patch=patch, dim=dim, depth=depth, heads=heads)
+
+
+def look_up_architecture(name: str) -> Architecture:
+    """Return an architecture by its name.
+
+    Raises
+    ------
+    HeatproofError
+        If there is none; where a library has a network of that very name, the message says how to write it.
+    """
+    try:
+        return look_up(ARCHITECTURES, name, "architecture")
+    except HeatproofError:
+        library = _library_of(name) if isinstance(name, str) else None
+        if library is None:
+            raise
+        raise HeatproofError(
+            f"There is no architecture named {name!r}: for the network of that library write {library}:{name}."
+        ) from None
+
+
+def _library_of(name: str) -> str | None:
+    for library, known in (("torchvision", TORCHVISION_LAYERS), ("timm", TIMM_LAYERS)):
+        if name in known:
+            return library
+    for library, facts in (("torchvision", torchvision_facts), ("timm", timm_facts)):
+        with suppress(HeatproofError, ImportError):
+            facts(name=name)
+            return library
+    return None

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from heatproof.attribution.own import positional_of
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_packaged, look_up_packaged
-from heatproof.models.published import TIMM_LAYERS, TORCHVISION_LAYERS
+from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
@@ -93,14 +94,8 @@ class ModelChoice:
 def _find(table: Mapping[str, Any], kind: str, what: str, name: str, given: Mapping[str, Any]) -> Any:
     """Look up a kind; an entry that has settings and no kind may be one under a name of the user's own."""
     try:
-        return look_up(table, kind, what)
+        return look_up_architecture(kind) if what == "architecture" else look_up(table, kind, what)
     except HeatproofError as error:
-        if what == "architecture" and kind in {**TORCHVISION_LAYERS, **TIMM_LAYERS}:
-            library = "torchvision_model" if kind in TORCHVISION_LAYERS else "timm_model"
-            raise HeatproofError(
-                f"There is no architecture named {kind!r}: for the published network write {{architecture: {library}, "
-                f"options: {{name: {kind}}}}}."
-            ) from None
         if kind != name or not given:
             raise
         raise HeatproofError(
@@ -127,7 +122,7 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
         entry = found or Explainer(name, function, {name: True})
     else:
         entry = _find(EXPLAINERS, kind, "explainer", name, given)
-    defaults = check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
+    defaults = check_options(entry.function, given, f"explainer {name!r}", positional=positional_of(entry.function))
     check_defaults(defaults, f"explainer {name!r}")
     if (filled := given.get("baseline")) not in (None, SAME):
         look_up({**BASELINES, SAME: None}, filled, f"baseline of the explainer {name!r}")

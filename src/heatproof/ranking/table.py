@@ -60,7 +60,8 @@ def meta_rank_table(
     pandas.DataFrame
         `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing. ``n_networks``
         are the independent cases. ``in_best_set`` is true where the method cannot be told from the best, over the same
-        networks (see `heatproof.ranking.best.best_set`); ``note`` says why there is no interval.
+        networks (see `heatproof.ranking.best.best_set`), and missing where it has no interval, which leaves that open;
+        ``note`` says why there is none.
 
     Raises
     ------
@@ -99,6 +100,8 @@ def meta_rank_table(
         seed=seed,
         level=level,
     )
+    is_open = table["in_best_set"] & table["ci_low"].isna()
+    table["in_best_set"] = table["in_best_set"].astype("boolean").mask(is_open)
     table["note"] = _notes(result)
     table["rank"] = table["rank"].astype("Int64")
     return table.sort_values(["rank", "method"], ignore_index=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.attribution.registry import EXPLAINERS, KINDS
-from heatproof.config import default_config, read_config
+from heatproof.config import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -25,13 +25,13 @@ Rows = Sequence[tuple[str, ...]]
 Sections = dict[str, Rows]
 
 
-def print_names(what: str, config_path: str | Path | None = None) -> None:
+def print_names(what: str | None, config_path: str | Path | None = None) -> None:
     """Print what can be named in a config, and what a config names.
 
     Parameters
     ----------
     what
-        ``datasets``, ``models``, ``explainers``, ``methods`` or ``metrics``.
+        ``configs``, ``datasets``, ``models``, ``explainers``, ``methods`` or ``metrics``; None for these kinds.
     config_path
         A config; left out, the embedded default.
 
@@ -40,11 +40,23 @@ def print_names(what: str, config_path: str | Path | None = None) -> None:
     HeatproofError
         If the config is wrong.
     """
-    config = default_config() if config_path is None else read_config(config_path)
-    whose = "the default config" if config_path is None else str(config_path)
-    sections = _SECTIONS[what](make_plan(config), whose)
+    if what is None:
+        sections: Sections = {"heatproof list KIND, of these kinds": list(LISTED.items())}
+    elif what == "configs":
+        sections = {"Configs that come with heatproof, as in `heatproof run quick`": _configs()}
+    else:
+        config = default_config() if config_path is None else read_config(config_path)
+        whose = "the default config" if config_path is None else str(config_path)
+        sections = _SECTIONS[what](make_plan(config), whose)
     titled = [[title, *(f"  {line}" for line in _columns(rows))] for title, rows in sections.items() if rows]
     sys.stdout.write(escaped("\n\n".join("\n".join(lines) for lines in titled) + "\n"))
+
+
+def _configs() -> Rows:
+    """Name and first line of the comment of every config that the package brings."""
+    files = sorted((workflow_folder() / "config").glob("*.yaml"))
+    lines = {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for file in files}
+    return [(name, line if line.endswith((".", "?")) else f"{line.rstrip(':,')} …") for name, line in lines.items()]
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
@@ -86,6 +98,14 @@ def _metrics(plan: Plan, whose: str) -> Sections:
     return {"Metrics": entries, of_drops: list(used), f"Further metrics in {whose}": named}
 
 
+LISTED = {
+    "configs": "configs that come with heatproof, for `heatproof run`",
+    "datasets": "datasets, with their options",
+    "models": "architectures, with their options",
+    "explainers": "explainers, with their options",
+    "methods": "methods of a config: each map of an explainer, signed and absolute",
+    "metrics": "metrics, with direction, range, source and options",
+}
 _SECTIONS = {
     "datasets": _datasets,
     "models": _models,

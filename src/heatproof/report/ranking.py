@@ -209,10 +209,8 @@ def told(found: Ranking, level: float) -> str:
     methods = (found.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
     ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci"))
-    without = ranked["interval"] == ""
-    ranked["interval"] = ranked["interval"].mask(without, ranked["note"])
-    # All that no interval parts from the best.
-    ranked["in_best_set"] = ranked["in_best_set"].astype(str).mask(without & ranked["in_best_set"], "open")
+    ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
+    ranked["in_best_set"] = ranked["in_best_set"].astype(object).where(ranked["in_best_set"].notna(), "open")
     columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
     parts.append(_printed(f"Meta-Rank, κ with {level:.0%} interval {found.note}; higher is better", ranked[columns]))
     families, groups = found.tables["families"], found.tables["consistency_groups"]

@@ -19,6 +19,8 @@ COLUMNS += ["images_needed"]
 CHANCE, NOTHING, TOO_FEW, FOUND = "at chance", "none above references", "too few images", "found"
 # Chance that the images which are named would tell the best method from the reference maps.
 POWER = 0.8
+# Below this share of images on which a network is right, a verdict on its explanations says so.
+MOSTLY_RIGHT = 0.75
 # Beyond so many times the images that were scored, a difference is none that matters.
 MOST_TIMES = 100
 NAMED = 4
@@ -122,7 +124,7 @@ def verdicts(
     scores
         Tidy scores of images: dataset, model, weights, metric, method, image, score.
     table
-        The rows of idsds_table.csv, of which ``in_best_set`` is read.
+        The rows of idsds_table.csv, of which ``in_best_set`` is read, and ``share_wrong`` where it is there.
     accuracy
         The rows of accuracy.csv.
     references
@@ -153,6 +155,8 @@ def verdicts(
         methods = [name for name in wide.index if name not in references]
         network = {str(key): value for key, value in at[tuple(where[key] for key in NETWORK)].items()}
         verdict, sentence = _judge(above, best, methods, wide, network, level)
+        if verdict == FOUND:
+            sentence += _often_wrong(chosen, wide.shape[1])
         told = {"best": " ".join(best), "n_best": len(best), "n_above_references": len(above.methods)}
         told |= {"n_methods": len(methods), "n_images": wide.shape[1], "images_needed": above.needed}
         rows.append({**where, "verdict": verdict, "sentence": sentence, **told})
@@ -181,11 +185,23 @@ def _judge(
             return NOTHING, f"No method is above the reference maps: {pair}."
         return TOO_FEW, f"{images} images are too few to tell: {pair}; about {int(above.needed)} images would do."
     named = listed([*best[:NAMED], f"{len(best) - NAMED} more"] if len(best) > NAMED else best)
-    if len(best) == 1:
-        first = f"{named} is the best of {len(methods)} methods"
-    else:
-        first = f"{named} cannot be told from the best, of {len(methods)} methods"
+    rows = _counted(len(methods), len(wide) - len(methods))
+    first = f"{named} is the best of {rows}" if len(best) == 1 else f"{named} cannot be told from the best, of {rows}"
     if not above.reference:
         return FOUND, f"{first}; without a reference map, nothing says whether that is better than knowing no model."
     count = len(above.methods)
     return FOUND, f"{first}; {count} {'is' if count == 1 else 'are'} above all reference maps."
+
+
+def _counted(methods: int, references: int) -> str:
+    """Say how many rows the table has, as the reference maps stand in it too."""
+    told = f"{methods} method{'s' * (methods != 1)}"
+    return f"{told} and {references} reference map{'s' * (references != 1)}" if references else told
+
+
+def _often_wrong(table: pd.DataFrame, images: int) -> str:
+    """Return a sentence on a network that is right on few of the explained images; empty for any other."""
+    wrong = table["share_wrong"].max() if "share_wrong" in table else math.nan
+    if not 1 - wrong < MOSTLY_RIGHT:
+        return ""
+    return f" The network is right on {round((1 - wrong) * images)} of the {images} images."

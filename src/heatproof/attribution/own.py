@@ -1,0 +1,66 @@
+"""Functions of the user's own that take a model, images and targets, as other libraries write explainers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.attribution._batches import parts
+from heatproof.attribution.registry import Explained, ExplainFunction
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import torch
+
+PLAIN = ("model", "images", "targets")
+
+
+def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return what the workflow passes to an explainer: ``explained``, or `PLAIN` to a function that names these."""
+    try:
+        names = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # said by whoever reads the options
+        return ("explained",)
+    return PLAIN if names[: len(PLAIN)] == PLAIN else ("explained",)
+
+
+def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
+    """Return an explainer that calls a function of a model, images and targets, in batches.
+
+    Parameters
+    ----------
+    function
+        ``function(model, images, targets, **options)`` returns maps as `summed_over_channels` takes them. The model's
+        output is what is explained: logits, or probabilities.
+    name
+        Of the map.
+    """
+
+    def explain(explained: Explained, **options: Any) -> dict[str, torch.Tensor]:
+        import torch
+
+        made = [function(part.output, part.images, part.targets, **options) for part in parts(explained)]
+        return {name: torch.cat([summed_over_channels(maps, name) for maps in made])}
+
+    return explain
+
+
+def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
+    """Return maps (N, H, W) of a tensor or array (N, H, W) or (N, C, H, W).
+
+    Raises
+    ------
+    HeatproofError
+        If it is something else.
+    """
+    import torch
+
+    if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
+        raise HeatproofError(
+            f"The method {name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
+        )
+    values = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
+    return values.sum(1) if values.ndim == 4 else values
