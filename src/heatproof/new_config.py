@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
@@ -25,6 +25,9 @@ from heatproof.options import enumerated
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import look_up
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import ModelSpec
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}
@@ -144,7 +147,7 @@ def _fitting_options(entry: Architecture, options: dict[str, Any], checkpoint: s
     from heatproof.models.fetch import fitting_options, read_state
 
     spec = {"architecture": entry.name, "module": entry.build.__module__, "options": options}
-    return fitting_options(spec, read_state(Path(checkpoint), checkpoint), 2) or options
+    return fitting_options(cast("ModelSpec", spec), read_state(Path(checkpoint), checkpoint), 2) or options
 
 
 def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.attribution.own import summed_over_channels
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
 from heatproof.errors import HeatproofError, NotApplicable, first_line, runs_out
 from heatproof.options import BatchSize, check_arguments, check_options, short
@@ -399,20 +400,13 @@ def _maps_of(
 
 def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
     """Return the maps of an object of another library, summed over channels and enlarged to the image."""
-    import torch
     from torch.nn.functional import interpolate
 
     with _naming(one.name, part.network):
         maps = _call(one.foreign, part.network, part.images, part.targets)
         if isinstance(maps, list | tuple) and maps:
             maps = maps[0]
-        if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
-            raise HeatproofError(
-                f"The method {one.name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
-            )
-        maps = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
-        if maps.ndim == 4:
-            maps = maps.sum(1)
+        maps = summed_over_channels(maps, one.name)
         if maps.ndim == 3 and len(maps) == len(part.images) and maps.shape[1:] != part.images.shape[2:]:
             size = tuple(part.images.shape[2:])
             maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
