@@ -191,16 +191,17 @@ def run_job(path: str) -> None:
 
         from heatproof import shards
         from heatproof.attribution import make
-        from heatproof.models.network import use_machine
+        from heatproof.models import network as network_module
         from heatproof.perturbation.batching import FilledBatches
         from heatproof.responses import run as respond
 
-        use_machine(runtime)
+        network_module.use_machine(runtime)
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = stage in ("pretrain", "finetune")
+        reading.around(network_module, "normalise")
+        reading.around(make, "normalise")
         for module in (make, respond):
-            reading.around(module, "normalise")
             opened = module.open_dataset
             module.open_dataset = lambda given, opened=opened: TimedDataset(opened(given), reading)
         writing.around(shards.Shard, "_keep")

@@ -10,8 +10,9 @@ methods = {
     "integrated_gradients": {"method": "IntegratedGradients", "n_steps": 50, "internal_batch_size": BATCH},
     "grad_cam": {"method": "LayerGradCam", "gc_layer": "model.layer4", "interpolate": (size, size)},
 }
+# The features of a step must divide the pixels, so that three steps are one of the task's.
 flipping = quantus.PixelFlipping(
-    features_in_step=3 * size**2 // STEPS, normalise=False, perturb_baseline=0.0, disable_warnings=True
+    features_in_step=size**2 // STEPS, normalise=False, perturb_baseline=0.0, disable_warnings=True
 )
 areas = {}
 for name, options in methods.items():
@@ -24,6 +25,6 @@ for name, options in methods.items():
         MODEL, images, targets, maps, channel_first=True, softmax=False, batch_size=BATCH, model_predict_kwargs={}
     )
     intact = np.concatenate([MODEL(part).detach().numpy() for part in IMAGES.split(BATCH)])
-    curves = np.column_stack([intact[range(len(images)), targets], np.array(curves)])
+    curves = np.column_stack([intact[range(len(images)), targets], np.array(curves)[:, 2::3]])
     areas[name] = np.trapezoid(curves, dx=1 / STEPS, axis=1).mean().item()
 print(json.dumps(areas))

@@ -201,7 +201,7 @@ def cut_off(folder, end, before):
     children = psutil.Process(job.pid).children(recursive=True)
     assert len(children) >= 2
     job.send_signal(end)
-    said = job.communicate(timeout=60)[1]
+    said = job.communicate(timeout=300)[1]
     assert job.returncode == (-9 if end == signal.SIGKILL else 143)
     assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
     # Of a process that a signal ends within its exit, Python may say that a finalizer was cut short.
