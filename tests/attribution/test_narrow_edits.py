@@ -15,7 +15,7 @@ from heatproof.responses.patches import Patches
 
 FOLDER = Path(provenance.ROOT) / "attribution"
 # The stage, what it calls, and the table: all maps are made through them.
-SHARED = {"__init__", "applicability", "make", "registry"}
+SHARED = {"__init__", "applicability", "make", "own", "registry"}
 # What a network has, for `heatproof check` and the matrix: no map is made through it.
 ASIDE = {"_kinds"}
 MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED - ASIDE)

@@ -230,7 +230,7 @@ def test_sigterm_ends_a_job_with_a_word(tmp_path):
     (tmp_path / "slow.py").write_text(
         "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
     )
-    spec = {"kind": "slow:dataset", "seed": 0, "options": {}, "name": "x"}
+    spec = {"kind": "slow:dataset", "module": "slow", "seed": 0, "options": {}, "name": "x"}
     started = job_process(tmp_path, "heatproof.data.prepare:prepare", spec, importable=tmp_path)
     job = subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"

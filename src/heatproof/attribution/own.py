@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.attribution._batches import parts
 from heatproof.attribution.registry import Explained, ExplainFunction
 from heatproof.errors import HeatproofError
 
@@ -42,7 +41,9 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     def explain(explained: Explained, **options: Any) -> dict[str, torch.Tensor]:
         import torch
 
-        made = [function(part.output, part.images, part.targets, **options) for part in parts(explained)]
+        size = explained.batch_size
+        batches = zip(explained.images.split(size), explained.targets.split(size), strict=True)
+        made = [function(explained.output, images, targets, **options) for images, targets in batches]
         return {name: torch.cat([summed_over_channels(maps, name) for maps in made])}
 
     return explain
