@@ -19,11 +19,10 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import refuse_links, write_text
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
-from heatproof.plan.paths import RESULTS
+from heatproof.plan.paths import LONG_AGO, RESULTS
 from heatproof.provenance import file_digest
 from heatproof.publishing import public
 
-LONG_AGO = 1_000_000_000
 # Folders that are the same for all targets.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
 # Files up to this many bytes are read as a whole at every start.

@@ -81,6 +81,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     settings, published = read_model(model)
     entry = look_up_architecture(settings["architecture"])
     if checkpoint:
+        if is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
+            raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
         settings["options"] = _fitting_options(entry, settings["options"], checkpoint)
     facts = entry.facts_for(settings["options"])
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)

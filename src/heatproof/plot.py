@@ -23,7 +23,7 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     Parameters
     ----------
     made
-        What `heatproof.explain` returns.
+        What `heatproof.explain` returns, or maps of a run (`heatproof.open`).
     image
         Its number, or its name.
     picture
@@ -43,8 +43,13 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     import matplotlib.pyplot as plt
     import seaborn as sns
 
+    if "map" in made.dims:
+        # As a store of a run has them.
+        made = made.rename({"map": "method"}).transpose("method", "image", "y", "x")
+        made = made.assign_coords(method=[str(name) for name in made["method"].values])
     row = _row(made, image)
-    names = made["method"].values[made["reason"].values == ""].tolist()
+    reasons = made["reason"].values if "reason" in made else np.full(made.sizes["method"], "")
+    names = made["method"].values[reasons == ""].tolist()
     first = 0 if picture is None else 1
     count = len(names) + first
     if axes is None:

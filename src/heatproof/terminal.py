@@ -180,10 +180,10 @@ def sentence_of(logs: list[str]) -> str:
 
 def say_what_came_out() -> None:
     """Print where the tables are, what they come to in words, and the first lines of the ranking."""
-    tables = [path for path in (*paths.TABLES.values(), paths.SCORES_TABLE, paths.CLAIMS) if Path(path).exists()]
+    tables = [path for path in (*paths.TABLES.values(), paths.SCORES_TABLE, paths.CLAIMS) if _is_current(path)]
     if tables:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
-    if Path(paths.VERDICT).exists():
+    if _is_current(paths.VERDICT):
         with open(paths.VERDICT, encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         # In-domain scores first: the others are of networks that have seen no deleted patch.
@@ -193,9 +193,9 @@ def say_what_came_out() -> None:
             print(escaped(told), file=sys.stderr)
         if len(rows) > VERDICTS:
             print(f"{len(rows) - VERDICTS} more verdicts: {paths.VERDICT}", file=sys.stderr)
-    if Path(paths.BASELINES["summary"]).exists():
+    if _is_current(paths.BASELINES["summary"]):
         print(escaped(Path(paths.BASELINES["summary"]).read_text(encoding="utf-8").strip()), file=sys.stderr)
-    if Path(paths.TABLES["meta_rank"]).exists():
+    if _is_current(paths.TABLES["meta_rank"]):
         with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
             for row in islice(csv.DictReader(file), SHOWN):
                 low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
@@ -203,5 +203,10 @@ def say_what_came_out() -> None:
                 interval = f"{low} to {high}" if low and high else without
                 value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
                 print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
-    if Path(paths.PAGE).exists():
+    if _is_current(paths.PAGE):
         print(f"Page: {paths.PAGE}", file=sys.stderr)
+
+
+def _is_current(path: str) -> bool:
+    """Tell whether a file is there and not of another config or other code, which dates it back."""
+    return Path(path).exists() and Path(path).stat().st_mtime >= paths.LONG_AGO

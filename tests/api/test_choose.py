@@ -63,6 +63,7 @@ def test_nothing_is_concluded_of_maps_that_know_nothing(many):
     found = heatproof.choose(Planted().eval(), many, methods={"noise": draws}, measures=ZERO)
     assert found.best is None
     assert found.sentence.startswith("Open: ")
+    assert any(f"by {name}" in found.sentence for name in found.measures)
 
 
 def test_options_are_picked_on_other_images_than_are_reported(network, many):

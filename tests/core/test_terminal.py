@@ -2,11 +2,13 @@
 
 import io
 import logging
+import os
 
 import pytest
 from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from heatproof.plan import paths
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.terminal import (
@@ -134,6 +136,10 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     assert "Tables: results/meta_rank.csv" in told
     assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in told
     assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
+    # Stale, because another config ran here last.
+    os.utime("results/meta_rank.csv", (paths.LONG_AGO - 2,) * 2)
+    say_what_came_out()
+    assert not capsys.readouterr().err
 
 
 def test_which_config_extends_which_is_left_out():

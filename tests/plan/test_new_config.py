@@ -83,6 +83,9 @@ def test_options_are_those_that_published_weights_fit(photos):
 
 
 def test_published_weights_keep_all_but_their_head(photos):
+    with pytest.raises(HeatproofError, match=r"There is no file weights.pth: --checkpoint is a file of weights"):
+        init(photos, "torchvision:resnet18", checkpoint="weights.pth")
+    Path("weights.pth").touch()
     init(photos, "torchvision:resnet18", checkpoint="weights.pth")
     model = yaml.safe_load(Path("mine.yaml").read_text())["models"][0]["resnet18"]
     assert (model["checkpoint"], model["transfer"]) == ("weights.pth", True)

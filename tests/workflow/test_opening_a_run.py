@@ -26,6 +26,8 @@ def test_all_that_a_run_made(project):
         assert line.startswith(f"{row['dataset']} {row['model']} {row['weights']}, {row['metric']}: ")
     image = str(results.maps[name]["image_id"].values[1])
     np.testing.assert_array_equal(results.maps[name].sel(image=image)["attribution"], stored[1])
+    (axes,) = heatproof.plot.maps(results.maps[name], image=image)
+    np.testing.assert_array_equal(axes.images[0].get_array(), stored[1, 0])
     the_cell_of_a_table_leads_to_the_images(results)
     with pytest.raises(heatproof.HeatproofError, match="idsds_table"):
         results.tables["idsds_tabel"]

@@ -21,6 +21,8 @@ RESULTS = "results"
 PRETRAINED = "pretrained"
 # Stands for the model and for the weights in the path of maps that know no model.
 NO_MODEL = "no_model"
+# Seconds since 1970: files that are stale are dated back to before it (`heatproof.adopt`).
+LONG_AGO = 1_000_000_000
 
 
 def _in(folder: str, **files: str) -> dict[str, str]:
