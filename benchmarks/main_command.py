@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,8 @@ def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": path}
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        # An earlier Snakefile looks for its config in the folder that it runs in, as in a clone.
+        shutil.copytree(checkout / "config", Path(folder) / "config")
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
         command += ["--directory", folder, "--", *target]
 
