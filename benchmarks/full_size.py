@@ -4,8 +4,8 @@
 
 The grid is that of benchmarks/paper_scale.py: 37 networks, 50,000 images of each in ten shards. Every file of every job
 is made up, of one byte, with the metadata of its store and with a manifest that says what a run would have said. Then
-the target is planned (`snakemake -n`) four times: with no results; as results that were copied here, without
-`.snakemake`; once more; and with another option of one method.
+the target is planned (`snakemake -n`) five times: with no results; as results that were copied here, without
+`.snakemake`; once more; with another option of one method; and without the later half of the jobs, as after a kill.
 Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.adopt`) alone, to open,
 look at or date a file or to list a folder: on a shared file system each is a message to its server.
 """
@@ -72,6 +72,14 @@ def fill(graph: Any, images: int) -> None:
             write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
 
 
+def lose_half(graph: Any) -> None:
+    """Remove what the later half of the jobs has made, as if a kill had come before them."""
+    jobs = list(graph.needed(TARGETS))
+    for job in jobs[len(jobs) // 2 :]:
+        for file in job.outputs:
+            Path(file).unlink(missing_ok=True)
+
+
 @contextmanager
 def counted(calls: list[int]) -> Iterator[None]:
     """Count the calls to the file system within."""
@@ -105,6 +113,11 @@ def in_a_process(what: str, folder: Path, *given: object) -> Any:
 
 def fill_here(folder: str, images: str) -> None:
     fill(graph_of(Path(folder)), int(images))
+    print("null")
+
+
+def lose_half_here(folder: str) -> None:
+    lose_half(graph_of(Path(folder)))
     print("null")
 
 
@@ -167,11 +180,14 @@ def main() -> None:
         measure("all of them, a second start")
         (folder / "config.yaml").write_text(yaml.safe_dump(changed(config), sort_keys=False), encoding="utf-8")
         measure("another option of one method")
+        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        in_a_process("--lose", folder)
+        measure("half of them, as after a kill")
     tell(rows, "full_size", given.out)
 
 
 if __name__ == "__main__":
-    WITHIN = {"--fill": fill_here, "--check": check_here, "--plan": plan_here}
+    WITHIN = {"--fill": fill_here, "--lose": lose_half_here, "--check": check_here, "--plan": plan_here}
     if sys.argv[1:] and sys.argv[1] in WITHIN:
         WITHIN[sys.argv[1]](*sys.argv[2:])
     else:

@@ -1,5 +1,6 @@
 """For all tests: a thread a worker, a test that is named runs, and none fails because the machine is busy."""
 
+import gc
 import os
 import shutil
 import sys
@@ -32,6 +33,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with what runs Snakemake: it takes longest, and other workers meanwhile take over the rest."""
     items.sort(key=lambda item: item.get_closest_marker("workflow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave thousands of collected tests and their modules out of garbage collection, which statsmodels asks for."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let go of them: at its end a library counts what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

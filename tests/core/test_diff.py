@@ -29,6 +29,7 @@ def run(folder, seed, images=200, planted=0.0, methods=METHODS):
     return folder
 
 
+@pytest.mark.slow
 def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
     false = found = 0
     for seed in range(40):

@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).with_name("run.py")
 RUNS = 10
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_and_nothing_goes_unnoticed():
     # In a process of its own: forks of one in which tests have used torch's threads may wait for ever.
     done = subprocess.run(

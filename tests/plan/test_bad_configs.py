@@ -262,6 +262,10 @@ LATER = {
         {"models": [{"m": {**VIT, "cam_layer": "blocks.x"}}], "explainers": ["saliency"]},
         "The model 'm' has no layer 'blocks.x'",
     ),
+    "beginning of a CAM layer": (
+        {"models": [{"m": {**VIT, "cam_layer": "last_tokens.gri"}}]},
+        "The model 'm' has no layer 'last_tokens.gri' for CAMs: did you mean 'last_tokens.grid'?",
+    ),
     "checkpoint": (
         {"models": [{"m": {**VIT, "checkpoint": "weights/none.pt"}}]},
         "The checkpoint weights/none.pt of model 'm' does not exist",

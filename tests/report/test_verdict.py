@@ -89,6 +89,7 @@ def test_without_a_reference_map_nothing_is_claimed_above_one():
     assert "without a reference map" in found["sentence"]
 
 
+@pytest.mark.slow
 def test_methods_without_any_difference_are_seldom_said_to_be_above():
     """Of 200 made-up runs of ten methods and two references, all alike, no more than the level allows."""
     false = 0

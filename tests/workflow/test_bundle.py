@@ -9,7 +9,7 @@ import yaml
 from heatproof import bundle
 from heatproof.errors import HeatproofError
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
 
 @pytest.fixture

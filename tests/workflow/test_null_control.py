@@ -13,6 +13,7 @@ SPEC.loader.exec_module(null_control)
 LEVEL = 0.95
 
 
+@pytest.mark.slow
 def test_methods_that_are_all_alike_are_told_apart_no_more_often_than_the_level_allows():
     draws = np.random.default_rng(1)
     # Networks of a kind answer alike, as trainings with other seeds do.
