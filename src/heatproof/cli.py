@@ -140,7 +140,7 @@ def _names(given: str) -> list[str]:
 
 
 def _throughput(given: str) -> tuple[str, float] | str:
-    from heatproof.estimate.gpus import GPUS
+    from heatproof.estimate.estimate import GPUS
 
     model, _, rate = given.rpartition("=")
     if given in GPUS:

@@ -9,9 +9,9 @@ from tiny_vits import enlarge, tiny_vit
 from torch import nn
 
 from heatproof.attribution._attention import attend
+from heatproof.attribution._hooks import split_tokens
 from heatproof.attribution._kinds import look_into
 from heatproof.attribution._layers import find_layout, grid_layer
-from heatproof.attribution._tokens import split_tokens
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.check import check_config
 from heatproof.errors import NotApplicable

@@ -305,4 +305,4 @@ def test_what_responses_are_is_apart_from_what_asks_them():
     """The plan reads what a response holds and is of; an edit of the code that asks the network is no edit of that."""
     planned = {name for module, names in MODULES.items() if part_of(module) == "plan" for name in names}
     assert "heatproof.responses.base" in planned
-    assert not planned & {"heatproof.responses.run", "heatproof.responses.explaining"}
+    assert not planned & {"heatproof.responses.run", "heatproof.responses.explanations"}

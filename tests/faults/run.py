@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent), str(HERE.parent / "workflow")]
 
 LATE = (
-    "heatproof.responses.explaining",
+    "heatproof.responses.explanations",
     "heatproof.perturbation.curves",
     "captum.attr",
     "jinja2",

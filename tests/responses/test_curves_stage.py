@@ -18,8 +18,7 @@ from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.responses import run as stage
 from heatproof.responses.base import Batch, Method, Session
-from heatproof.responses.explaining import method_maps
-from heatproof.responses.explanations import Explanations
+from heatproof.responses.explanations import Explanations, method_maps
 from heatproof.responses.pictures import Pictures
 from heatproof.store import describe, read
 

@@ -10,8 +10,8 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
-from heatproof.data.crops import DRAWS, RATIO, crop_box
 from heatproof.data.image_folder import image_folder
+from heatproof.data.pictures import DRAWS, RATIO, crop_box
 from heatproof.models.network import normalise
 from heatproof.randomness import torch_generator
 from heatproof.training import reading

@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution._tokens import Tokens, prefix_tokens, split_tokens
+from heatproof.attribution._hooks import prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
+
+
+class Tokens(NamedTuple):
+    """Tokens before those of the patches, rows and columns of the patches, and the tokens that the head reads.
+
+    The latter are None for the mean of the patches.
+    """
+
+    prefix: int
+    grid: tuple[int, int]
+    read: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import nn
 from heatproof.attribution._attention import attention_blocks, find_transformer
 from heatproof.attribution._batches import leaf
 from heatproof.attribution._functions import AttentionSeen
+from heatproof.attribution._hooks import prefix_tokens, split_tokens
 from heatproof.attribution._layers import Layout, find_layout
-from heatproof.attribution._tokens import prefix_tokens, split_tokens
 from heatproof.errors import NotApplicable
 
 # Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 from heatproof.attribution._batches import accompany, leaf
-from heatproof.attribution._modules import hookable
-from heatproof.attribution._tokens import fits_image, prefix_tokens, split_tokens
+from heatproof.attribution._hooks import fits_image, hookable, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer

@@ -80,8 +80,8 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     import torch
     from captum.attr import GuidedGradCam
 
+    from heatproof.attribution._hooks import hookable
     from heatproof.attribution._layers import grid_layer
-    from heatproof.attribution._modules import hookable
 
     _require_relus(explained.network, "guided backprop")
     maps = []
@@ -107,7 +107,7 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
 def _through_relus(explained: Explained, captum_class: type, name: str) -> torch.Tensor:
     import torch
 
-    from heatproof.attribution._modules import hookable
+    from heatproof.attribution._hooks import hookable
 
     _require_relus(explained.network, name)
     method: Any = captum_class(never_alone(explained.output))

@@ -279,8 +279,8 @@ def hires_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
     import torch
     from captum.attr import LayerGradientXActivation
 
+    from heatproof.attribution._hooks import hookable
     from heatproof.attribution._layers import grid_layer
-    from heatproof.attribution._modules import hookable
 
     maps = []
     with grid_layer(explained) as (output, layer, name):

@@ -122,7 +122,7 @@ class LazyDataset:
         return hasattr(self._read, "crop")
 
     def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.crops.crop_box`."""
+        """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
         listed, rows = self._chosen(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
 

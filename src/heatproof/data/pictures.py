@@ -1,7 +1,8 @@
-"""Find and read image files."""
+"""Find and read image files, whole or as random crops."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from heatproof.data.crops import crop_box
 from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
 from heatproof.outside import open_regular, require_regular, require_utf8, shown
@@ -30,6 +30,11 @@ SAMPLE = 100
 MOST_PIXELS = 178_956_970
 # Uncompressed, with four channels of 16 bits.
 MOST_BYTES = 8 * MOST_PIXELS + 2**24
+# Of a random crop. Its draws are area and shape of every try, and the place.
+TRIES = 10
+DRAWS = 2 * TRIES + 2
+# Width over height, as of torchvision's `RandomResizedCrop`.
+RATIO = (3 / 4, 4 / 3)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class PictureReader:
         return f"{have}: {done}, {square}"
 
     def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, 3, size, size) of a picture; see `heatproof.data.crops.crop_box`."""
+        """Return a random crop (1, 3, size, size) of a picture; see `crop_box`."""
         from PIL import Image
 
         picture = self.open(path)
@@ -152,6 +157,34 @@ def read_picture(
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
     return _centre_square(open_picture(path, shorter, turned=turned), size, shorter, interpolation)
+
+
+def crop_box(height: int, width: int, draws: np.ndarray, smallest: float) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of a random crop (Szegedy et al., "Going deeper with convolutions", 2015).
+
+    As torchvision does: ten tries of an area, uniform, and a shape, uniform in its logarithm; where none fits in the
+    picture, the largest square or rectangle of an allowed shape at the centre.
+
+    Parameters
+    ----------
+    height, width
+        Of the picture.
+    draws
+        (`DRAWS`,) in [0, 1).
+    smallest
+        Smallest share of the area.
+    """
+    lowest, highest = (math.log(side) for side in RATIO)
+    for area, shape in draws[:-2].reshape(TRIES, 2).tolist():
+        pixels = height * width * (smallest + area * (1 - smallest))
+        ratio = math.exp(lowest + shape * (highest - lowest))
+        w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = (int(draw * (room + 1)) for draw, room in zip(draws[-2:], (height - h, width - w), strict=True))
+            return top, left, h, w
+    w = min(width, max(1, round(height * RATIO[1])))
+    h = min(height, max(1, round(width / RATIO[0])))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def _centre_square(picture: Image.Image, size: int, shorter: int, interpolation: str) -> np.ndarray:

@@ -15,12 +15,12 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
-from heatproof.estimate.gpus import throughput
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.options import seconds_of
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
+from heatproof.registry import nearest
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import CountedSteps, TimedSteps
@@ -33,6 +33,19 @@ BUDGET = 300.0
 # Of the share of images that fits a budget: to a five-hundredth.
 HALVINGS = 9
 RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
+NVIDIA = "NVIDIA, DeepLearningExamples, ResNet-50 v1.5 for PyTorch, inference"
+SCALED = f"{NVIDIA}; the A100's from its training against the V100's there"
+TIMM = "timm, results/benchmark-infer-amp-nchw"
+# Images of 224 pixels a second through a ResNet-50 in large batches, by precision, as others measured and published
+# it; half precision stands for bfloat16.
+GPUS: dict[str, tuple[dict[str, float], str]] = {
+    "t4": ({"float32": 428, "bfloat16": 1198}, NVIDIA),
+    "v100": ({"float32": 1261, "bfloat16": 3382}, NVIDIA),
+    "a100": ({"tf32": 1261 * 938 / 367, "bfloat16": 3382 * 2470 / 1200}, SCALED),
+    "rtx3090": ({"bfloat16": 3219}, f"{TIMM}-pt240-cu124"),
+    "rtx4090": ({"bfloat16": 4218}, f"{TIMM}-pt240-cu124"),
+    "rtx5090": ({"bfloat16": 6356}, f"{TIMM}-pt291-cu130"),
+}
 
 
 def estimate(
@@ -65,7 +78,7 @@ def estimate(
     as_if
         A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
         everything that runs a network is scaled by that over what is measured here. Or the name of a GPU in
-        `heatproof.estimate.gpus`, whose published throughput of a ResNet-50 is held against this device's.
+        `GPUS`, whose published throughput of a ResNet-50 is held against this device's.
     within
         Seconds that a run may take: the most images that fit are told as lines of the config. None for its `budget`.
 
@@ -155,6 +168,35 @@ def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]
     if pairs:
         raise HeatproofError(f"--as-if {name}: the model is on {len(pairs)} datasets, say {'/'.join(pairs[0])}.")
     raise HeatproofError(f"--as-if {name}: there is no such model, only {', '.join(plan.models)}.")
+
+
+def throughput(name: str, precision: str) -> tuple[float, str]:
+    """Return the images a second that go through a ResNet-50 on a GPU, and the source.
+
+    Parameters
+    ----------
+    name
+        A key of `GPUS`.
+    precision
+        ``float32``, ``tf32`` or ``bfloat16``.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such GPU here, or no number of it in this precision.
+    """
+    if name not in GPUS:
+        raise HeatproofError(
+            f"--as-if {name}: no published throughput of such a GPU is stored here, {nearest(name, GPUS)} For any "
+            "other device give one of your own as MODEL=N."
+        )
+    rates, source = GPUS[name]
+    if precision not in rates:
+        raise HeatproofError(
+            f"--as-if {name}: its published throughput is in {' and '.join(rates)}, and the config's precision is "
+            f"{precision}: set precision to one of these, or give a throughput of your own as MODEL=N."
+        )
+    return rates[precision], source
 
 
 def few_of(size: int) -> int:

@@ -53,6 +53,8 @@ USUAL |= {"random_resized_crop": 0.0, "random_horizontal_flip": 0.0}
 
 # What makes baseline images, on which maps depend only where their explainer has such a baseline.
 FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")
+# What makes maps of changed images, beside the explainer.
+EXPLAINING = ("heatproof.responses.explanations", "heatproof.attribution.make")
 
 # Where a spec has the key of what is upstream.
 KEYS = ("key", "upstream", "maps")
@@ -250,7 +252,7 @@ class Plan(Selection):
         entry, maps = self.explainers[name], self._maps_for(where, name)
         methods = [[method["index"], method["transform"]] for method in entry.rows]
         given = {**self._asking(where, asked), "maps": maps["key"], "methods": methods}
-        explaining = ["heatproof.responses.explaining", entry.module] if asked.explains else []
+        explaining = [*EXPLAINING, entry.module] if asked.explains else []
         key = keyed(given, [*self._modules(where.model, asked), *explaining])["key"]
         described = {name: one for name, one in maps.items() if name not in ("needs", "store")}
         own = {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}

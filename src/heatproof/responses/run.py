@@ -76,7 +76,7 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
 
     def explain(along: Along, method: Method, batch: Batch) -> Explain:
         # Found by name, so that the code of explainers is no part of what other responses depend on.
-        method_maps = import_module("heatproof.responses.explaining").method_maps
+        method_maps = import_module("heatproof.responses.explanations").method_maps
         return method_maps(spec, session.network.network, along.explainer, method, batch, session)
 
     how: Runtime = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}

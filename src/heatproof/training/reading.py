@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from heatproof.data.crops import DRAWS, crop_box
 from heatproof.data.lazy import LazyDataset
+from heatproof.data.pictures import DRAWS, crop_box
 from heatproof.data.registry import Dataset
 from heatproof.models.network import normalise
 from heatproof.randomness import counter_uniform

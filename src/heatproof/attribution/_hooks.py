@@ -1,9 +1,12 @@
-"""Tell tokens of patches from those before them, by what a network says and by the shape of the image."""
+"""What hooks on a network need: modules that can take them, and the grid of patches among the tokens that they see."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -12,15 +15,30 @@ if TYPE_CHECKING:
 MOST_PREFIX = 16
 
 
-class Tokens(NamedTuple):
-    """Tokens before those of the patches, rows and columns of the patches, and the tokens that the head reads.
+@contextlib.contextmanager
+def hookable(network: torch.nn.Module) -> Iterator[None]:
+    """Make backward hooks work: disable in-place operations and captum's warnings, give every ReLU a gradient."""
+    from torch.nn import ReLU
 
-    The latter are None for the mean of the patches.
-    """
+    changed = [module for module in network.modules() if getattr(module, "inplace", False) is True]
+    for module in changed:
+        module.inplace = False  # type: ignore[assignment]
+    relus = [module for module in network.modules() if isinstance(module, ReLU)]
+    handles = [module.register_forward_pre_hook(_with_gradient) for module in relus]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Setting (backward|forward, backward) hooks")
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in changed:
+            module.inplace = True  # type: ignore[assignment]
 
-    prefix: int
-    grid: tuple[int, int]
-    read: tuple[int, ...] | None
+
+def _with_gradient(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    # Some networks (MaxViT's position bias) send a constant through a ReLU, on which captum can set no hook.
+    return tuple(one if one.requires_grad else one.detach().requires_grad_() for one in inputs)
 
 
 def prefix_tokens(network: torch.nn.Module) -> int | None:

@@ -1,4 +1,4 @@
-"""Claims of the MAS paper: how consistently metrics rank methods."""
+"""Claims of two papers on metrics of their own: how consistently MAS ranks methods, and soundness and completeness."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import Measured, Untestable, claim, required
+from heatproof.claims.verdicts import extreme
 
-PAPER = "MAS"
+MAS_PAPER, SOUNDNESS_PAPER = "MAS", "soundness"
 RISE = ("rise_insertion", "rise_deletion", "rise_difference")
 MAS = ("mas_insertion", "mas_deletion", "mas_difference")
 PIC = ("sic", "aic")
 CONSISTENCY = "mean rank agreement between images (IRR)"
+ENSEMBLES = ("smoothgrad", "smoothgrad_sq", "vargrad")
+LESS_IG = "{} of {}, ensemble less IG"
 
 
 def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
@@ -37,7 +40,7 @@ def _alike(e: Evidence, a: int, b: int) -> bool:
     return e.cases[a].options.get("baseline") == e.cases[b].options.get("baseline") or e.cases[b].kind in PIC
 
 
-@claim(PAPER, "section 5.2, table 2", CONSISTENCY + ", MAS less RISE, like with like", over="networks", above=0)
+@claim(MAS_PAPER, "section 5.2, table 2", CONSISTENCY + ", MAS less RISE, like with like", over="networks", above=0)
 def mas_more_consistent_than_rise(e: Evidence) -> Measured:
     """MAS ranks methods more consistently over images than RISE."""
     parts = []
@@ -49,7 +52,7 @@ def mas_more_consistent_than_rise(e: Evidence) -> Measured:
     return Measured(draws, f"kinds of curve: {len(parts)}, {parts[0].basis}", min(part.networks for part in parts))
 
 
-@claim(PAPER, "section 5.2, table 2", CONSISTENCY + ", MAS less SIC and AIC", over="networks", above=0)
+@claim(MAS_PAPER, "section 5.2, table 2", CONSISTENCY + ", MAS less SIC and AIC", over="networks", above=0)
 def mas_more_consistent_than_pic(e: Evidence) -> Measured:
     """MAS ranks methods more consistently over images than PIC."""
     return _gain(e, MAS, PIC)
@@ -77,7 +80,7 @@ def _baselines(e: Evidence, kinds: Sequence[str]) -> Measured:
 
 
 @claim(
-    PAPER,
+    MAS_PAPER,
     "section 5.3, table 3",
     "mean Spearman correlation of the methods' scores between baselines (ICR), MAS less RISE",
     over="networks",
@@ -87,3 +90,40 @@ def mas_depends_less_on_the_baseline(e: Evidence) -> Measured:
     """MAS depends less on the baseline than RISE."""
     mas, rise = _baselines(e, MAS), _baselines(e, RISE)
     return mas._replace(draws=mas.draws - rise.draws, networks=min(mas.networks, rise.networks), largest=2)
+
+
+def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measured]:
+    """Return the differences of a score between ensembles of IG and IG, one an ensemble."""
+    plain, cases = e.named("integrated_gradients", "abs"), e.out_of_domain(kind)
+    found = []
+    for name in ensembles:
+        # Both metrics read absolute values; squares and variances have no sign.
+        transform = "abs" if name == "smoothgrad" else "raw"
+        own = e.named("noise_integrated_gradients", transform, map=f"integrated_gradients_{name}")
+        found.append(e.difference(cases, [(own, plain)]))
+    return found
+
+
+@claim(SOUNDNESS_PAPER, "section 5.3, figure 8 a", LESS_IG.format("smallest difference", "soundness"), above=0)
+def ensembles_gain_soundness(e: Evidence) -> Measured:
+    """All three ensembles of IG (SmoothGrad, its square, VarGrad) gain soundness."""
+    return extreme(_gains_over_ig(e, "soundness", *ENSEMBLES), np.minimum)
+
+
+@claim(
+    SOUNDNESS_PAPER, "section 5.3, figure 8 b", LESS_IG.format("difference", "completeness") + ", SmoothGrad", above=0
+)
+def smoothgrad_gains_completeness(e: Evidence) -> Measured:
+    """SmoothGrad gains completeness as well."""
+    return _gains_over_ig(e, "completeness", "smoothgrad")[0]
+
+
+@claim(
+    SOUNDNESS_PAPER,
+    "section 5.3, figure 8 b",
+    LESS_IG.format("larger difference", "completeness") + ", squares and VarGrad",
+    below=0.01,
+)
+def other_ensembles_do_not_gain_completeness(e: Evidence) -> Measured:
+    """The squared SmoothGrad and VarGrad gain no completeness."""
+    return extreme(_gains_over_ig(e, "completeness", "smoothgrad_sq", "vargrad"), np.maximum)

@@ -1,0 +1,78 @@
+"""Figures of the tables of a run: scores, what their variance comes from, what papers draw, and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from heatproof.figures import figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+# The page draws the same intervals itself, to sort and filter.
+@figure("idsds", reads="idsds_table", page=False)
+def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain: str) -> Figure:
+    """IDSDS and SDS of every method on every network, with intervals."""
+    from heatproof.report.plots import draw
+
+    return draw(table, references, level, plain)
+
+
+@figure("baselines", reads="baselines")
+def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -> Figure:
+    """IDSDS of every method in the domain of each baseline: what is filled into a deleted patch decides the order."""
+    from heatproof.report.baselines import draw_baselines
+
+    return draw_baselines(table, references, level)
+
+
+@figure("variance", reads="variance")
+def variance(table: pd.DataFrame) -> Figure:
+    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
+    from heatproof.report.plots import draw_variance
+
+    return draw_variance(table)
+
+
+@figure("score_over_accuracy", reads="idsds_table", beside=("accuracy",))
+def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
+    """Best IDSDS of each network over its top-1 accuracy, with the method that has it."""
+    from heatproof.report.networks import draw_over_accuracy
+
+    return draw_over_accuracy(table, accuracy, references)
+
+
+@figure("protocols", reads="scores")
+def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
+    """Scores of the same methods under SDS, IDSDS, incremental deletion (IDS) and the removal of known parts."""
+    from heatproof.report.networks import draw_protocols
+
+    return draw_protocols(table, references)
+
+
+@figure("published", reads="published_methods", page=False, beside=("published",))
+def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
+    """Rank of each method here over its mean rank on published networks: on the line, both are the same."""
+    from heatproof.report.networks import draw_published
+
+    return draw_published(table, published)
+
+
+# Its seconds are measured, and the page is to have the same bytes again.
+@figure("costs", reads="costs", page=False)
+def costs(table: pd.DataFrame, *, level: float) -> Figure:
+    """Score over cost: no cheaper method of the network scores higher than those on the line."""
+    from heatproof.report.costs import draw_costs
+
+    return draw_costs(table, level)
+
+
+@figure("in_domain", reads="in_domain")
+def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
+    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
+    from heatproof.report.in_domain import draw_in_domain
+
+    return draw_in_domain(table, level)
