@@ -7,6 +7,7 @@ import heatproof
 from heatproof.store import read
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_all_that_a_run_made(project):
     project.run()

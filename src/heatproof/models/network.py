@@ -191,7 +191,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
     try:
         return network.get_submodule(name)
     except AttributeError:
-        known = [known for known, _ in network.named_modules() if known]
+        known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
         raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {nearest(name, known)}") from None
 
 
