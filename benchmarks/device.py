@@ -64,7 +64,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "finetuning": {"epochs": 1, "batch_size": 16},
     },
 }
-IMAGES = {"ResNet-20, 32×32": 128, "ResNet-18, 224×224": 16}
+IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
 # Functions of jobs whose work is network passes.
 NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
 # Columns of several jobs of one kind that are no sums.

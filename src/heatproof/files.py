@@ -41,8 +41,8 @@ def refuse_links(path: str | Path) -> Path:
     parts = path.parts
     below = len(parts) - parts[::-1].index(FOLDER) if FOLDER in parts else len(parts)
     for end in range(below + 1, len(parts) + 1):
-        part = Path(*parts[:end])
-        if part.is_symlink():
+        part = os.path.join(*parts[:end])
+        if os.path.islink(part):
             raise HeatproofError(
                 f"{part} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put the files "
                 f"in its place, or make {FOLDER} itself the link."

@@ -30,13 +30,16 @@ def file_digest(path: str | Path) -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that decide what numbers come out."""
-    versions = {}
-    for name in LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "absent"
-    return versions
+    return {name: _version(name) for name in LIBRARIES}
+
+
+# Every manifest has them, and reading what pip has stored takes milliseconds each.
+@cache
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def code_digest(modules: Iterable[str]) -> str:
