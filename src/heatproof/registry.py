@@ -59,14 +59,19 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     Raises
     ------
     HeatproofError
-        If there is no such name; the message has the nearest one.
+        If there is no such name; the message has the nearest one, or how a function of one's own is written.
     """
     if not isinstance(name, str):
         raise HeatproofError(
             f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
         )
     if name not in table:
-        raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table, KINDS.get(kind))}")
+        module, _, function = name.rpartition(".")
+        if kind in KINDS and module and name.replace(".", "_").isidentifier():
+            remedy = f"a function of your own is written {module}:{function}."
+        else:
+            remedy = nearest(name, table, KINDS.get(kind))
+        raise HeatproofError(f"There is no {kind} named {name!r}: {remedy}")
     return table[name]
 
 

@@ -246,6 +246,13 @@ BAD = {
         {"datasets": [{"mine": {"dataset": "image_folder", "root": "none", "evaluation": 1}}]},
         "All pictures of the dataset 'mine' are for evaluation, and the model*is to be trained or finetuned on it",
     ),
+    **{
+        f"a dot for a colon in {key}": (
+            {key: [{"mine": {kind: "my_package.module.function"}}]},
+            f"no {kind} named 'my_package.module.function': a function of your own is written my_package.module:function.",
+        )
+        for key, kind in [("explainers", "explainer"), ("models", "architecture"), ("datasets", "dataset")]
+    },
     "a reference as a name": ({"explainers": ["json:dumps"]}, "'json:dumps' in explainers cannot name a folder"),
     **{
         f"{name!r} in {key}": ({key: [{name: {}}]}, f"{name!r} in {key} cannot name a folder")
