@@ -35,8 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("workflow") is None)
 
 
-def pytest_collection_finish() -> None:
-    """Leave thousands of collected tests and their modules out of garbage collection, which statsmodels asks for."""
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """Leave thousands of tests and all libraries out of garbage collection, which statsmodels asks for."""
     gc.collect()
     gc.freeze()
 
