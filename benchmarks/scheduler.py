@@ -63,6 +63,8 @@ def run(folder: Path, cores: int) -> tuple[float, float]:
     path = os.pathsep.join([str(folder), str(paper_scale.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HEATPROOF_SLEEPER": str(folder / "sleeper")}
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--cores", str(cores)]
+    # Found by itself only beside the Snakefile that is run.
+    command += ["--workflow-profile", str(paper_scale.ROOT / "profiles/default")]
     command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--", TARGET]
     # After the rules, which name the Python of jobs.
     (folder / "Snakefile").write_text(
