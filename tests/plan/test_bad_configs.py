@@ -248,8 +248,8 @@ BAD = {
     ),
     **{
         f"a dot for a colon in {key}": (
-            {key: [{"mine": {kind: "my_package.module.function"}}]},
-            f"no {kind} named 'my_package.module.function': a function of your own is written my_package.module:function.",
+            {key: [{"mine": {kind: "my.module.function"}}]},
+            f"no {kind} named 'my.module.function': a function of your own is written my.module:function.",
         )
         for key, kind in [("explainers", "explainer"), ("models", "architecture"), ("datasets", "dataset")]
     },

@@ -1,12 +1,14 @@
 """Tables, claims and rankings of metrics that are scored on different images."""
 
 import pandas as pd
+import pytest
 
 from heatproof.claims.card import claims
 from heatproof.report.reliability import reliability
 from heatproof.report.tables import all_scores, tables
 
 
+@pytest.mark.slow
 def test_tables_claims_and_ranking_of_metrics_on_different_images(project, monkeypatch):
     made = project(
         evaluation={"images": {"drops": 12, "curves": 5}},

@@ -181,7 +181,7 @@ def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size,
         pd.testing.assert_frame_equal(other.scores(name), in_one_shard.scores(name), check_exact=True)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, "auto"])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, "auto"])
 def test_other_batch_sizes_stay_within_rounding(batch_size, project, in_one_shard):
     """Maps, drops and curves: scores within 1e-5, and the same order of methods but for those that tie."""
     other = project(**DRAWN).attribute(batch_size).drop(batch_size).respond(batch_size).score_all()

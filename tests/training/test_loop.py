@@ -174,7 +174,9 @@ print("trained")
 """
 
 
-@pytest.mark.parametrize(("threads", "width"), [(1, 4), (2, 4), (2, 8)])
+@pytest.mark.parametrize(
+    ("threads", "width"), [(1, 4), *(pytest.param(2, width, marks=pytest.mark.slow) for width in (4, 8))]
+)
 def test_narrow_projections_are_trained(threads, width):
     """In a process of its own: without `sound_backward` oneDNN ends it by a segmentation fault on some processors."""
     code = ODD.replace("THREADS", str(threads)).replace("WIDTH", str(width))
