@@ -5,6 +5,7 @@ Pages in docs/site stand for a file of the repository outside docs, and links to
 
 import os
 import re
+import shutil
 from importlib import metadata
 from pathlib import Path
 
@@ -26,6 +27,8 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 default_role = "literal"
 autosummary_generate = True
+# Pages of modules that are no longer there would stay from an earlier build, and fail.
+shutil.rmtree(Path(__file__).parent / "generated", ignore_errors=True)
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False

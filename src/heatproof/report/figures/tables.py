@@ -1,4 +1,4 @@
-"""Figures of the tables of a run: scores, what their variance comes from, what papers draw, and what is measured."""
+"""Figures of the other tables of a run: baselines, what papers draw, and what is measured beside scores."""
 
 from __future__ import annotations
 
@@ -12,29 +12,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The page draws the same intervals itself, to sort and filter.
-@figure("idsds", reads="idsds_table", page=False)
-def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain: str) -> Figure:
-    """IDSDS and SDS of every method on every network, with intervals."""
-    from heatproof.report.plots import draw
-
-    return draw(table, references, level, plain)
-
-
 @figure("baselines", reads="baselines")
 def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -> Figure:
     """IDSDS of every method in the domain of each baseline: what is filled into a deleted patch decides the order."""
     from heatproof.report.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
-
-
-@figure("variance", reads="variance")
-def variance(table: pd.DataFrame) -> Figure:
-    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
-    from heatproof.report.plots import draw_variance
-
-    return draw_variance(table)
 
 
 @figure("score_over_accuracy", reads="idsds_table", beside=("accuracy",))

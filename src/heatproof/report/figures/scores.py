@@ -1,0 +1,29 @@
+"""Figures of the table of IDSDS, and of what the variance of scores comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from heatproof.figures import figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+# The page draws the same intervals itself, to sort and filter.
+@figure("idsds", reads="idsds_table", page=False)
+def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain: str) -> Figure:
+    """IDSDS and SDS of every method on every network, with intervals."""
+    from heatproof.report.plots import draw
+
+    return draw(table, references, level, plain)
+
+
+@figure("variance", reads="variance")
+def variance(table: pd.DataFrame) -> Figure:
+    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
+    from heatproof.report.plots import draw_variance
+
+    return draw_variance(table)
