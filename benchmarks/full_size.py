@@ -72,14 +72,6 @@ def fill(graph: Any, images: int) -> None:
             write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
 
 
-def lose_half(graph: Any) -> None:
-    """Remove what the later half of the jobs has made, as if a kill had come before them."""
-    jobs = list(graph.needed(TARGETS))
-    for job in jobs[len(jobs) // 2 :]:
-        for file in job.outputs:
-            Path(file).unlink(missing_ok=True)
-
-
 @contextmanager
 def counted(calls: list[int]) -> Iterator[None]:
     """Count the calls to the file system within."""
@@ -117,7 +109,11 @@ def fill_here(folder: str, images: str) -> None:
 
 
 def lose_half_here(folder: str) -> None:
-    lose_half(graph_of(Path(folder)))
+    """Remove what the later half of the jobs has made, as if a kill had come before them."""
+    jobs = graph_of(Path(folder)).needed(TARGETS)
+    for job in jobs[len(jobs) // 2 :]:
+        for file in job.outputs:
+            Path(file).unlink(missing_ok=True)
     print("null")
 
 
@@ -178,9 +174,9 @@ def main() -> None:
         in_a_process("--fill", folder, images)
         measure("all of them, copied here")
         measure("all of them, a second start")
-        (folder / "config.yaml").write_text(yaml.safe_dump(changed(config), sort_keys=False), encoding="utf-8")
+        paper_scale.set_up(folder, changed(config))
         measure("another option of one method")
-        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        paper_scale.set_up(folder, config)
         in_a_process("--lose", folder)
         measure("half of them, as after a kill")
     tell(rows, "full_size", given.out)

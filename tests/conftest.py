@@ -43,7 +43,7 @@ def frozen() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Let go of them: at its end a library counts what is left."""
+    """Undo `frozen`: a library reports objects that outlive the interpreter as leaks."""
     gc.unfreeze()
 
 

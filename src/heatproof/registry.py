@@ -29,7 +29,7 @@ KINDS = {"dataset": "datasets", "architecture": "models", "explainer": "explaine
 
 
 def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
-    """Return a ``; did you mean …?`` clause, or the list of known names when nothing is near.
+    """Return a ``; did you mean …?`` clause, or how a function of one's own is written, or the list of known names.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
     known
         What could have been meant.
     kind
-        Of `heatproof list`, where that prints all of them.
+        Of `heatproof list`, where that prints all of them; functions of one's own can stand for these.
     """
     names = sorted(known)
     if not names:
@@ -47,6 +47,9 @@ def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
     close = difflib.get_close_matches(name, longer or names, n=1, cutoff=0 if longer else ALIKE)
     if close:
         return f"did you mean {close[0]!r}?"
+    module, _, function = name.rpartition(".")
+    if kind and module and name.replace(".", "_").isidentifier():
+        return f"a function of your own is written {module}:{function}."
     if len(names) <= LISTED:
         return f"known are {', '.join(names)}."
     where = f", as `heatproof list {kind}` prints them" if kind else ""
@@ -66,12 +69,7 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
             f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
         )
     if name not in table:
-        module, _, function = name.rpartition(".")
-        if kind in KINDS and module and name.replace(".", "_").isidentifier():
-            remedy = f"a function of your own is written {module}:{function}."
-        else:
-            remedy = nearest(name, table, KINDS.get(kind))
-        raise HeatproofError(f"There is no {kind} named {name!r}: {remedy}")
+        raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table, KINDS.get(kind))}")
     return table[name]
 
 

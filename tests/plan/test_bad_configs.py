@@ -253,6 +253,10 @@ BAD = {
         )
         for key, kind in [("explainers", "explainer"), ("models", "architecture"), ("datasets", "dataset")]
     },
+    "a dot for an underscore": (
+        {"explainers": ["integrated.gradients"]},
+        "There is no explainer named 'integrated.gradients': did you mean 'integrated_gradients'?",
+    ),
     "a reference as a name": ({"explainers": ["json:dumps"]}, "'json:dumps' in explainers cannot name a folder"),
     **{
         f"{name!r} in {key}": ({key: [{name: {}}]}, f"{name!r} in {key} cannot name a folder")
