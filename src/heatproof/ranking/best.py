@@ -1,153 +1,178 @@
-"""The methods that cannot be told from the best one."""
+"""The methods that cannot be told from the best one, or the reason why no method can be told from another."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from heatproof.metrics.bootstrap import bootstrap_means
 from heatproof.randomness import numpy_generator
+from heatproof.ranking.kappa import resample
+from heatproof.ranking.meta_rank import labels, networks_of, shares
+from heatproof.ranking.paired import chance_of_higher, comparisons, images_for, least_images
+from heatproof.ranking.ranks import comparable
+
+# Patterns of signs that are tried where there are more of them.
+PATTERNS = 1000
+# κ of the patterns is of single precision.
+ROUNDING = 1e-5
 
 
-def best_set(scores: np.ndarray, *, seed: int = 0, repetitions: int = 1000, level: float = 0.95) -> np.ndarray:
+class BestSet(NamedTuple):
+    """The methods that cannot be told from the best one.
+
+    Attributes
+    ----------
+    inside
+        (M,) bool; False for a method without a score.
+    why
+        Why nothing can be told, where cases are too few; then all methods with a score are inside. Else "".
+    """
+
+    inside: np.ndarray
+    why: str
+
+
+def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     """Return which methods cannot be told from the best one, on the same images.
 
-    A method is left out if another one is significantly better: if the largest of the studentised paired differences
-    of all others to it exceeds the `level` quantile of the largest absolute one between any two methods, over
-    resamples of the images that are centred at no difference (Tukey's all-pairwise comparison with the correlations of
-    the resamples; Hsu, Multiple Comparisons, 1996, chapters 4 and 5). Absolute ones, as a limit of one side is missed
-    somewhat too often by skewed scores of few images.
+    A method is left out if another one has a higher mean over all images like these. The p-value for that is the
+    smallest of the paired tests against all other methods (`heatproof.ranking.paired.chance_of_higher`), times their
+    number (Bonferroni); over the methods Holm's procedure follows (Holm, A simple sequentially rejective multiple test
+    procedure, 1979). Nothing is assumed of the correlation of methods.
 
     **Guarantee**: all methods that have the largest mean over all images like these are in the set with probability
-    `level`, however many they are: where no method differs from another, all are in it. Hsu's comparison with the best
-    holds that for each of them alone; eight methods that are all alike then lose one in 18 of 100 runs. It holds as
-    far as resamples of N images have the distribution of a mean of N; Student's t with N - 1 degrees of freedom is
-    allowed for. Nothing is said of the others in the set but that these images do not tell.
+    `level`, however many they are: where no method differs from another, all are in it. It holds for symmetric
+    differences of any kind, and nearly for skewed ones; docs/ranking.md has the simulations. Nothing is said of the
+    others in the set but that these images do not tell.
 
     Parameters
     ----------
     scores
         (M, N), higher is better; NaN where undefined. Two methods are compared on the images where both are defined.
-    seed, repetitions
-        Of the resamples, which are those of `heatproof.metrics.bootstrap.bootstrap_means`.
     level
-        Probability of the guarantee.
+        Probability of the guarantee, in (0, 1).
 
     Returns
     -------
-    numpy.ndarray
-        (M,) bool; False for a method without a score. Two methods with fewer than two images in common are not told
-        apart.
+    BestSet
+        With fewer images than `heatproof.ranking.paired.least_images` of all comparisons, no method can be left out
+        whatever the scores are, and `why` says so.
     """
+    from statsmodels.stats.multitest import multipletests
+
     defined = ~np.isnan(scores)
-    known = defined.any(axis=1)
-    inside = known.copy()
-    values, mine = scores[known], defined[known]
-    complete = bool(mine.all())
-    means = np.nanmean(values, axis=1)
-    drawn = bootstrap_means(values, seed, repetitions) if complete and known.any() else np.empty((0, 0))
-    compared = []
-    for place in range(len(values)):
-        if complete:
-            counts = np.full(len(values), scores.shape[1])
-            compared.append(_others(means - means[place], drawn - drawn[place], counts))
-            continue
-        counts = (mine & mine[place]).sum(axis=1)
-        paired = values - values[place]
-        mean = np.where(mine & mine[place], paired, 0).sum(axis=1) / np.maximum(counts, 1)
-        compared.append(_others(mean, bootstrap_means(paired, seed, repetitions), counts))
-    inside[known] = ~_worse(compared, repetitions, seed, level)
-    return inside
+    inside = defined.any(axis=1)
+    values = scores[inside]
+    methods, images = values.shape
+    needed = least_images(comparisons(methods), level)
+    if methods > 1 and images < needed:
+        return BestSet(inside, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
+    p = np.ones(methods)
+    for place, own in enumerate(values):
+        p[place] = chance_of_higher(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
+    if methods:
+        inside[inside] = ~multipletests(np.minimum(p, 1), alpha=1 - level, method="holm")[0]
+    return BestSet(inside, "")
 
 
-def best_of_resamples(
-    estimate: np.ndarray,
-    resampled: np.ndarray,
-    counts: np.ndarray,
-    *,
-    floor: np.ndarray,
-    least: int,
-    seed: int = 0,
-    level: float = 0.95,
-) -> np.ndarray:
-    """Return which methods cannot be told from the best one, by resamples of independent cases; see `best_set`.
+def images_to_tell(methods: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
+    """Return how many images tell a method from a better one, in `best_set`.
 
     Parameters
     ----------
-    estimate, resampled
-        (M,) and (M, R), such as κ and its resamples; NaN where there is none.
-    counts
-        (M,), independent cases behind each.
-    floor
-        (M,), standard deviation of an estimate that is left where resamples agree.
-    least
-        Cases in common below which two methods are not told apart.
-    seed, level
+    methods
+        Number of methods, reference maps included.
+    effect
+        Mean of the paired differences of the two in units of their standard deviation (Cohen's d), above 0.
+    power
+        Chance to tell them apart, in (0, 1).
+    level
         As in `best_set`.
+    """
+    return images_for(comparisons(methods), effect=effect, power=power, level=level)
+
+
+def least_networks(level: float = 0.95) -> int:
+    """Return the number of networks below which no method can be told from another, as all may agree by chance.
+
+    Parameters
+    ----------
+    level
+        Probability of the guarantee of `best_of_networks`, in (0, 1).
+    """
+    return 1 + math.ceil(math.log2(1 / (1 - level)) - 1e-9)
+
+
+def best_of_networks(
+    scores: np.ndarray,
+    *,
+    groups: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+    noise: np.ndarray | None = None,
+    seed: int = 0,
+    level: float = 0.95,
+) -> BestSet:
+    """Return which methods cannot be told from the best one by κ of Meta-Rank, over networks like these.
+
+    A permutation test. Where methods do not differ, a network could as well have ranked them the other way round: the
+    orders of some networks are reversed, in all ways or in 1,000 random ones, and κ is computed of each. A method is
+    left out if κ of another one is higher by more than the range of κ, the largest less the least, is in all but
+    1 - `level` of these. So the range allows for every pair of methods at once, and for methods that rank alike.
+
+    Parameters
+    ----------
+    scores, groups, weights
+        As in `heatproof.ranking.meta_rank.meta_rank`.
+    noise
+        (M, R), by how much κ differs where other images are drawn; it is added to κ of the reversed orders. Left out,
+        the images count as all there are.
+    seed
+        Of the random ways.
+    level
+        Probability with which all methods that are the best are in the set, in (0, 1).
 
     Returns
     -------
-    numpy.ndarray
-        (M,) bool; False where there is no estimate.
+    BestSet
+        Methods that share fewer than `least_networks` are not told apart. With fewer networks than that, `why` says so.
     """
-    known = ~np.isnan(estimate)
+    known = ~np.isnan(scores).all(axis=0)
+    some = ~np.isnan(scores).all(axis=1)
+    values = scores[some][:, known]
+    group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
+    share = shares(group, None if weights is None else weights[some])
+    networks, least = int(group.max(initial=-1)) + 1, least_networks(level)
+    if values.shape[1] > 1 and networks < least:
+        count = f"{networks} network{'' if networks == 1 else 's'}"
+        return BestSet(known, f"{count}: {least} are needed to tell methods apart, as so few may agree by chance")
+    present = ~np.isnan(values)
+    signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
+    counts = np.hstack([share * (signs > 0), share * (signs < 0)])
+    both = comparable(np.vstack([values, -values]))
+    kappa, _ = resample(both, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
+    found = kappa[:, 0].copy()
+    if noise is not None:
+        kappa = kappa + np.nan_to_num(noise[known])
+    told = networks_of(present, group) >= least
+    spread = np.nanmax(kappa[told], axis=0) - np.nanmin(kappa[told], axis=0) if told.any() else np.zeros(1)
+    seen = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
+    compared = (seen.T @ seen >= least) & told & told[:, None]
+    ahead = np.where(compared, found[None] - found[:, None], 0).max(axis=1, initial=0)
+    p = (spread >= ahead[:, None] - ROUNDING).mean(axis=1)
     inside = known.copy()
-    values, drawn, n, left = estimate[known], resampled[known], counts[known], floor[known]
-    compared = []
-    for place in range(len(values)):
-        both = np.minimum(n, n[place])
-        common = np.where(both < least, 0, both)
-        apart = np.hypot(left, left[place])
-        compared.append(_others(values - values[place], drawn - drawn[place], common, apart))
-    inside[known] = ~_worse(compared, resampled.shape[1], seed, level)
-    return inside
+    inside[known] = p > 1 - level
+    return BestSet(inside, "")
 
 
-class Others(NamedTuple):
-    """All methods against one: whether some are surely better, and by how many standard errors, found and resampled."""
-
-    surely: bool
-    largest: float
-    resampled: np.ndarray | None
-    freedom: int
-
-
-def _others(difference: np.ndarray, drawn: np.ndarray, counts: np.ndarray, floor: np.ndarray | float = 0.0) -> Others:
-    """Compare methods that are better by `difference` (M,), whose resamples are `drawn` (M, R)."""
-    some = counts > 1
-    some &= ~(np.isclose(difference, 0) & (drawn == 0).all(axis=1))  # the method itself
-    if not some.any():
-        return Others(False, 0.0, None, 0)
-    difference, drawn, n = difference[some], drawn[some], counts[some]
-    widened = np.sqrt(n / (n - 1))
-    own = widened * np.nanstd(drawn, axis=1, ddof=1)
-    spread = np.maximum(own, np.broadcast_to(floor, counts.shape)[some])
-    # Resamples of equal differences are equal but for rounding.
-    varied = own > 1e-9 * np.maximum(1, np.abs(difference))
-    certain = ~varied & (spread <= own)
-    surely = bool((difference[certain] > 1e-9).any())
-    largest = float((difference[~certain] / spread[~certain]).max(initial=0))
-    if not varied.any():
-        return Others(surely, largest, None, 0)
-    centred = (drawn[varied] - difference[varied, None]) * (widened[varied] / own[varied])[:, None]
-    return Others(surely, largest, np.fmax.reduce(np.abs(centred), axis=0), int(n[varied].min()) - 1)
-
-
-def _worse(compared: list[Others], repetitions: int, seed: int, level: float) -> np.ndarray:
-    """Tell of each method whether another one is better."""
-    known = [one for one in compared if one.resampled is not None]
-    limit = _normal((1 + level) / 2)
-    if known:
-        freedom = min(one.freedom for one in known)
-        generator = numpy_generator(seed, "spread of paired differences")
-        estimated = np.sqrt(generator.chisquare(freedom, size=repetitions) / freedom)
-        largest = np.fmax.reduce([one.resampled for one in known if one.resampled is not None], axis=0)
-        limit = max(limit, float(np.nanquantile(largest / estimated, level)))
-    return np.array([one.surely or one.largest > limit for one in compared], dtype=bool)
-
-
-def _normal(level: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.ppf(level))
+def _signs(networks: int, repetitions: int | None, seed: int) -> np.ndarray:
+    """Return signs (R, networks), the first all 1: of each pattern and its opposite one, or random ones."""
+    if repetitions is None and 2 ** (networks - 1) <= PATTERNS:
+        bits = np.arange(2 ** (networks - 1))[:, None] >> np.arange(networks)
+        return 1 - 2 * (bits & 1)
+    generator = numpy_generator(seed, "signs of networks")
+    signs = generator.integers(2, size=(repetitions or PATTERNS, networks)) * 2 - 1
+    signs[0] = 1
+    return signs
