@@ -140,10 +140,10 @@ def evaluate(
         )
     common = {key: options.pop(key) for key in COMMON if key in options}
     domain = domain_of(model)
-    metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
+    metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     images, labels, ids = check_batch(images, targets, common.get("image_ids"))
     warn_of_range(images)
-    _warn_out_of_domain([one for one in metrics.values() if one.entry.name == "idsds" != one.told], domain)
+    warn_out_of_domain(metrics.values(), domain)
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
     ranking, explain = common.get("ranking"), common.get("explain")
@@ -189,7 +189,7 @@ class _Metric(NamedTuple):
     told: str
 
 
-def _selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, _Metric]:
+def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
@@ -222,8 +222,9 @@ def _selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domai
     return selected
 
 
-def _warn_out_of_domain(scored: Sequence[_Metric], domain: Domain) -> None:
-    """Warn the caller of `evaluate` of scores that were asked for as IDSDS and are SDS."""
+def warn_out_of_domain(metrics: Iterable[_Metric], domain: Domain) -> None:
+    """Warn the caller of the function that calls this one of scores that were asked for as IDSDS and are SDS."""
+    scored = [one for one in metrics if one.entry.name == "idsds" != one.told]
     if not scored:
         return
     done = " and ".join(dict.fromkeys(str(deletion_of(one.options)) for one in scored))

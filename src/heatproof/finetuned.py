@@ -77,7 +77,7 @@ def domain_of(model: Any) -> Domain:
 
 
 def deletion_of(options: Mapping[str, Any]) -> Deletion:
-    """Return the deletion of patches with some ``grid``, ``baseline`` and ``baseline_options``, all of them filled in."""
+    """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
     known = BASELINES[options["baseline"]].options
     filled = {**known, **(options.get("baseline_options") or {})}
     if "grid" in filled:
@@ -110,5 +110,5 @@ def _digest(values: Iterable[Any], precision: str) -> str:
         value = value.detach().cpu().contiguous()
         value = value.to(getattr(torch, precision)) if value.is_floating_point() else value
         found.update(f"{tuple(value.shape)}".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()

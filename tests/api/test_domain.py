@@ -70,12 +70,16 @@ def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options,
 
 
 def test_several_scores_out_of_domain_are_one_warning(tuned, images):
-    asked = {"own": {"metric": "idsds"}, "fine": {"metric": "idsds", "grid": 4}, "blur": {"metric": "idsds", "baseline": "blur"}}
+    asked = {
+        "own": {"metric": "idsds"},
+        "fine": {"metric": "idsds", "grid": 4},
+        "blur": {"metric": "idsds", "baseline": "blur"},
+    }
     found, told = scored(asked, tuned[2, "zeros"], images)
     assert [one.attrs["metric"] for one in found.values()] == ["idsds", "sds", "sds"]
     assert told == [
-        "These scores are SDS and not IDSDS: the network was finetuned with grid 2, zeros, and patches are deleted with "
-        "grid 4, zeros and grid 2, blur, which may be outside of its domain."
+        "These scores are SDS and not IDSDS: the network was finetuned with grid 2, zeros, and patches are deleted "
+        "with grid 4, zeros and grid 2, blur, which may be outside of its domain."
     ]
 
 
@@ -85,7 +89,9 @@ def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
     assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
     for metric in ("idsds", "deletion_morf"):
         found, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
-        given, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean", baseline_options={"value": colour.tolist()})
+        given, _ = scored(
+            metric, tuned[2, "zeros"], images, baseline="mean", baseline_options={"value": colour.tolist()}
+        )
         assert found["score"].equals(given["score"])
 
 
@@ -167,3 +173,48 @@ def test_rankings_call_scores_what_they_are(network, tuned, images, targets):
         }
     found = heatproof.compare(results).scores
     assert dict(found[["model", "metric"]].drop_duplicates().values.tolist()) == {"tuned": "idsds", "plain": "sds"}
+
+
+COLOUR = {"metric": "idsds", "baseline": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("finetuned", "measures", "names"),
+    [
+        # By default the deletion of the finetuning comes first, and another filling beside it.
+        (None, None, {"SDS, grid 4, mean colour": "sds", "SDS, grid 4, blur": "sds"}),
+        ((2, "zeros"), None, {"IDSDS, grid 2, zeros": "idsds", "SDS, grid 2, blur": "sds"}),
+        ((4, "mean"), None, {"IDSDS, grid 4, mean colour": "idsds", "SDS, grid 4, blur": "sds"}),
+        ((4, "blur"), None, {"IDSDS, grid 4, blur": "idsds", "SDS, grid 4, mean colour": "sds"}),
+        ((2, "zeros"), {"own": {"metric": "idsds"}}, {"own": "idsds"}),
+        ((2, "zeros"), {"own": {"metric": "idsds", "grid": 4, "baseline": "blur"}}, {"own": "sds"}),
+        ((2, "zeros"), {"own": COLOUR}, {"own": "sds"}),
+        ((4, "mean"), {"own": COLOUR}, {"own": "idsds"}),
+        ((2, "zeros"), {"own": {"metric": "sds"}}, {"own": "sds"}),
+    ],
+)
+def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, names):
+    model = network if finetuned is None else tuned[finetuned]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = heatproof.choose(model, torch.cat([images, -images]), methods="saliency", measures=measures)
+    assert {name: one["metric"] for name, one in found.measures.items()} == names
+    assert found.in_domain == (next(iter(names.values())) == "idsds")
+    weights = "given" if finetuned is None else "finetuned"
+    assert f"on the {weights} weights" in found.sentence
+    for name, words in found.words.items():
+        assert words.endswith(f" ({names[name].upper()})")
+    # Of the default measures nobody said that they are IDSDS.
+    asked = any(one["metric"] == "idsds" for one in (measures or {}).values())
+    assert sum("SDS and not IDSDS" in str(one.message) for one in told) == (asked and "sds" in names.values())
+
+
+def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
+    with pytest.warns(UserWarning, match="The network was finetuned on 40 of the 40 images") as told:
+        heatproof.choose(tuned[2, "zeros"], many, methods="saliency")
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="The network was finetuned on 7 of the 19 images"):
+        heatproof.choose(tuned[2, "zeros"], torch.cat([images, many[:7]]), methods="saliency")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heatproof.choose(tuned[2, "zeros"], torch.cat([images, -images]), methods="saliency")
