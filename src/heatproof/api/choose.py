@@ -19,7 +19,8 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import CANNOT_SEE, FOUND, MOSTLY_RIGHT, Verdict, deletion_words, judge, listed
+from heatproof.ranking.verdict import CANNOT_SEE, FOUND, MOSTLY_RIGHT, Verdict, deletion_words, judge
+from heatproof.registry import listed
 
 if TYPE_CHECKING:
     import torch

@@ -20,6 +20,7 @@ from heatproof.metrics.single_deletion import Deletion
 from heatproof.ranking.best import best_set
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.ranking.references import Above, above_references
+from heatproof.registry import listed
 
 # Verdicts, the gravest first.
 CHANCE, NOTHING, OPEN, TOO_FEW, FOUND = "at chance", "none above references", "open", "too few images", "found"
@@ -191,7 +192,7 @@ def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -
         return f"by {measures[0]}, {where}"
     each = "each" if alone else "at least one"
     # What all begin with is said once.
-    begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]
+    begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]  # noqa: RUF071 - of characters
     begin = f"{begin}, " if begin else ""
     rest = listed([words.removeprefix(begin) for words in measures])
     alike = f"whose orders of the methods correlate with {agreement:.2f}"
@@ -301,8 +302,3 @@ def often_wrong(right: int, images: int) -> str:
 def _told(mean: float) -> str:
     """Return a mean with two places and a true minus, as the pages write it."""
     return f"{round(mean, 2) + 0.0:.2f}".replace("-", "−")
-
-
-def listed(names: Collection[str]) -> str:
-    """Return names as an English list."""
-    return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))
