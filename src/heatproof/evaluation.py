@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line
-from heatproof.finetuned import Domain, deletion_of, domain_of
+from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.single_deletion import family
@@ -143,7 +143,7 @@ def evaluate(
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     images, labels, ids = check_batch(images, targets, common.get("image_ids"))
     warn_of_range(images)
-    warn_out_of_domain(metrics.values(), domain)
+    warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
     ranking, explain = common.get("ranking"), common.get("explain")
@@ -188,6 +188,11 @@ class _Metric(NamedTuple):
     responses: dict[str, Response]
     told: str
 
+    @property
+    def is_renamed(self) -> bool:
+        """Whether it was asked for as IDSDS and is SDS."""
+        return self.entry.name == "idsds" != self.told
+
 
 def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
@@ -220,23 +225,6 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
             told = family(domain.finetuned, deletion_of(options))
         selected[name] = _Metric(entry, options, entry.responses(options), told)
     return selected
-
-
-def warn_out_of_domain(metrics: Iterable[_Metric], domain: Domain) -> None:
-    """Warn the caller of the function that calls this one of scores that were asked for as IDSDS and are SDS."""
-    scored = [one for one in metrics if one.entry.name == "idsds" != one.told]
-    if not scored:
-        return
-    done = " and ".join(dict.fromkeys(str(deletion_of(one.options)) for one in scored))
-    why = domain.reason
-    if domain.finetuned is not None:
-        mine = str(domain.finetuned)
-        why = f"the network was finetuned with {mine}" + (" of other options" if mine == done else "")
-    warnings.warn(
-        f"These scores are SDS and not IDSDS: {why}, and patches are deleted with {done}, which may be outside of its "
-        "domain.",
-        stacklevel=3,
-    )
 
 
 @dataclass(frozen=True, eq=False)

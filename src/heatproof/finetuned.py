@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,22 @@ def deletion_of(options: Mapping[str, Any]) -> Deletion:
     if "grid" in filled:
         filled["grid"] = filled["grid"] or options["grid"]
     return Deletion(int(options["grid"]), options["baseline"], filled)
+
+
+def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
+    """Warn the caller of the function that calls this one of options of scores that are SDS, asked for as IDSDS."""
+    if not scored:
+        return
+    done = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
+    why = domain.reason
+    if domain.finetuned is not None:
+        mine = str(domain.finetuned)
+        why = f"the network was finetuned with {mine}" + (" of other options" if mine == done else "")
+    warnings.warn(
+        f"These scores are SDS and not IDSDS: {why}, and patches are deleted with {done}, which may be outside of its "
+        "domain.",
+        stacklevel=3,
+    )
 
 
 def weight_digests(model: torch.nn.Module) -> dict[str, str]:

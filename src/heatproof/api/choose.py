@@ -277,16 +277,17 @@ def choose(
     import torch
 
     from heatproof.api.explain import layer_name, selected
-    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range, warn_out_of_domain
-    from heatproof.finetuned import domain_of
+    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
+    from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.perturbation.reachable import check_mode
 
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background")
     images = check_images(images)
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
-    answers = _said(model, images)
-    images, labels, _ = check_batch(images, answers if targets is None else targets)
+    check_mode(model, "model")
+    images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
     warn_of_range(images)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
@@ -299,15 +300,9 @@ def choose(
                 "is better, and rank by others with heatproof.compare."
             )
     if measures:
-        warn_out_of_domain(metrics.values(), domain)
+        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     _warn_of_trained_on(images, domain)
-    right = labels.cpu() == answers
-    if not right.double().mean() >= MOSTLY_RIGHT:
-        warnings.warn(
-            f"The network answers with the target on {int(right.sum())} of {len(images)} images: if the targets are "
-            "labels, check that their numbers are the network's classes.",
-            stacklevel=2,
-        )
+    right = None if targets is None else _right(model, images, labels)
     scorers, words = _told(metrics)
     given = {"seed": seed, "batch_size": batch_size}
     judge_maps = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
@@ -336,7 +331,7 @@ def choose(
         f"on the {'finetuned' if domain.finetuned else 'given'} weights",
         level=level,
         ablating=outside,
-        right=None if targets is None else int(right[second].sum()),
+        right=None if right is None else int(right[second].sum()),
     )
     table = _table(reported, rows, outside, found, seed, level)
     reasons = tried.made["reason"]
@@ -441,6 +436,34 @@ def _warn_of_trained_on(images: torch.Tensor, domain: Domain) -> None:
             "on images that it has not seen.",
             stacklevel=3,
         )
+
+
+def _right(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    """Return on which images (N,) the network answers with the target, and warn the caller of `choose` if on few.
+
+    None where its answers are no class for each image: what cannot be read is refused where it is explained.
+    """
+    import torch
+
+    from heatproof.api.explain import check_fits
+
+    if not isinstance(model, torch.nn.Module):
+        return None
+    check_fits(model, images, labels)
+    try:
+        answers = _said(model, images)
+    except (AttributeError, IndexError, TypeError):
+        return None
+    if answers.shape != labels.shape:
+        return None
+    right = labels.cpu() == answers
+    if right.double().mean() < MOSTLY_RIGHT:
+        warnings.warn(
+            f"The network answers with the target on {int(right.sum())} of {len(images)} images: if the targets are "
+            "labels, check that their numbers are the network's classes.",
+            stacklevel=3,
+        )
+    return right
 
 
 def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]:
