@@ -221,8 +221,9 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
             check_plain(function, given, f"metric {entry.name!r}")
         options = domain.complete(entry.reads.complete(entry.fill_in(given), domain.reference))
         told = entry.name
-        if told == "idsds" and look_up(BASELINES, options["baseline"], "baseline"):
-            told = family(domain.finetuned, deletion_of(options))
+        if told in ("idsds", "sds"):
+            look_up(BASELINES, options["baseline"], "baseline")
+            told = family(domain.finetuned, deletion_of(options)) if told == "idsds" else told
         selected[name] = _Metric(entry, options, entry.responses(options), told)
     return selected
 

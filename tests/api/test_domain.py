@@ -218,3 +218,13 @@ def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heatproof.choose(tuned[2, "zeros"], torch.cat([images, -images]), methods="saliency")
+
+
+def test_a_filling_that_does_not_exist_is_said_before_any_work(network, images):
+    for metric in ("idsds", "sds"):
+        with pytest.raises(heatproof.HeatproofError, match="zeros"):
+            heatproof.choose(
+                network, torch.cat([images, -images]), measures={"own": {"metric": metric, "baseline": "zeroes"}}
+            )
+        with pytest.raises(heatproof.HeatproofError, match="zeros"):
+            scored(metric, network, images, baseline="zeroes")
