@@ -54,13 +54,15 @@ CASES = {
         {"a": 0.3, "b": 0.2, "random": 0.0, "edges": 0.6},
         {},
         NOTHING,
-        f"Open: no method is above the reference maps {BY}: a scores 0.30, and edges, which knows no network, 0.60.",
+        f"Open: no method is shown to be above the reference maps {BY}: a scores 0.30, and edges, "
+        "which knows no network, 0.60.",
     ),
     "negative scores have a true minus": (
         {"a": -0.3, "b": -0.4, "random": 0.0, "edges": 0.1},
         {},
         NOTHING,
-        f"Open: no method is above the reference maps {BY}: a scores −0.30, and edges, which knows no network, 0.10.",
+        f"Open: no method is shown to be above the reference maps {BY}: a scores −0.30, and edges, "
+        "which knows no network, 0.10.",
     ),
     "too few images for so many methods": (
         {**{f"m{place:02}": 0.5 - place / 50 for place in range(24)}, "random": 0.0, "edges": 0.0},
@@ -200,8 +202,8 @@ def test_several_measures_are_one_answer():
     part = judge({"X": one, "Y": low}, ["random"], "on W", level=0.95)
     assert (part.verdict, part.sentence) == (
         NOTHING,
-        "Open: no method is above the reference maps by Y, on W: a scores 0.00, and random, which knows no network, "
-        "0.50.",
+        "Open: no method is shown to be above the reference maps by Y, on W: a scores 0.00, and random, "
+        "which knows no network, 0.50.",
     )
 
 

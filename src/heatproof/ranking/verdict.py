@@ -175,7 +175,9 @@ def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: st
             f"{_told(means[above.reference])}"
         )
         if math.isnan(above.needed):
-            return Found(best, why, above, NOTHING, f"Open: no method is above the reference maps {by}: {pair}.")
+            return Found(
+                best, why, above, NOTHING, f"Open: no method is shown to be above the reference maps {by}: {pair}."
+            )
         few = f"Open: {table.shape[1]} images are too few to tell methods from the reference maps {by}"
         return Found(best, why, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would do.")
     if maps:
