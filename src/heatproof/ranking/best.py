@@ -151,3 +151,40 @@ def _normal(level: float) -> float:
     from scipy.stats import norm
 
     return float(norm.ppf(level))
+
+
+# STAND-IN
+class BestSet(NamedTuple):
+    inside: np.ndarray
+    why: str
+
+
+_old = best_set
+
+
+def best_set(scores, *, level=0.95, seed=None, repetitions=1000):
+    if seed is not None:
+        return _old(scores, level=level, seed=seed, repetitions=repetitions)
+    from statsmodels.stats.multitest import multipletests
+
+    from heatproof.ranking.paired import chance_of_higher, comparisons, least_images
+
+    defined = ~np.isnan(scores)
+    inside = defined.any(axis=1)
+    values = scores[inside]
+    methods, images = values.shape
+    needed = least_images(comparisons(methods), level)
+    if methods > 1 and images < needed:
+        return BestSet(inside, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
+    p = np.ones(methods)
+    for place, own in enumerate(values):
+        p[place] = chance_of_higher(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
+    if methods:
+        inside[inside] = ~multipletests(np.minimum(p, 1), alpha=1 - level, method="holm")[0]
+    return BestSet(inside, "")
+
+
+def images_to_tell(methods, *, effect=0.5, power=0.8, level=0.95):
+    from heatproof.ranking.paired import comparisons, images_for
+
+    return images_for(comparisons(methods), effect=effect, power=power, level=level)

@@ -1,0 +1,96 @@
+"""Is a mean of paired differences above zero? A test that stays honest with few and with skewed differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from heatproof.ranking.ranks import TOLERANCE
+
+# Probability that one difference is positive where their mean is zero: 1/2 for symmetric differences, and 1 - 1/e for
+# 1 - E, where E is exponential. So many images as say the same thing do so by chance with at least this to their power.
+SKEWED = 1 - math.exp(-1)
+
+
+def chance_of_higher(differences: np.ndarray) -> np.ndarray:
+    """Return one-sided p-values of paired differences: small where their mean is above zero.
+
+    The p-value is the largest of three, as each is too small where another one is right:
+
+    - Student's t-test;
+    - the same with Johnson's correction of t for skewness (Johnson, Modified t tests and confidence intervals for
+      asymmetrical populations, 1978, equation 2.9), where that makes t smaller;
+    - `SKEWED` to the power of the number of differences that are not zero. No test of so few differences can give less,
+      as they may all be positive by chance.
+
+    Parameters
+    ----------
+    differences
+        (..., N), NaN where one of the two scores is undefined.
+
+    Returns
+    -------
+    numpy.ndarray
+        (...) in [0, 1]; 1 where fewer than two differences are known or all are zero.
+    """
+    from scipy.stats import t as student
+
+    values = np.asarray(differences, dtype=float)
+    known = ~np.isnan(values)
+    values = np.where(known, values, 0)
+    n = known.sum(axis=-1)
+    several = np.maximum(n, 2)
+    mean = values.sum(axis=-1) / several
+    rest = np.where(known, values - mean[..., None], 0)
+    spread = np.sqrt((rest**2).sum(axis=-1) / (several - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = mean * np.sqrt(n) / spread
+        skewness = (rest**3).sum(axis=-1) * n / ((n - 1) * (n - 2)) / spread**3
+        corrected = t + skewness * (1 + 2 * t**2) / (6 * np.sqrt(n))
+    t = np.where(n > 2, np.fmin(t, corrected), t)
+    same = spread <= TOLERANCE * np.maximum(1, np.abs(mean))
+    t = np.where(same, np.where(mean > TOLERANCE, np.inf, -np.inf), t)
+    p = np.where(n > 1, student.sf(t, several - 1), 1)
+    return np.maximum(p, SKEWED ** (np.abs(values) > TOLERANCE).sum(axis=-1))
+
+
+def comparisons(methods: int) -> int:
+    """Return the number of ordered pairs of methods, at least 1."""
+    return max(1, methods * (methods - 1))
+
+
+def least_images(tests: int, level: float = 0.95) -> int:
+    """Return the number of images below which `chance_of_higher` finds nothing, whatever the scores are.
+
+    Parameters
+    ----------
+    tests
+        Number of tests among which the chance of a false statement is divided: `comparisons` of the methods for the
+        set of the best, the number of methods for "above all reference maps".
+    level
+        One less the chance of a false statement, in (0, 1).
+    """
+    return math.ceil(math.log((1 - level) / tests) / math.log(SKEWED) - 1e-9)
+
+
+def images_for(tests: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
+    """Return how many images one of several tests needs to find an effect.
+
+    Parameters
+    ----------
+    tests, level
+        As in `least_images`.
+    effect
+        Mean of the paired differences in units of their standard deviation (Cohen's d), above 0.
+    power
+        Chance to find it, in (0, 1).
+    """
+    from statsmodels.stats.power import TTestPower
+
+    least = least_images(tests, level)
+    solve = TTestPower()
+    asked = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}
+    if solve.power(nobs=max(least, 3), **asked) >= power:
+        return max(least, 3)
+    return max(least, math.ceil(float(np.max(solve.solve_power(power=power, **asked)))))
