@@ -21,7 +21,7 @@ from heatproof.randomness import numpy_generator
 from heatproof.ranking.best import best_set
 from heatproof.ranking.meta_rank import meta_rank
 from heatproof.ranking.significance import pairwise_wilcoxon
-from heatproof.report.verdict import above_references
+from heatproof.ranking.references import above_references
 from heatproof.store import read
 
 METHODS = 8

@@ -130,7 +130,7 @@ def road(task):
 
 
 def idsds(task):
-    return task.evaluate("idsds", grid=GRID, baseline="zeros")["score"].values
+    return task.evaluate("sds", grid=GRID, baseline="zeros")["score"].values
 
 
 def bare_idsds(task):

@@ -15,7 +15,8 @@ from heatproof.bundle import unpacked
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table, write_text
 from heatproof.publishing import public
-from heatproof.report.results import CASE, listed, render, rounded, told
+from heatproof.registry import listed
+from heatproof.report.results import CASE, render, rounded, told
 
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]

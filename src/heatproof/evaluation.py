@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line
+from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.single_deletion import family
 from heatproof.options import BatchSize, check_plain, short
+from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
 
@@ -92,13 +95,17 @@ def evaluate(
 
         With several metrics, each gets the options that it has; an option that none of them has is an error.
 
+        A network that `heatproof.finetune` made gives metrics of patch drops its grid and its baseline, and
+        ``baseline="mean"`` its colour, where these are left out.
+
     Returns
     -------
     xarray.Dataset
         ``score`` (image) float64, NaN where undefined; ``valid`` (image) bool; ``reason`` (image), why it is undefined,
         else empty; the metric's curves over (image, step) under their names, with the coordinate ``share``, the share
-        of the pixels that is changed. As attributes the metric, its direction, source, all options, as JSON the
-        complete settings of the responses that it read, and its range, but for logits where it is one of probabilities.
+        of the pixels that is changed. As attributes the metric (``sds`` where ``idsds`` was asked for and the
+        network was not finetuned with this grid and filling), its direction, source, all options, as JSON the complete
+        settings of the responses that it read, and its range, but for logits where it is one of probabilities.
         Each with a dimension ``method`` before the others where maps of several methods were given. For several
         metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
         insertion, deletion and their difference, cost the passes of one.
@@ -132,9 +139,11 @@ def evaluate(
             f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
         )
     common = {key: options.pop(key) for key in COMMON if key in options}
-    metrics = _selected_metrics({metric: {}} if isinstance(metric, str) else metric, options)
+    domain = domain_of(model)
+    metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     images, labels, ids = check_batch(images, targets, common.get("image_ids"))
     warn_of_range(images)
+    warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     values, names, gaps = _cube(maps, images, ids)
     check_plain(_plain_options, common, "heatproof.evaluate")
     ranking, explain = common.get("ranking"), common.get("explain")
@@ -172,14 +181,20 @@ def evaluate(
 
 
 class _Metric(NamedTuple):
-    """A metric with all of its options, and what it reads."""
+    """A metric with all of its options, what it reads, and the name that fits what is done."""
 
     entry: Metric
     options: dict[str, Any]
     responses: dict[str, Response]
+    told: str
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether it was asked for as IDSDS and is SDS."""
+        return self.entry.name == "idsds" != self.told
 
 
-def _selected_metrics(metrics: Metrics, common: Mapping[str, Any]) -> dict[str, _Metric]:
+def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, _Metric]:
     """Return the metrics, by name, with the options that each of them has."""
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
@@ -204,8 +219,12 @@ def _selected_metrics(metrics: Metrics, common: Mapping[str, Any]) -> dict[str, 
         # Those that are plain values by their annotations, as those of a config.
         for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
             check_plain(function, given, f"metric {entry.name!r}")
-        options = entry.reads.complete(entry.fill_in(given))
-        selected[name] = _Metric(entry, options, entry.responses(options))
+        options = domain.complete(entry.reads.complete(entry.fill_in(given), domain.reference))
+        told = entry.name
+        if told in ("idsds", "sds"):
+            look_up(BASELINES, options["baseline"], "baseline")
+            told = family(domain.finetuned, deletion_of(options)) if told == "idsds" else told
+        selected[name] = _Metric(entry, options, entry.responses(options), told)
     return selected
 
 
@@ -484,7 +503,7 @@ def _dataset(
     )
     variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in curves.items()}
     attributes = {
-        "metric": entry.name,
+        "metric": one.told,
         "higher_is_better": int(entry.higher(options)),
         "source": entry.source,
         "undefined": int((~valid).sum()),

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,6 +26,11 @@ ALIKE = 0.6
 BEGINNING = 3
 # What is looked up here, and the kind under which `heatproof list` prints all names of it.
 KINDS = {"dataset": "datasets", "architecture": "models", "explainer": "explainers", "metric": "metrics"}
+
+
+def listed(names: Collection[str]) -> str:
+    """Return names as an English list."""
+    return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))
 
 
 def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:

@@ -193,18 +193,32 @@ def say_what_came_out() -> None:
             print(escaped(told), file=sys.stderr)
         if len(rows) > VERDICTS:
             print(f"{len(rows) - VERDICTS} more verdicts: {paths.VERDICT}", file=sys.stderr)
+        for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
+            print(escaped(sentence), file=sys.stderr)
     if _is_current(paths.BASELINES["summary"]):
         print(escaped(Path(paths.BASELINES["summary"]).read_text(encoding="utf-8").strip()), file=sys.stderr)
-    if _is_current(paths.TABLES["meta_rank"]):
-        with open(paths.TABLES["meta_rank"], encoding="utf-8") as file:
-            for row in islice(csv.DictReader(file), SHOWN):
-                low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
-                without = ", ".join(filter(None, ["no interval", row.get("note")]))
-                interval = f"{low} to {high}" if low and high else without
-                value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
-                print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
+    for of, table in (("patch drops alone", paths.META_RANK), ("all metrics", paths.RELIABILITY["ranking"])):
+        if _is_current(table):
+            _say_ranking(of, table)
+    if _is_current(paths.OVERVIEW["captions"]):
+        with open(paths.OVERVIEW["captions"], encoding="utf-8") as file:
+            print(escaped(next(csv.DictReader(file))["conclusion"]), file=sys.stderr)
     if _is_current(paths.PAGE):
         print(f"Page: {paths.PAGE}", file=sys.stderr)
+
+
+def _say_ranking(of: str, table: str) -> None:
+    """Print the first methods of a Meta-Rank, and what its κ is of."""
+    with open(table, encoding="utf-8") as file:
+        first = list(islice(csv.DictReader(file), SHOWN))
+    if first:
+        print(f"Ranking by {of} (κ over {first[0].get('n_cases', '')} test cases, {table}):", file=sys.stderr)
+    for row in first:
+        low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
+        without = ", ".join(filter(None, ["no interval", row.get("note")]))
+        interval = f"{low} to {high}" if low and high else without
+        value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
+        print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
 
 
 def _is_current(path: str) -> bool:

@@ -1,5 +1,7 @@
 """`heatproof.choose`, `finetune` and `compare`: what can be concluded is, and what cannot is not."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.ranking.best import images_to_tell
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ class Planted(nn.Module):
         return torch.stack([value, -value], 1)
 
 
-ZERO = {"patch deletion": {"metric": "idsds", "baseline": "zeros"}}
+ZERO = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}
 
 
 def noisy(share):
@@ -53,7 +56,7 @@ def test_equal_methods_are_all_in_the_set(many):
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     assert set(found.methods) == {"one", "other"}
     assert found.best is None
-    assert "2 of 2 methods cannot be told from the best" in found.sentence
+    assert "cannot be told from the best of 2 methods" in found.sentence
 
 
 def test_nothing_is_concluded_of_maps_that_know_nothing(many):
@@ -63,7 +66,8 @@ def test_nothing_is_concluded_of_maps_that_know_nothing(many):
     found = heatproof.choose(Planted().eval(), many, methods={"noise": draws}, measures=ZERO)
     assert found.best is None
     assert found.sentence.startswith("Open: ")
-    assert any(f"by {name}" in found.sentence for name in found.measures)
+    assert "by deletion of single patches, grid 4, zeros (SDS), on the given weights" in found.sentence
+    assert "knows no network" in found.sentence
 
 
 def test_options_are_picked_on_other_images_than_are_reported(network, many):
@@ -113,10 +117,9 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     assert table.loc["ablation", "patch deletion"] == table["patch deletion"].max()
     assert not table.loc[["occlusion", "ablation"], "in_set"].any()
     assert found.best == "input_x_gradient"
-    assert "the best of 1 methods" in found.sentence
+    assert "the only method that was scored" in found.sentence
     assert table.loc["occlusion", "reason"].endswith("no contender")
-    assert "occlusion" in found.how
-    assert "no contender" in found.how
+    assert "ablation and occlusion delete regions as the measure does: no contender" in found.sentence
     labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
     assert {"occlusion (no contender)", "ablation (no contender)"} <= set(labels)
     assert "input_x_gradient" in labels
@@ -137,11 +140,12 @@ def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
 def test_only_methods_that_delete_regions_leave_it_open(many):
     found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
     assert found.best is None
-    assert found.sentence.startswith("Open: no contender")
+    assert found.sentence.startswith("Open: no method has a score")
+    assert "occlusion deletes regions as the measure does: no contender" in found.sentence
 
 
 def test_the_sentence_says_how_far_measures_agree(many):
-    twice = {"zeros": ZERO["patch deletion"], "blur": {"metric": "idsds", "baseline": "blur"}}
+    twice = {"zeros": ZERO["patch deletion"], "blur": {"metric": "sds", "baseline": "blur"}}
     methods = {"truth": noisy(0.0), "far": noisy(20.0)}
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
     assert "every measure" not in found.sentence
@@ -181,6 +185,68 @@ def test_the_same_seed_gives_the_same_choice(network, many):
     methods = ["saliency", "random"]
     first, again = (heatproof.choose(network, many, methods=methods) for _ in range(2))
     pd.testing.assert_frame_equal(first.table.drop(columns="seconds"), again.table.drop(columns="seconds"))
+
+
+def test_equal_calls_give_one_answer_word_for_word(network, many):
+    """A tie of costs is broken by names, and never by seconds."""
+    methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
+    found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
+    assert {one.advice for one in found} == {"Of these, fast takes the fewest network passes, 0 an image."}
+    assert len({(one.sentence, one.how) for one in found}) == 1
+    for one in found:
+        one.table["seconds"] = [4.0, 3.0, 2.0, 1.0, 0.0]
+        assert one.advice == found[0].advice
+
+
+def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys):
+    def told(model, images, targets):
+        said.append(capsys.readouterr().out)
+        return images.sum(1)
+
+    for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
+        said = []
+        found = heatproof.choose(network, images, methods={"told": told, "saliency": "saliency"}, measures=ZERO)
+        needed = images_to_tell(4)
+        assert said[0].startswith(f"{len(images) // 2} images are reported on")
+        assert f"{needed} reported images are needed, {2 * needed} in all." in said[0]
+        assert ("With fewer, the answer is often open" in said[0]) == (len(images) < 2 * needed)
+        assert said[0].strip() in found.how
+
+
+def test_with_too_few_images_to_tell_nothing_is_in_the_set(network, many):
+    found = heatproof.choose(network, many[:16], measures=ZERO)
+    assert found.verdict == "open"
+    assert found.sentence.startswith("Open: 8 images are too few to tell ")
+    contenders = found.table["reason"] == ""
+    assert found.table.loc[contenders, "in_set"].isna().all()
+    assert found.methods == []
+    assert found.best is None
+    assert found.sets == {"patch deletion": []}
+    assert "open" in found._repr_html_()
+    heatproof.plot.order(found)
+
+
+@pytest.mark.parametrize(("shift", "told"), [(0, False), (1, True)])
+def test_targets_that_the_network_does_not_answer_are_warned_of(many, shift, told):
+    model = Planted().eval()
+    with torch.no_grad():
+        targets = (model(many).argmax(1) + shift) % 2
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
+    assert any("answers with the target on 0 of 60 images" in str(one.message) for one in said) == told
+    assert ("The network is right on 0 of the 30 images." in found.sentence) == told
+
+
+def test_options_that_lost_are_printed(network, many):
+    found = heatproof.choose(network, many, methods="saliency")
+    assert found.left_out
+    assert f"scored higher: {found.left_out[0]}" in str(found)
+
+
+def test_a_measure_that_is_better_when_lower_is_refused(network, many):
+    with pytest.raises(heatproof.HeatproofError, match="for which lower is better"):
+        heatproof.choose(network, many, methods="saliency", measures={"area": {"metric": "rise_deletion"}})
 
 
 def test_too_few_images_are_refused(network, images):

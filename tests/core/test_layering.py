@@ -60,14 +60,17 @@ ALLOWED = {
     # Both sides meet here: what a network says of perturbed images, and maps from explainers.
     "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
     "metrics": BASE | {"responses"},
+    # What a finetuning left on a user's network.
+    "finetuned": BASE | {"metrics", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE | {"finetuned", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
         "attribution",
         "data",
         "evaluation",
+        "finetuned",
         "metrics",
         "models",
         "perturbation",

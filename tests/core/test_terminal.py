@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+from pathlib import Path
 
 import pytest
 from snakemake.logging import ColorizingTextHandler
@@ -140,6 +141,32 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     os.utime("results/meta_rank.csv", (paths.LONG_AGO - 2,) * 2)
     say_what_came_out()
     assert not capsys.readouterr().err
+
+
+def test_the_end_says_what_each_ranking_is_of_and_what_scores_cannot_see(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/ranking").mkdir(parents=True)
+    (tmp_path / "results/figures/overview").mkdir(parents=True)
+    header = "method,kappa,ci_low,ci_high,rank,n_cases,note"
+    Path(paths.META_RANK).write_text(f"{header}\nm0,0.98,0.5,1.5,1,6,\n")
+    Path(paths.RELIABILITY["ranking"]).write_text(f"{header}\nm1,0.47,0.2,0.7,1,54,\n")
+    Path(paths.VERDICT).write_text(
+        "dataset,model,weights,metric,sentence,cannot_see\n"
+        "d,one,finetuned,idsds,m0 is the best.,Blind spots.\nd,two,finetuned,idsds,Open.,Blind spots.\n"
+    )
+    Path(paths.OVERVIEW["captions"]).write_text("figure,shows,conclusion\nplaces.png,places,Metrics disagree.\n")
+    say_what_came_out()
+    told = capsys.readouterr().err.splitlines()
+    assert told[2:] == [
+        "d / one finetuned / idsds: m0 is the best.",
+        "d / two finetuned / idsds: Open.",
+        "Blind spots.",
+        "Ranking by patch drops alone (κ over 6 test cases, results/meta_rank.csv):",
+        "   1  m0                                   κ 0.98 (0.50 to 1.50)",
+        "Ranking by all metrics (κ over 54 test cases, results/ranking/ranking.csv):",
+        "   1  m1                                   κ 0.47 (0.20 to 0.70)",
+        "Metrics disagree.",
+    ]
 
 
 def test_which_config_extends_which_is_left_out():

@@ -84,7 +84,14 @@ def test_maps_of_a_renamed_family_carry_its_name():
 def test_idsds_is_only_for_weights_of_the_same_domain():
     plan = plan_of(
         drops={"grids": [4, 8], "baselines": ["zeros", "blur"]},
-        weights=["pretrained", "finetuned", {"blurred": {"baseline": "blur"}}, {"fine": {"grid": 8}}],
+        weights=[
+            "pretrained",
+            "finetuned",
+            {"blurred": {"baseline": "blur"}},
+            {"fine": {"grid": 8}},
+            # No image loses a patch.
+            {"intact": {"share": 0.0}},
+        ],
     )
     names = {weights: list(plan.metrics_of(weights, "vit")) for weights in plan.weights}
     assert names == {
@@ -92,6 +99,7 @@ def test_idsds_is_only_for_weights_of_the_same_domain():
         "finetuned": ["idsds", "sds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
         "blurred": ["sds", "idsds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
         "fine": ["sds", "sds_g4_blur", "idsds_g8_zeros", "sds_g8_blur"],
+        "intact": ["sds", "sds_g4_blur", "sds_g8_zeros", "sds_g8_blur"],
     }
 
 

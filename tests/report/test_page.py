@@ -58,8 +58,8 @@ CLAIMS = [
 ]
 CLAIMS_TEXT = pd.DataFrame(CLAIMS, columns=CLAIM_COLUMNS).assign(paper="001").to_csv(index=False)
 VERDICT_TEXT = """dataset,model,weights,metric,verdict,sentence,best,n_best,n_above_references,n_methods,n_images,\
-images_needed
-tiny,net,finetuned,idsds,found,<b>smooth</b> is the best of 2 methods; 1 are above all reference maps.,smooth,1,1,2,4,3
+images_needed,cannot_see
+tiny,net,finetuned,idsds,found,<b>smooth</b> is the best of 2 methods.,smooth a b c d,5,1,2,4,3,Redundant evidence.
 """
 ACCURACY_TABLE = """dataset,model,weights,grid,baseline,in_domain,\
 top1_clean,top1_worst_patch,top5_clean,top5_worst_patch,n_images
@@ -351,6 +351,14 @@ def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):
     texts = Reader(written({**spec, "tables": tables, "images": 0, "curves": []})).texts
     assert "−4.250" in texts
     assert "1.500" in texts
+    # κ of the patch drops alone stands beside it.
+    assert {"κ, all metrics", "κ, patch drops"} <= set(texts)
+
+
+def test_the_answer_has_the_whole_set_and_what_it_cannot_see(shown):
+    assert "The set, best first: smooth, a, b, c, d." in shown.texts
+    assert "Redundant evidence." in shown.texts
+    assert "κ, patch drops" in shown.texts
 
 
 def test_layers_and_answers_have_tables_of_their_own(shown):

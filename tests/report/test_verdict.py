@@ -1,77 +1,234 @@
-"""What a run found, in words."""
+"""What a run found, in words, and that `heatproof.choose` says the same of the same scores."""
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import xarray
+from torch import nn
 
+import heatproof
+from heatproof.ranking.best import best_set
+from heatproof.ranking.verdict import CANNOT_SEE, CHANCE, FOUND, NOTHING, OPEN, TOO_FEW, at_chance, disagreement, judge
 from heatproof.report.results import CASE
-from heatproof.report.verdict import CHANCE, FOUND, NOTHING, TOO_FEW, above_references, at_chance, verdicts
+from heatproof.report.verdict import COLUMNS, verdicts
 
-WHERE = dict(zip(CASE, ("digits", "net", "finetuned", "idsds"), strict=True))
+WHERE = dict(zip(CASE, ("digits", "net", "given", "sds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}
+BY = "by deletion of single patches, grid 4, zeros (SDS), on the given weights"
+REFERENCES = ("random", "edges")
+# Methods by their means, and what is said of them; images are 64 and noise is 0.3 where nothing else is said.
+CASES = {
+    "one is the best": (
+        {"a": 0.6, "b": 0.3, "edges": 0.0, "random": 0.0},
+        {},
+        FOUND,
+        f"a is the best of 2 methods, at 95%, {BY}. It is above the reference maps edges and random, "
+        "which know no network.",
+    ),
+    "two are the best, and a third is above the reference maps": (
+        {"a": 0.6, "b": 0.58, "c": 0.2, "random": 0.0, "edges": 0.0},
+        {},
+        FOUND,
+        f"a and b cannot be told from the best of 3 methods, at 95%, {BY}. All of these are above the reference maps "
+        "edges and random, which know no network.",
+    ),
+    "more than can be named": (
+        {
+            **dict(zip("abcdef", (0.6, 0.59, 0.58, 0.57, 0.56, 0.55), strict=True)),
+            "g": 0.1,
+            "random": 0.0,
+            "edges": 0.0,
+        },
+        {},
+        FOUND,
+        f"6 of 7 methods (a has the highest mean) cannot be told from the best, at 95%, {BY}.",
+    ),
+    "a reference map is in the set": (
+        {"a": 0.64, "b": 0.3, "random": 0.0, "edges": 0.6},
+        {"noise": 0.1},
+        OPEN,
+        f"Open: edges, which knows no network, cannot be told from the best {BY}",
+    ),
+    "the reference map is higher": (
+        {"a": 0.3, "b": 0.2, "random": 0.0, "edges": 0.6},
+        {},
+        NOTHING,
+        f"Open: no method is shown to be above the reference maps {BY}: a scores 0.30, and edges, "
+        "which knows no network, 0.60.",
+    ),
+    "negative scores have a true minus": (
+        {"a": -0.3, "b": -0.4, "random": 0.0, "edges": 0.1},
+        {},
+        NOTHING,
+        f"Open: no method is shown to be above the reference maps {BY}: a scores −0.30, and edges, "
+        "which knows no network, 0.10.",
+    ),
+    "too few images for so many methods": (
+        {**{f"m{place:02}": 0.5 - place / 50 for place in range(24)}, "random": 0.0, "edges": 0.0},
+        {"images": 4},
+        OPEN,
+        "Open: 4 images are too few to tell 26 methods apart: ",
+    ),
+    "nothing has a score": (
+        {"a": np.nan, "b": np.nan, "random": 0.0, "edges": 0.0},
+        {},
+        NOTHING,
+        f"Open: no method has a score on more than one image {BY}.",
+    ),
+}
 
 
-def made(means, noise=0.3, images=64, seed=0, wrong=0.0, **network):
-    """Return the one verdict on methods with some means; names that begin with `ref` know no model."""
+def planted(means, noise=0.3, images=64, seed=0):
+    """Return scores (methods × images) with these very means."""
     draws = np.random.default_rng(seed).normal(0, noise, (len(means), images))
     draws -= draws.mean(axis=1, keepdims=True)
-    names = list(means)
-    scores = pd.DataFrame(
-        [
-            {**WHERE, "method": name, "image": image, "score": means[name] + draws[row, image]}
-            for row, name in enumerate(names)
-            for image in range(images)
-        ]
+    scores = pd.DataFrame(draws + np.array(list(means.values()))[:, None], list(means))
+    return scores
+
+
+def of_workflow(scores, references=REFERENCES, ablating=(), wrong=0.0, unranked=(), **network):
+    """Return the row of verdict.csv."""
+    tidy = scores.rename_axis("method").reset_index().melt("method", var_name="image", value_name="score")
+    table = pd.DataFrame([{**WHERE, "method": name, "rank": 1, "share_wrong": wrong} for name in scores.index])
+    table["rank"] = table["rank"].mask(table["method"].isin(unranked))
+    accuracy = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **RIGHT, **network}])
+    deletions = {"sds": [4, "zeros", "logit"]}
+    found = verdicts(tidy.assign(**WHERE), table, accuracy, deletions, references, ablating, 0.95)
+    assert list(found) == COLUMNS
+    return found.iloc[0]
+
+
+def made(means, wrong=0.0, network=None, **given):
+    return of_workflow(planted(means, **given), wrong=wrong, **(network or {}))
+
+
+def of_choose(scores, monkeypatch):
+    """Return the choice by the same scores: what reports is the second half of twice as many images."""
+    rows = {}
+
+    def evaluate(measures, model, images, labels, maps, **given):
+        # Options are picked on the first half, where the methods have the same order.
+        place = rows.setdefault(tuple(given["image_ids"]), len(rows))
+        assert place < 2
+        # Absolute values are another option of each method, and a poor one.
+        wide = scores.reindex(list(maps)).to_numpy(dtype=float).copy()
+        wide[[name.endswith("_abs") for name in maps]] = -10
+        return {name: {"score": xarray.DataArray(wide[:, : len(images)])} for name in measures}
+
+    monkeypatch.setattr("heatproof.evaluation.evaluate", evaluate)
+    images = torch.randn(2 * scores.shape[1], 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    methods = {name: _unsigned for name in scores.index if name not in REFERENCES}
+    zeros = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
+    return heatproof.choose(network, images, methods=methods, measures=zeros)
+
+
+def _unsigned(model, images, targets):
+    return images.abs().sum(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_workflow_and_choose_say_the_same_of_the_same_scores(case, monkeypatch):
+    means, given, verdict, sentence = CASES[case]
+    scores = planted(means, **given)
+    row = of_workflow(scores)
+    assert row["verdict"] == verdict
+    assert row["sentence"].startswith(sentence)
+    assert row["cannot_see"] == CANNOT_SEE
+    monkeypatch.setattr("heatproof.api.choose.LEAST", 2)
+    choice = of_choose(scores, monkeypatch)
+    assert (choice.verdict, choice.sentence) == (row["verdict"], row["sentence"])
+    assert sorted(choice.methods) == sorted(row["best"].split())
+    assert CANNOT_SEE in choice.how
+
+
+def test_the_set_is_that_of_the_table_of_scores():
+    means, given, _, _ = CASES["two are the best, and a third is above the reference maps"]
+    scores = planted(means, **given)
+    inside = best_set(scores.to_numpy(), level=0.95).inside
+    row = of_workflow(scores)
+    assert sorted(row["best"].split()) == sorted(scores.index[inside])
+    assert (row["n_best"], row["n_above_references"], row["n_methods"], row["n_images"]) == (2, 3, 3, 64)
+
+
+def test_where_there_are_too_few_cases_nothing_is_in_the_set():
+    means, given, _, _ = CASES["too few images for so many methods"]
+    scores = planted(means, **given)
+    why = best_set(scores.to_numpy(), level=0.95).why
+    row = of_workflow(scores)
+    assert why in row["sentence"]
+    assert (row["best"], pd.isna(row["n_best"])) == ("", True)
+
+
+def test_a_long_list_is_counted_and_the_column_has_all():
+    row = made(CASES["more than can be named"][0])
+    assert sorted(row["best"].split()) == list("abcdef")
+    assert "more" not in row["sentence"]
+
+
+def test_all_reference_maps_in_the_set_are_named(monkeypatch):
+    everything = lambda scores, *, level: (np.ones(len(scores), dtype=bool), "")  # noqa: E731
+    monkeypatch.setattr("heatproof.ranking.verdict.best_set", everything)
+    scores = planted(dict.fromkeys("abcdef", 0.6) | {"random": 0.0, "edges": 0.0})
+    found = judge({"X": scores}, REFERENCES, "on W", level=0.95)
+    assert found.verdict == OPEN
+    assert found.sentence == (
+        "Open: edges and random, which know no network, cannot be told from the best by X, on W; nor can 6 methods."
     )
-    highest = max(value for name, value in means.items() if not name.startswith("ref"))
-    table = pd.DataFrame([{**WHERE, "method": name, "in_best_set": means[name] > highest - 0.1} for name in names])
-    table["share_wrong"] = wrong
-    where = {key: WHERE[key] for key in CASE[:3]}
-    accuracy = pd.DataFrame([{**where, **RIGHT, **network}])
-    references = [name for name in names if name.startswith("ref")]
-    return verdicts(scores, table, accuracy, references, {"idsds": True}, 0.95).iloc[0]
 
 
-def test_the_methods_that_cannot_be_told_from_the_best_are_named():
-    found = made({"a": 0.6, "b": 0.58, "c": 0.2, "ref": 0.0})
-    assert found["verdict"] == FOUND
-    rows = "3 methods and 1 reference map"
-    assert found["sentence"] == f"a and b cannot be told from the best, of {rows}; 3 are above all reference maps."
-    assert (found["best"], found["n_best"], found["n_above_references"]) == ("a b", 2, 3)
-    assert made({"a": 0.6, "c": 0.2, "ref": 0.0})["sentence"].startswith(
-        "a is the best of 2 methods and 1 reference map; "
+def test_methods_that_delete_regions_are_no_contenders():
+    scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
+    row = of_workflow(scores, ablating=["occlusion"])
+    assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
+    assert row["sentence"].endswith(" occlusion deletes regions as the measure does: no contender.")
+    assert row["best"] == "a"
+
+
+def test_several_measures_are_one_answer():
+    one, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
+    alike = judge({"X": one, "Y": one}, ["random"], "on W", level=0.95)
+    assert alike.sentence == (
+        "a is the best of 2 methods, at 95%, by each of 2 measures (X and Y), whose orders of the methods correlate "
+        "with 1.00, on W. It is above the reference map random, which knows no network."
+    )
+    fills = {f"deletion of single patches, grid 4, {fill} (SDS)": one for fill in ("mean colour", "blur")}
+    said = judge(fills, ["random"], "on W", level=0.95).sentence
+    assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in said
+    apart = judge({"X": one, "Y": other}, ["random"], "on W", level=0.95)
+    assert apart.sentence.startswith("a and b cannot be told from the best of 2 methods, at 95%, by at least one of 2 ")
+    low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
+    part = judge({"X": one, "Y": low}, ["random"], "on W", level=0.95)
+    assert (part.verdict, part.sentence) == (
+        NOTHING,
+        "Open: no method is shown to be above the reference maps by Y, on W: a scores 0.00, and random, "
+        "which knows no network, 0.50.",
     )
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.26, True), (0.25, False), (0.0, False), (np.nan, False)])
+@pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)])
 def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, told):
-    found = made({"a": 0.6, "c": 0.2, "ref": 0.0}, images=20, wrong=wrong)
+    found = made({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
     assert found["verdict"] == FOUND
     assert ("The network is right" in found["sentence"]) == told
     if wrong == 0.5:
-        assert found["sentence"].endswith(" above all reference maps. The network is right on 10 of the 20 images.")
-
-
-def test_no_method_above_the_references_is_said_with_both_scores():
-    found = made({"a": 0.3, "b": 0.2, "ref_edges": 0.6, "ref_random": 0.0})
-    assert found["verdict"] == NOTHING
-    assert "a scores 0.30, and ref_edges, which knows no model, 0.60" in found["sentence"]
-    assert pd.isna(found["images_needed"])
+        assert found["sentence"].endswith(" The network is right on 10 of the 20 images.")
 
 
 def test_too_few_images_are_said_with_how_many_would_do():
-    few = made({"a": 0.25, "b": 0.0, "ref": 0.1}, noise=0.5, images=16)
-    assert few["verdict"] == TOO_FEW
-    needed = int(few["images_needed"])
-    assert 16 < needed < 1600
-    assert f"about {needed} images would do" in few["sentence"]
-    enough = [made({"a": 0.25, "b": 0.0, "ref": 0.1}, 0.5, needed, seed=seed)["verdict"] == FOUND for seed in range(20)]
-    assert np.mean(enough) > 0.6
+    few = made({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
+    assert few["verdict"] in (TOO_FEW, NOTHING)
+    needed = few["images_needed"]
+    assert (few["verdict"] == TOO_FEW) == (not pd.isna(needed))
+    if few["verdict"] == TOO_FEW:
+        assert f"about {needed} images would do" in few["sentence"]
+        assert needed > 40
 
 
 @pytest.mark.parametrize(("top1", "verdict"), [(0.10, CHANCE), (0.14, CHANCE), (0.25, FOUND), (1.0, FOUND)])
 def test_a_network_at_chance_explains_nothing(top1, verdict):
-    found = made({"a": 0.6, "b": 0.2, "ref": 0.0}, top1_clean=top1)
+    found = made({"a": 0.6, "b": 0.2, "random": 0.0}, network={"top1_clean": top1})
     assert found["verdict"] == verdict
     if verdict == CHANCE:
         assert "is at chance" in found["sentence"]
@@ -86,15 +243,34 @@ def test_guessing_the_most_frequent_class_is_chance_too():
 def test_without_a_reference_map_nothing_is_claimed_above_one():
     found = made({"a": 0.6, "b": 0.1})
     assert found["verdict"] == FOUND
-    assert "without a reference map" in found["sentence"]
+    assert "Without a reference map" in found["sentence"]
 
 
-@pytest.mark.slow
-def test_methods_without_any_difference_are_seldom_said_to_be_above():
-    """Of 200 made-up runs of ten methods and two references, all alike, no more than the level allows."""
-    false = 0
-    for seed in range(200):
-        draws = np.random.default_rng(seed).normal(size=(12, 40))
-        names = [*"abcdefghij", "ref1", "ref2"]
-        false += bool(above_references(pd.DataFrame(draws, names), ["ref1", "ref2"], 0.95).methods)
-    assert false <= 0.05 * 200 + 2 * np.sqrt(200 * 0.05 * 0.95)
+def test_a_method_that_is_defined_on_too_few_images_takes_no_part():
+    scores = planted({"a": 0.6, "b": 0.3, "random": 0.0})
+    assert of_workflow(scores)["best"] == "a"
+    assert of_workflow(scores, unranked=("a",))["best"] == "b"
+
+
+def tidy(metrics, networks=("one", "two")):
+    """Return the rows of scores.csv: metric to the scores of methods, and whether higher is better."""
+    rows = [
+        {"dataset": "d", "model": model, "weights": "w", "metric": metric, "method": f"m{place}", "score": score}
+        | {"higher_is_better": higher}
+        for model in networks
+        for metric, (scores, higher) in metrics.items()
+        for place, score in enumerate(scores)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_metrics_that_order_the_methods_the_other_way_round_are_named():
+    up, down = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
+    said = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
+    assert said.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
+    assert "rise_insertion" not in said
+    assert "decide which question is yours" in said
+    assert disagreement(tidy({"idsds": (up, True), "deletion_morf": (down, False)})) == ""
+    # Four methods say nothing, and without patch drops there is nothing to disagree with.
+    assert disagreement(tidy({"sds": (up[:4], True), "deletion_morf": (up[:4], False)})) == ""
+    assert disagreement(tidy({"mas_insertion": (up, True), "deletion_morf": (up, False)})) == ""

@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import pandas as pd
 
 from heatproof.errors import HeatproofError
+from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
+from heatproof.ranking.best import images_to_tell
+from heatproof.ranking.verdict import CANNOT_SEE, FOUND, MOSTLY_RIGHT, Verdict, deletion_words, judge
+from heatproof.registry import listed
 
 if TYPE_CHECKING:
-    import pandas as pd
     import torch
     import xarray
 
     from heatproof.api.explain import Asked
+    from heatproof.finetuned import Domain
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
@@ -43,6 +48,7 @@ METHODS: tuple[Any, ...] = (
 )
 # Below it neither half says anything.
 LEAST = 16
+DELETIONS = ("idsds", "sds")
 ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
 
 log = logging.getLogger(__name__)
@@ -55,88 +61,92 @@ class Choice:
     Attributes
     ----------
     table
-        A row a method that was scored: ``method``, ``options``, ``in_set``, a column of scores for each measure with
-        ``low`` and ``high`` ends of their intervals, ``passes``, ``seconds`` an image, and ``reason`` where a method
-        is no contender or does not apply. The best come first.
-    sets
-        Measure to the methods that it cannot tell from the best.
+        A row a method that was scored: ``method``, ``options``, ``in_set`` (missing where a measure has too few images
+        to tell), a column of scores for each measure with ``low`` and ``high`` ends of their intervals, ``passes``,
+        ``seconds`` an image, and ``reason`` where a method is no contender or does not apply. The best come first.
+    found
+        The verdict and its sentence, by the rule that the workflow has too (`heatproof.ranking.verdict.judge`).
     left_out
         Options that were tried on the first part of the images and lost to others of their explainer.
     measures
-        How methods are scored: options of `heatproof.evaluate`.
+        How methods are scored: options of `heatproof.evaluate`, all of them for deletions of single patches, whose
+        ``metric`` is ``idsds`` where they are those of the network's finetuning, else ``sds``.
+    words
+        What each measure does, in words.
     images
         How many images picked the options, and how many are reported on.
+    planned
+        How many images it takes to tell so many methods apart.
     level
         With which all methods that are the best by a measure are in its set.
-    in_domain
-        Whether images without a patch are in the domain of the network (`heatproof.finetune`).
-    agreement
-        Spearman correlation of the orders by two measures, their mean over pairs.
     """
 
     table: pd.DataFrame
-    sets: Mapping[str, Sequence[str]]
+    found: Verdict
     left_out: Sequence[str]
     measures: Mapping[str, Mapping[str, Any]]
+    words: Mapping[str, str]
     images: tuple[int, int]
+    planned: str
     level: float
-    in_domain: bool
-    agreement: float
 
     @property
-    def methods(self) -> list[str]:
-        """The methods that cannot be told from the best by at least one measure, best first."""
-        return self.table.loc[self.table["in_set"], "method"].tolist()
+    def agreement(self) -> float:
+        """Spearman correlation of the orders by two measures, their mean over pairs."""
+        return self.found.agreement
 
     @property
-    def best(self) -> str | None:
-        """The method that is the best by every measure; None where it is not known."""
-        return self.methods[0] if len(self.methods) == 1 and not self._references() else None
-
-    def _references(self) -> list[str]:
-        return [name for name in self.methods if name in REFERENCES]
+    def verdict(self) -> str:
+        """The verdict, in the words of ``verdict.csv``."""
+        return self.found.verdict
 
     @property
     def sentence(self) -> str:
         """The answer in a sentence."""
-        scored = int((self.table["reason"] == "").sum()) - len(REFERENCES)
-        if not scored:
-            return "Open: no contender has a score on these images."
-        if self._references():
-            measures = [name for name, rows in self.sets.items() if not set(rows).isdisjoint(REFERENCES)]
-            return (
-                f"Open: on these {self.images[1]} images no method can be told from a map that knows no network "
-                f"({', '.join(self._references())}) by {' and by '.join(measures)}. More images may settle it."
-            )
-        names = self.methods
-        if not names:
-            return "Open: no method has a score on these images."
-        if len(names) == 1:
-            by = f"by {next(iter(self.measures))}"
-            if len(self.measures) > 1:
-                by = (
-                    f"by each of {len(self.measures)} measures, whose orders of the methods correlate with "
-                    f"{self.agreement:.2f} (at 1 they would say the same thing)"
-                )
-            return f"{names[0]} is the best of {scored} methods on this network, at {self.level:.0%}, {by}."
-        cheapest = self.table[self.table["in_set"]].sort_values("seconds").iloc[0]
+        return self.found.sentence
+
+    @property
+    def methods(self) -> list[str]:
+        """What cannot be told from the best by at least one measure, best first."""
+        return self.table.loc[self.table["in_set"].fillna(False).astype(bool), "method"].tolist()
+
+    @property
+    def sets(self) -> dict[str, list[str]]:
+        """Measure to what it cannot tell from the best; empty where it has too few images to tell."""
+        return {name: self.found.measures[words].best for name, words in self.words.items()}
+
+    @property
+    def best(self) -> str | None:
+        """The method that is the best by every measure; None where it is not known."""
+        return self.methods[0] if self.verdict == FOUND and len(self.methods) == 1 else None
+
+    @property
+    def in_domain(self) -> bool:
+        """Whether the first measure deletes the very patches that the network was finetuned on."""
+        return next(iter(self.measures.values()))["metric"] == "idsds"
+
+    @property
+    def advice(self) -> str:
+        """Which of several methods takes the fewest network passes; empty where one method or none is found.
+
+        Passes are the same in every run, as seconds are not; of equal ones the first by name.
+        """
+        if self.verdict != FOUND or self.best:
+            return ""
+        inside = self.table[self.table["method"].isin(self.methods)]
+        cheapest = inside.sort_values(["passes", "method"]).iloc[0]
         passes = int(cheapest["passes"])
-        return (
-            f"{len(names)} of {scored} methods cannot be told from the best on this network, at {self.level:.0%}: "
-            f"{', '.join(names)}. {cheapest['method']} costs least, with {passes} "
-            f"pass{'es' * (passes != 1)} an image."
-        )
+        return f"Of these, {cheapest['method']} takes the fewest network passes, {passes} an image."
 
     def __str__(self) -> str:
         shown = self._shown()
         scored = shown[shown["passes"] != ""].drop(columns="reason")
         why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
-        return "\n\n".join(filter(None, [self.sentence, scored.to_string(index=False), "\n".join(why), self.how]))
+        parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(why)]
+        return "\n\n".join(filter(None, [*parts, self.how]))
 
     def _shown(self) -> pd.DataFrame:
         """Return the table as text, with a column "score (low to high)" for each measure."""
-        import pandas as pd
-
         rows = []
         for row in self.table.to_dict("records"):
             scores = {
@@ -147,42 +157,39 @@ class Choice:
             cost = (
                 {} if pd.isna(row["passes"]) else {"passes": f"{row['passes']:.0f}", "seconds": f"{row['seconds']:.3f}"}
             )
-            rows.append({"method": row["method"], "in set": "yes" if row["in_set"] else "", **scores, **cost})
+            inside = "open" if pd.isna(row["in_set"]) else "yes" if row["in_set"] else ""
+            rows.append({"method": row["method"], "in set": inside, **scores, **cost})
         columns = ["method", "in set", *self.measures, "passes", "seconds"]
         return pd.DataFrame(rows, columns=columns).fillna("").assign(reason=self.table["reason"].tolist())
 
     @property
-    def _outside(self) -> list[str]:
-        """The methods that have scores and are no contenders."""
-        return self.table.loc[self.table["reason"] == ABLATES, "method"].tolist()
-
-    @property
     def how(self) -> str:
-        """What was done, in sentences."""
-        domain = (
-            "The network was finetuned on images without a patch, so that they are in its domain (IDSDS)."
-            if self.in_domain
-            else "The network was not finetuned: images without a patch may be outside its domain (SDS)."
-        )
-        outside = self._outside
-        are = "deletes regions itself, which is" if len(outside) == 1 else "delete regions themselves, which is"
-        # What such a map is has to be said where its score stands beside the others'.
-        told = (
-            f"{' and '.join(outside)} {are} nearly what measures of deletion do: shown, but no contender. "
-            if outside
-            else ""
-        )
-        return (
-            f"Options were picked on {self.images[0]} images, and scores are of {self.images[1]} others. Each score of "
-            "patch deletion is Spearman's correlation, over the patches of an image, of a map's sums with the logit "
-            "lost when the patch is deleted; higher is better. Intervals (low to high) are over images. The measures "
-            f"({' and '.join(self.measures)}) order the methods with a Spearman correlation of {self.agreement:.2f}. "
-            f"{told}{domain}"
-        )
+        """What was done and what it cannot see, in sentences."""
+        kinds = [one["metric"] for one in self.measures.values()]
+        parts = [self.planned]
+        if set(kinds) & set(DELETIONS):
+            parts.append(
+                "Each score by deletion of single patches is Spearman's correlation, over the patches of an image, of "
+                "a map's sums with the logit lost when the patch is deleted; higher is better."
+            )
+        parts.append("Intervals (low to high) are over images.")
+        if len(kinds) > 1:
+            parts.append(
+                f"The measures order the methods with a Spearman correlation of {self.agreement:.2f}; at 1 they say "
+                "the same thing twice."
+            )
+        if "sds" in kinds:
+            parts.append("By SDS, images without a patch may be outside of the network's domain.")
+        if set(kinds) & set(DELETIONS):
+            parts.append(CANNOT_SEE)
+        if self.left_out:
+            parts.append(f"Left out, as other options of the same explainer scored higher: {listed(self.left_out)}.")
+        return " ".join(parts)
 
     def _repr_html_(self) -> str:
         body = self._shown().to_html(index=False, border=0)
-        return f"<p><strong>{html.escape(self.sentence)}</strong></p>{body}<p>{html.escape(self.how)}</p>"
+        said = html.escape(f"{self.sentence} {self.advice}".strip())
+        return f"<p><strong>{said}</strong></p>{body}<p>{html.escape(self.how)}</p>"
 
     def save(self, path: str | Path) -> Path:
         """Write a page of one file that stands alone, and return where."""
@@ -194,10 +201,10 @@ class Choice:
             "choice.html",
             title="Which attribution method can be trusted",
             sentence=self.sentence,
+            advice=self.advice,
             how=self.how,
             measures=list(self.measures),
             rows=rows,
-            left_out=", ".join(self.left_out),
         )
         write_text(path, page)
         return Path(path)
@@ -220,27 +227,31 @@ def choose(
 
     Of several options of one explainer, and of a signed map and its absolute values, those are picked that score best
     on half of the images; what is reported is of the other half, so that picking flatters nobody. A method is left out
-    of a measure's set only if another one is significantly better (`heatproof.ranking.best.best_set`, Hsu 1996). The
-    answer is every method that is in the set of at least one measure: where measures disagree, it says so by being
-    larger. With the default methods and measures some 150 images go through the network for each image; half of that
-    is RISE, which a list of `methods` of your own can leave out.
+    of a measure's set only if another one is significantly better (`heatproof.ranking.best.best_set`). The answer is
+    every method that is in the set of at least one measure: where measures disagree, it says so by being larger. It is
+    open where a set holds a map that knows no network, and where there are too few images. With the default methods and
+    measures some 150 images go through the network for each image; half of that is RISE, which a list of `methods` of
+    your own can leave out.
 
     Parameters
     ----------
     model
-        A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns.
+        A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
+        then has the grid and the filling of the finetuning.
     images
-        (N, C, H, W), normalised, at least 16.
+        (N, C, H, W), normalised, at least 16; how many it takes is printed before scoring. Other ones than those of the
+        finetuning.
     targets
-        (N,) integers; by default what the network says.
+        (N,) integers, the classes that are explained; by default what the network says.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
         maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
         as ``occlusion`` and ``feature_ablation``, do nearly what the default measures do: they are shown, and are no
         contenders.
     measures
-        Name to a metric with options, as `heatproof.evaluate` takes them; higher is better. By default the single
-        deletion score with two fills, the mean colour and blur.
+        Name to a metric with options, as `heatproof.evaluate` takes them, for which higher is better. By default the
+        single-deletion score with two fillings: that of the finetuning, else the mean colour, and blur. These are no
+        independent witnesses, because both delete the same patches.
     seed, level
         Of the split and the resamples, and the probability with which all methods that are the best are in a set.
     batch_size, layer, background
@@ -254,29 +265,54 @@ def choose(
     Raises
     ------
     HeatproofError
-        If there are too few images, or as in `heatproof.explain` and `heatproof.evaluate`.
+        If there are too few images, a measure is better when lower, or as in `heatproof.explain` and
+        `heatproof.evaluate`.
+
+    Warns
+    -----
+    UserWarning
+        If images are those of the finetuning, targets are seldom what the network answers, or scores that were asked
+        for as IDSDS are SDS.
     """
     import torch
 
     from heatproof.api.explain import layer_name, selected
-    from heatproof.evaluation import check_batch, check_images, warn_of_range
+    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
+    from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.perturbation.reachable import check_mode
 
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background")
     images = check_images(images)
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
+    check_mode(model, "model")
     images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
     warn_of_range(images)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
-    scorers = {name: dict(own) for name, own in (measures or _measures(images)).items()}
+    domain = domain_of(model)
+    metrics = selected_metrics(measures or _measures(images, domain), {}, domain)
+    for name, scored in metrics.items():
+        if not scored.entry.higher(scored.options):
+            raise HeatproofError(
+                f"The measure {name!r} is {scored.entry.name!r}, for which lower is better: take one for which higher "
+                "is better, and rank by others with heatproof.compare."
+            )
+    if measures:
+        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+    _warn_of_trained_on(images, domain)
+    right = None if targets is None else _right(model, images, labels)
+    scorers, words = _told(metrics)
     given = {"seed": seed, "batch_size": batch_size}
-    judge = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
+    judge_maps = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     first, second = (rows.sort().values for rows in (order[: len(images) // 2], order[len(images) // 2 :]))
+    kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
+    planned = _planned(len(kinds), len(second), level)
+    print(planned)
     _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
-    tried = judge(first, asked)
+    tried = judge_maps(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
     best: dict[str, str] = {}
@@ -286,18 +322,29 @@ def choose(
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
     _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
-    reported = judge(second, {name: one for name, one in asked.items() if name in parents})
-    outside = {row for row in best.values() if asked[tried.parent[row]].ablates}
-    table, sets, agreement = _table(reported, set(best.values()), outside, tried.made["reason"], seed, level)
+    reported = judge_maps(second, {name: one for name, one in asked.items() if name in parents})
+    rows = [row for row in reported.rows if row in best.values()]
+    outside = [row for row in rows if asked[tried.parent[row]].ablates]
+    found = judge(
+        {words[name]: table.loc[rows] for name, table in reported.tables.items()},
+        REFERENCES,
+        f"on the {'finetuned' if domain.finetuned else 'given'} weights",
+        level=level,
+        ablating=outside,
+        right=None if right is None else int(right[second].sum()),
+    )
+    table = _table(reported, rows, outside, found, seed, level)
+    reasons = tried.made["reason"]
+    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
     return Choice(
-        table,
-        sets,
+        pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True),
+        found,
         [row for row in tried.rows if row not in best.values()],
         scorers,
+        words,
         (len(first), len(second)),
+        planned,
         level,
-        hasattr(model, "heatproof"),
-        agreement,
     )
 
 
@@ -313,6 +360,11 @@ class _Scored:
     def rows(self) -> list[str]:
         """Names of the M rows that have maps."""
         return list(self.parent)
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Measure to its scores, a row a method and a column an image."""
+        return {name: pd.DataFrame(values, self.rows) for name, values in self.scores.items()}
 
 
 @dataclass(frozen=True)
@@ -361,51 +413,113 @@ def _tell(line: str) -> None:
         log.info(line)
 
 
-def _table(
-    scored: _Scored, chosen: set[str], outside: set[str], reasons: xarray.DataArray, seed: int, level: float
-) -> tuple[pd.DataFrame, dict[str, list[str]], float]:
-    """Return the rows that were chosen, best first; the set of each measure; and how far measures agree.
+def _planned(methods: int, reported: int, level: float) -> str:
+    """Return how many images tell so many methods apart, and whether there are as many."""
+    needed = images_to_tell(methods, level=level)
+    enough = "" if reported >= needed else " With fewer, the answer is often open."
+    return (
+        f"{reported} images are reported on, and the other half picks options. For a probability of 0.8 to tell two of "
+        f"{methods} methods and reference maps apart whose paired difference is half its standard deviation (d = 0.5), "
+        f"{needed} reported images are needed, {2 * needed} in all.{enough}"
+    )
 
-    Those outside of the competition come after the contenders, and the methods that do not apply last, with their
-    reasons.
+
+def _warn_of_trained_on(images: torch.Tensor, domain: Domain) -> None:
+    """Warn the caller of `choose` of images that its network was finetuned on."""
+    from heatproof.finetuned import image_digests
+
+    known = set(domain.record.get("images", ()))
+    seen = sum(one in known for one in image_digests(images)) if known else 0
+    if seen:
+        warnings.warn(
+            f"The network was finetuned on {seen} of the {len(images)} images, which may flatter some methods: choose "
+            "on images that it has not seen.",
+            stacklevel=3,
+        )
+
+
+def _right(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    """Return on which images (N,) the network answers with the target, and warn the caller of `choose` if on few.
+
+    None where its answers are no class for each image: what cannot be read is refused where it is explained.
     """
-    import pandas as pd
+    import torch
 
+    from heatproof.api.explain import check_fits
+
+    if not isinstance(model, torch.nn.Module):
+        return None
+    check_fits(model, images, labels)
+    try:
+        answers = _said(model, images)
+    except (AttributeError, IndexError, TypeError):
+        return None
+    if answers.shape != labels.shape:
+        return None
+    right = labels.cpu() == answers
+    if right.double().mean() < MOSTLY_RIGHT:
+        warnings.warn(
+            f"The network answers with the target on {int(right.sum())} of {len(images)} images: if the targets are "
+            "labels, check that their numbers are the network's classes.",
+            stacklevel=3,
+        )
+    return right
+
+
+def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]:
+    """Return the default measures: the filling of the finetuning, else the mean colour of the images, and another."""
+    mean = {"baseline": "mean", "baseline_options": {"value": images.double().mean((0, 2, 3)).tolist()}}
+    blur: dict[str, Any] = {"baseline": "blur"}
+    first, second = mean, blur
+    if domain.finetuned is not None:
+        first = {"baseline": domain.finetuned.baseline, "baseline_options": domain.record["baseline_options"]}
+        second = {"baseline": "mean"} if domain.finetuned.baseline == "blur" else blur
+    found = {}
+    for place, one in enumerate((first, second)):
+        family = "IDSDS" if domain.finetuned is not None and not place else "SDS"
+        found[f"{family}, {Deletion(domain.reference[0], one['baseline'])}"] = {"metric": "idsds", **one}
+    return found
+
+
+def _told(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Return each measure as `heatproof.evaluate` takes it, by the name that fits what it does, and in words."""
+    from heatproof.finetuned import deletion_of
+
+    scorers, words = {}, {}
+    for name, one in metrics.items():
+        # An option that is left out is no option that is None.
+        scorers[name] = {"metric": one.told, **{key: value for key, value in one.options.items() if value is not None}}
+        words[name] = one.entry.name
+        if one.told in DELETIONS:
+            words[name] = deletion_words(deletion_of(one.options), one.told, one.options["output"])
+    # Measures may differ in what these words do not tell.
+    alike = [told for told in words.values() if list(words.values()).count(told) > 1]
+    return scorers, {name: f"{told}, {name!r}" if told in alike else told for name, told in words.items()}
+
+
+def _table(
+    scored: _Scored, rows: list[str], outside: Sequence[str], found: Verdict, seed: int, level: float
+) -> pd.DataFrame:
+    """Return the chosen rows, the best first and those that are no contenders last."""
     from heatproof.metrics.bootstrap import summarise
-    from heatproof.ranking.best import best_set
 
-    places = [place for place, row in enumerate(scored.rows) if row in chosen]
-    rows = [scored.rows[place] for place in places]
-    columns: dict[str, Any] = {"method": rows, "in_set": np.zeros(len(rows), dtype=bool)}
+    columns: dict[str, Any] = {"method": list(rows)}
+    abstains = any(one.why for one in found.measures.values())
+    columns["in_set"] = pd.array([pd.NA if abstains else row in found.best for row in rows], dtype="boolean")
     contends = np.array([row not in outside for row in rows])
-    sets, means = {}, []
-    for name, values in scored.scores.items():
-        member, found = np.zeros(len(rows), dtype=bool), summarise(values[places], seed, level=level)
-        member[contends] = best_set(values[places][contends], seed=seed, level=level)
-        columns["in_set"] |= member
-        columns |= {name: found["mean"], f"{name}, low": found["ci_low"], f"{name}, high": found["ci_high"]}
-        sets[name] = [row for row, is_in in zip(rows, member, strict=True) if is_in]
-        means.append(found["mean"])
+    means = []
+    for name, table in scored.tables.items():
+        told = summarise(table.loc[rows].to_numpy(), seed, level=level)
+        columns |= {name: told["mean"], f"{name}, low": told["ci_low"], f"{name}, high": told["ci_high"]}
+        means.append(told["mean"])
     known = scored.made.indexes["method"]
-    told = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
-    columns |= {key: told[key].values.tolist() for key in ("passes", "seconds", "options")}
-    table = pd.DataFrame(columns).astype({"passes": "Int64"})
-    table["reason"] = np.where(contends, "", ABLATES)
-    mean = np.nanmean(means, axis=0)
-    table = table.iloc[np.lexsort((-mean, ~columns["in_set"], ~contends))]
-    ranks = pd.DataFrame(np.transpose(means)[contends]).rank().corr().to_numpy()
-    agreement = float(ranks[np.triu_indices(len(means), 1)].mean()) if len(means) > 1 else 1.0
-    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
-    return pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True), sets, agreement
-
-
-def _measures(images: torch.Tensor) -> dict[str, dict[str, Any]]:
-    """Return the default measures, with the mean colour of the images."""
-    colour = {"value": images.double().mean((0, 2, 3)).tolist()}
-    return {
-        "patch deletion, mean colour": {"metric": "idsds", "baseline": "mean", "baseline_options": colour},
-        "patch deletion, blur": {"metric": "idsds", "baseline": "blur"},
-    }
+    facts = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
+    columns |= {key: facts[key].values.tolist() for key in ("passes", "seconds", "options")}
+    mean = pd.DataFrame(means).mean().to_numpy()
+    made = pd.DataFrame(columns).astype({"passes": "Int64"})
+    made["reason"] = np.where(contends, "", ABLATES)
+    inside = np.array([row in found.best for row in rows])
+    return made.iloc[np.lexsort((-mean, ~inside, ~contends))]
 
 
 def _said(model: Any, images: torch.Tensor) -> torch.Tensor:

@@ -113,5 +113,7 @@ def tidy(scores: Any) -> pd.DataFrame:
     parts = []
     for name, inner in scores.items():
         column = "metric" if hasattr(inner, "data_vars") else "model"
-        parts.append(tidy(inner).assign(**{column: str(name)}))
+        # Out of domain, what was asked for as IDSDS is SDS.
+        asked = column == "metric" and name == "idsds"
+        parts.append(tidy(inner).assign(**{column: str(inner.attrs.get("metric", name) if asked else name)}))
     return pd.concat(parts, ignore_index=True)

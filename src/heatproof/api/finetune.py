@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count, Share, Side, check_arguments
+from heatproof.options import Bounds, Count, Side, check_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ def finetune(
     *,
     grid: Side = 4,
     baseline: str = "mean",
-    share: Share = 0.5,
+    share: Annotated[float, Bounds(above=0, most=1)] = 0.5,
     epochs: Count = 5,
     lr: Annotated[float, Bounds(above=0)] = 1e-3,
     batch_size: Count = 32,
@@ -35,9 +35,10 @@ def finetune(
 ) -> torch.nn.Module:
     """Return a copy of a network, finetuned so that an image without a patch is in its domain.
 
-    Scores of `heatproof.evaluate` by deleted patches are IDSDS on such a copy, and SDS on the network as it was
-    published. Hesse et al. 2024, section 3: a share of the training images loses one random patch; the epoch is kept
-    that has the lowest loss on validation images, each once intact and once without a patch.
+    Scores of `heatproof.evaluate` by deleted patches are IDSDS on such a copy, where they have the grid and the filling
+    of the finetuning, and SDS with any other and on the network as it was published. Hesse et al. 2024, section 3: a
+    share of the training images loses one random patch; the epoch is kept that has the lowest loss on validation
+    images, each once intact and once without a patch.
 
     Parameters
     ----------
@@ -49,9 +50,10 @@ def finetune(
         (N,) integers, the labels. None for none: the copy learns to answer as the network answered to the intact
         image, which moves it less.
     grid, baseline
-        Patches along one side, and what a deleted one is filled with; score with the same.
+        Patches along one side, and what a deleted one is filled with. `heatproof.evaluate` and `heatproof.choose` take
+        both from the copy.
     share
-        Of the training images that lose a patch, in [0, 1].
+        Of the training images that lose a patch, above 0 and at most 1.
     epochs, lr, batch_size, optimizer
         Of the training; the learning rate falls along a cosine. `optimizer` is ``sgd``, ``adam`` or ``adamw``.
     validation
@@ -62,20 +64,23 @@ def finetune(
     Returns
     -------
     torch.nn.Module
-        In eval mode, on the device of `model`. Its attribute ``heatproof`` has the settings and the history of losses.
+        In eval mode, on the device of `model`. Its attribute ``heatproof`` has the settings, the history of losses, the
+        mean ``colour`` of the training images, and digests of the weights and of the images. It counts for these
+        weights alone: a network that is trained further, or gets other weights, is not in its domain any more.
 
     Raises
     ------
     HeatproofError
-        If the inputs do not match, there are too few images, or the training diverges.
+        If the inputs do not match, there are too few images, the training diverges, or no weight moved.
     """
     check_arguments(finetune, locals())
     import torch
 
     from heatproof.api.explain import check_fits, logits_of
     from heatproof.evaluation import check_batch, check_images, device_of, warn_of_range
+    from heatproof.finetuned import HELD, image_digests, weight_digests
     from heatproof.perturbation.baselines import BASELINES
-    from heatproof.perturbation.dataset_mean import dataset_options
+    from heatproof.perturbation.dataset_mean import mean_value
     from heatproof.registry import look_up
     from heatproof.training.devices import Devices
     from heatproof.training.loop import Examples, Session
@@ -113,14 +118,21 @@ def finetune(
         "shift": 0,
     }
     train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
-    # What a baseline needs of a dataset to read the mean colour of its training images.
+    # What is needed of a dataset to read the mean colour of its training images.
     pixels = images[order[few:]].cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
-    options = dataset_options(baseline, None, dataset, AS_THEY_ARE, grid)
+    colour = mean_value(dataset, AS_THEY_ARE)
+    options = {"value": colour} if baseline == "mean" else {}
     mine = copy.deepcopy(model).requires_grad_()
     session = Session(team=Devices(device_of(mine, torch.device("cpu"))))
     with mine.register_forward_hook(logits_of):
         trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
     mine.load_state_dict(trained.best)
-    mine.heatproof = {**settings, "baseline_options": options, "history": trained.history}  # type: ignore[assignment]
+    if all(torch.equal(one, other) for one, other in zip(mine.parameters(), model.parameters(), strict=True)):
+        raise HeatproofError(
+            f"The finetuning moved no weight in {epochs} epochs: raise lr, now {lr:g}, or give more images."
+        )
+    record = {**settings, "baseline_options": options, "colour": colour, "history": trained.history}
+    record |= {"weights": weight_digests(mine), "images": image_digests(images)}
+    setattr(mine, HELD, record)
     return mine.eval()

@@ -56,7 +56,8 @@ class Insertions(NetworkResponse):
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
         run = import_module("heatproof.perturbation.subsets").subset_responses
         given = (session.query(batch), [removed] * len(batch.ids), self.settings["baseline"])
-        return (yield partial(run, *given, baseline_options=self.settings["baseline_options"]))
+        named = {key: self.settings[key] for key in ("baseline_options", "grid")}
+        return (yield partial(run, *given, **named))
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, grid × grid), and the grid."""

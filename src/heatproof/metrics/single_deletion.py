@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +15,13 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
 Combination = tuple[int, str]
+# How a filling is called in a sentence, where it is not by its name.
+FILLINGS = {
+    "mean": "mean colour",
+    "random": "noise",
+    "background": "colour of the border",
+    "neighbours": "in-painting from the neighbours",
+}
 ALIKE = (
     "the map has the same sum in every patch, or every deleted patch costs the same, so that nothing can be correlated"
 )
@@ -39,7 +49,7 @@ def single_deletion_scores(
     """Spearman correlation per image of patch attribution with patch drops.
 
     The dataset's score is the mean over the images where it is defined. Whether it is IDSDS or SDS depends on the
-    weights behind `drops` alone: see `metric_name`.
+    weights behind `drops` and on what was deleted: see `family`.
 
     Parameters
     ----------
@@ -74,13 +84,55 @@ def single_deletion_scores(
     return score, ~np.isnan(score)
 
 
+class Deletion(NamedTuple):
+    """Deletion of single patches.
+
+    Attributes
+    ----------
+    grid
+        Patches along one side.
+    baseline
+        What a deleted patch is filled with.
+    options
+        Options of the baseline, such as the `value` of a colour; empty where they follow from the data set.
+    """
+
+    grid: int
+    baseline: str
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        return f"grid {self.grid}, {FILLINGS.get(self.baseline, self.baseline)}"
+
+    def is_same(self, other: Deletion) -> bool:
+        """Return whether the same pixels are deleted and filled alike; numbers may differ in how they are rounded."""
+        if self[:2] != other[:2] or self.options.keys() != other.options.keys():
+            return False
+        return all(_is_close(value, other.options[key]) for key, value in self.options.items())
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    try:
+        return np.shape(one) == np.shape(other) and np.allclose(one, other)
+    except TypeError:  # texts and None
+        return bool(one == other)
+
+
+def family(finetuned: Deletion | None, scored: Deletion) -> str:
+    """Return ``idsds`` for weights that were finetuned on the deletion that is scored, and ``sds`` for all others.
+
+    This is the one rule for functions in memory and for the workflow (Hesse et al. 2024, sections 3 and 4.2).
+    """
+    return "idsds" if finetuned is not None and finetuned.is_same(scored) else "sds"
+
+
 def metric_name(
     in_domain_for: Combination | None, grid: int, baseline: str, reference: Combination, output: str = "logit"
 ) -> str:
     """Name the single-deletion score of one model on one grid and baseline.
 
     A score is called ``idsds`` only for weights finetuned with exactly the grid and baseline that it is measured
-    with; on all others, deleted patches are out of domain and it is ``sds``.
+    with; on all others, deleted patches may be out of domain and it is ``sds``.
 
     Parameters
     ----------
@@ -93,8 +145,9 @@ def metric_name(
     output
         Output whose drops are scored: ``logit``, or ``probability`` (softmax), which is added as a suffix.
     """
-    family = "idsds" if in_domain_for == (grid, baseline) else "sds"
-    name = family if (grid, baseline) == reference else f"{family}_g{grid}_{baseline}"
+    finetuned = None if in_domain_for is None else Deletion(*in_domain_for)
+    name = family(finetuned, Deletion(grid, baseline))
+    name = name if (grid, baseline) == reference else f"{name}_g{grid}_{baseline}"
     return name if output == "logit" else f"{name}_{output}"
 
 

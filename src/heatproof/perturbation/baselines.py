@@ -81,7 +81,12 @@ def baseline_modules(name: str | None) -> list[str]:
 
 
 def baseline_images(
-    name: str, images: torch.Tensor, image_ids: Sequence[str], seed: int, options: Mapping[str, Any] | None = None
+    name: str,
+    images: torch.Tensor,
+    image_ids: Sequence[str],
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    grid: int | None = None,
 ) -> torch.Tensor:
     """Compute the baseline images of a batch.
 
@@ -97,6 +102,8 @@ def baseline_images(
         The workflow's seed.
     options
         Options of that baseline.
+    grid
+        Patches along one side, where patches are deleted: that of a baseline which fills them from their border.
 
     Returns
     -------
@@ -113,7 +120,8 @@ def baseline_images(
     entry = look_up(BASELINES, name, "baseline")
     for option in options or {}:
         look_up(entry.options, option, f"option of the baseline {name!r}")
-    filled = entry.function(images, image_ids, seed, **(options or {}))
+    own = {"grid": grid} if grid is not None and "grid" in entry.options else {}
+    filled = entry.function(images, image_ids, seed, **(own | dict(options or {})))
     if not isinstance(filled, torch.Tensor) or filled.shape != images.shape:
         made = f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
         raise HeatproofError(
@@ -207,7 +215,7 @@ def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, gri
     images, image_ids, seed
         As in `Baseline`; nothing is drawn.
     grid
-        Patches along one side, at least 2. The workflow's stages fill it in.
+        Patches along one side, at least 2; where patches are deleted, that of their grid.
 
     Raises
     ------

@@ -125,7 +125,7 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
     def batches() -> Iterator[Perturbed]:
         for rows, chunk, ids in query.chunks():
             options = dict(perturbation.baseline_options)
-            fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options)
+            fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options, perturbation.grid)
             before, after = (chunk, fill) if deletes else (fill, chunk)
             first_of = torch.from_numpy(first[rows]).to(query.device).unsqueeze(1)
             for part in torch.arange(len(chunk) * len(levels), device=query.device).split(query.batch_size):
@@ -195,7 +195,8 @@ def _updated(
     first = np.full(maps.shape, len(counts), dtype=np.int32)
     parts: list[Outputs] = []
     for rows, chunk, ids in query.chunks():
-        fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, dict(perturbation.baseline_options))
+        options = dict(perturbation.baseline_options)
+        fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options, perturbation.grid)
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
         current, now, outputs = chunk, maps[rows], []
         for point, removed in enumerate(counts):

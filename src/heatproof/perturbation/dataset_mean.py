@@ -13,7 +13,6 @@ from heatproof.batches import track
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import of_channels
-from heatproof.perturbation.baselines import BASELINES
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Normalisation
@@ -28,9 +27,8 @@ def dataset_options(
     options: Mapping[str, Any] | None,
     dataset: Dataset,
     facts: Normalisation,
-    grid: int | None = None,
 ) -> dict[str, Any]:
-    """Complete the options of a baseline with values that depend on the dataset and on the patches.
+    """Complete the options of a baseline with values that depend on the dataset.
 
     Training images are read for the ``mean`` baseline alone, and only where its `value` is not given.
 
@@ -44,8 +42,6 @@ def dataset_options(
         An open dataset.
     facts
         The model's facts, of which ``mean`` and ``std`` are read.
-    grid
-        Patches along one side, for a baseline that fills patches from their border; None where none are deleted.
 
     Returns
     -------
@@ -55,8 +51,6 @@ def dataset_options(
     filled = dict(options or {})
     if baseline == "mean" and filled.get("value") is None:
         filled["value"] = mean_value(dataset, facts)
-    if grid is not None and "grid" in BASELINES[baseline].options:
-        filled.setdefault("grid", grid)
     return filled
 
 

@@ -186,7 +186,7 @@ def feature_responses(
     def batches() -> Iterator[Perturbed]:
         for rows, chunk, ids in query.chunks():
             drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
-            filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options)
+            filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             both = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
             for part in torch.arange(len(both), device=query.device).split(query.batch_size):
                 yield query.like_images(both[part]), part // 2 + rows.start

@@ -57,7 +57,7 @@ def patch_responses(
 
     def batches() -> Iterator[Perturbed]:
         for rows, chunk, ids in query.chunks():
-            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options)
+            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             for part in torch.arange(len(chunk) * len(masks), device=query.device).split(query.batch_size):
                 row, variant = part // len(masks), part % len(masks)
                 yield query.like_images(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start

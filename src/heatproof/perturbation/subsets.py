@@ -20,6 +20,7 @@ def subset_responses(
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
+    grid: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Run a network on each image, intact and without each of its subsets of pixels.
 
@@ -37,6 +38,8 @@ def subset_responses(
         Key in `heatproof.perturbation.baselines.BASELINES`.
     baseline_options
         Options of the baseline.
+    grid
+        Patches along one side, where the masks are patches.
 
     Returns
     -------
@@ -71,7 +74,7 @@ def subset_responses(
     def batches() -> Iterator[Perturbed]:
         for rows, chunk, ids in query.chunks():
             start = rows.start
-            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options)
+            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             for part in torch.arange(len(chunk) * variants).split(query.batch_size):
                 row, variant = part // variants, part % variants
                 # Rows rise within a batch and from one to the next, so the masks of one image at a time are enough.

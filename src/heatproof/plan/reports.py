@@ -139,6 +139,16 @@ def tables(plan: Plan) -> Told:
         "ranked": sorted({item["metric"] for item in drops}),
         **_ranked(plan),
         "explainer_of": {shown["method"]: shown["explainer"] for shown in shown_methods(plan)},
+        "deletions": {
+            metric: list(deletion)
+            for network in plan.networks()
+            for metric, deletion in plan.metrics_of(network.weights, network.model).items()
+        },
+        "ablating": [
+            shown["method"]
+            for shown in shown_methods(plan)
+            if (known := EXPLAINERS.get(plan.explainers[shown["explainer"]].kind)) and known.ablates
+        ],
         "images": plan.drop_images,
         "target": plan.config["target"],
     }

@@ -285,7 +285,9 @@ class Selection:
         IDSDS where and only where they are in-domain.
         """
         finetuning = self.finetuning(model, weights)
-        domain = None if finetuning is None else (finetuning["grid"], finetuning["baseline"])
+        # Images that all keep their patches put no deleted patch into the domain.
+        deletes = finetuning is not None and finetuning["share"] > 0
+        domain = (finetuning["grid"], finetuning["baseline"]) if finetuning is not None and deletes else None
         return {
             metric_name(domain, *pair, self.reference, output): (*pair, output)
             for pair in self.combinations_on(weights, model)

@@ -17,8 +17,9 @@ from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
 from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.ranking.ranks import rank_methods
+from heatproof.registry import listed
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
-from heatproof.report.results import NETWORK, listed, publish, resampling
+from heatproof.report.results import NETWORK, publish, resampling
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime

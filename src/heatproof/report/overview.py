@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
+from heatproof.ranking.verdict import disagreement
 from heatproof.report.drawing import broken, lay_out, new_figure, plain
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
@@ -29,7 +30,9 @@ def overview(spec: OverviewSpec, runtime: Runtime) -> None:
     scores = read_table(paths.SCORES_TABLE)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, spec["kinds"])
-    captions = [[paths.OVERVIEW["places_png"], *told_places(places)], [paths.OVERVIEW["dual_png"], *told_dual(dual)]]
+    shows, conclusion = told_places(places)
+    conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
+    captions = [[paths.OVERVIEW["places_png"], shows, conclusion], [paths.OVERVIEW["dual_png"], *told_dual(dual)]]
     made: dict[str, Any] = {
         "places": places,
         "dual": dual,

@@ -24,6 +24,7 @@ import pandas as pd
 
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.plan import paths
+from heatproof.ranking.verdict import NAMED, disagreement
 from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
 from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
@@ -54,6 +55,7 @@ def report_page(spec: PageSpec, runtime: Runtime) -> None:
     tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
     # Of the very test cases that the table of scores has.
     ranked = tables.get("ranking", tables["meta_rank"])
+    alone = tables["meta_rank"] if "ranking" in tables else None
     look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
         "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec),
@@ -81,7 +83,8 @@ def report_page(spec: PageSpec, runtime: Runtime) -> None:
         spec=spec,
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
-        ranking=ranking(ranked),
+        ranking=ranking(ranked, alone),
+        about_metrics=against(tables["scores"], spec) if "scores" in tables else "",
         beside=side_by_side(tables["idsds_table"], spec["references"]),
         figures=[
             {**one, "uri": data_uri(verified(one["path"]).read_bytes(), "image/svg+xml")} for one in spec["figures"]
@@ -89,6 +92,7 @@ def report_page(spec: PageSpec, runtime: Runtime) -> None:
         claims=judged_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
         link=link,
+        named=NAMED,
         paths=paths,
         data=data,
         script="index_script.html",
@@ -188,8 +192,20 @@ def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def ranking(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis."""
+def against(table: pd.DataFrame, spec: PageSpec) -> str:
+    """Return which metrics of scores.csv, as text, disagree about the order of the methods, and what to do."""
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec["directions"]))
+    return disagreement(scores)
+
+
+def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict[Any, Any]]:
+    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis.
+
+    Where `alone`, the Meta-Rank of the patch drops alone, is given, its κ stands beside that of all metrics.
+    """
+    if alone is not None:
+        table = table.merge(alone[["method", "kappa"]].rename(columns={"kappa": "alone"}), on="method", how="left")
+        table["alone"] = table["alone"].fillna("")
     ends = table[["kappa", "ci_low", "ci_high"]].apply(pd.to_numeric).assign(zero=0.0)
     low, high = ends.min(axis=None), ends.max(axis=None)
     places = ((ends - low) / ((high - low) or 1.0)).round(4).astype(object)

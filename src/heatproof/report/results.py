@@ -211,8 +211,3 @@ def share_told(value: str) -> str:
 def interval_told(low: str, high: str) -> str:
     """Write an interval; nothing where there is none."""
     return f"{told(low, 2)} to {told(high, 2)}" if low else ""
-
-
-def listed(names: Collection[str]) -> str:
-    """Return names as an English list."""
-    return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))

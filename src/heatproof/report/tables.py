@@ -43,7 +43,9 @@ def tables(spec: TablesSpec, runtime: Runtime) -> None:
     accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
     _insert(table, "n_images", {"passes": passes(table, spec["scores"], spec["explainer_of"])})
     made = {
-        paths.VERDICT: verdicts(scores, table, accuracy, spec["references"], directions, spec["level"]),
+        paths.VERDICT: verdicts(
+            scores, table, accuracy, spec["deletions"], spec["references"], spec["ablating"], spec["level"]
+        ),
         paths.IDSDS_TABLE: table,
         paths.META_RANK: meta_rank_table(ranked, images=scores, **resampling(spec)),
         paths.ACCURACY: accuracy,

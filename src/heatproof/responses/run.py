@@ -136,7 +136,7 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
     if "baseline" in (settings := response.settings):
-        given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts, settings.get("grid"))
+        given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts)
         response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
     target = check_target(spec.get("target", "label"), dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -66,6 +66,10 @@ class TablesSpec(ReportSpec, Ranked):
         Metrics that are test cases of their own.
     explainer_of
         Method to its explainer.
+    deletions
+        Metric to the grid, the baseline and the output of its patch drops.
+    ablating
+        Methods that delete regions themselves.
     """
 
     scores: list[str]
@@ -73,6 +77,8 @@ class TablesSpec(ReportSpec, Ranked):
     drops: list[DropsOf]
     ranked: list[str]
     explainer_of: dict[str, str]
+    deletions: dict[str, list[Any]]
+    ablating: list[str]
     images: int
     target: str | int
 

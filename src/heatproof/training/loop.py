@@ -261,6 +261,11 @@ def _batches(
     order = torch.randperm(len(train.labels), generator=generator)
     # Batch norm cannot be trained on one image.
     drawn = [rows for rows in order.split(schedule.batch_size) if len(rows) > 1 or len(order) == 1]
+    if not drawn:
+        raise HeatproofError(
+            f"A batch_size of {schedule.batch_size} trains nothing, because batch norm cannot be trained on one image: "
+            "take at least 2."
+        )
 
     def read(rows: torch.Tensor) -> torch.Tensor:
         return train.images[rows] if train.crop is None else train.crop(rows, epoch)

@@ -124,7 +124,7 @@ def _finetune(spec: FinetuneSpec, device: torch.device, session: Session) -> Tra
     network = build_network(spec["model"], dataset.num_classes)
     load_weights(network, spec["pretrained"])
     train, validation = _examples(dataset, spec)
-    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"], settings["grid"])
+    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"])
     return fit_in_domain(network.to(device), train, validation, settings, options, session)
 
 
@@ -165,7 +165,7 @@ def fit_in_domain(
 
     def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
         ids = [f"training {draw} {row}" for row in rows]
-        return baseline_images(settings["baseline"], images, ids, seed, options)
+        return baseline_images(settings["baseline"], images, ids, seed, options, settings["grid"])
 
     both = _with_deleted(validation, settings["grid"], torch_generator(seed, "validation patches"), baselines)
     return fit(network, train, both, _schedule(settings), seed, delete, session=session)

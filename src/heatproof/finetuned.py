@@ -1,0 +1,131 @@
+"""What `heatproof.finetune` leaves on a network, and for which deleted patches the network is in its domain."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from heatproof.metrics.single_deletion import Deletion
+from heatproof.perturbation.baselines import BASELINES
+
+if TYPE_CHECKING:
+    import torch
+
+# The attribute of a network that holds the record of its finetuning.
+HELD = "heatproof"
+PRECISIONS = ("float64", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Which deleted patches a network was finetuned on.
+
+    Attributes
+    ----------
+    finetuned
+        Grid and filling of the finetuning; None where nothing shows that there was one.
+    reason
+        Why it is None, as a part of a sentence; else empty.
+    record
+        What the finetuning left on the network; empty where it left nothing.
+    """
+
+    finetuned: Deletion | None
+    reason: str
+    record: Mapping[str, Any]
+
+    @property
+    def reference(self) -> tuple[int, str]:
+        """Grid and baseline that are taken where none are named: those of the finetuning."""
+        return (4, "zeros") if self.finetuned is None else (self.finetuned.grid, self.finetuned.baseline)
+
+    def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of a metric, with the colour of the finetuning for a mean baseline that names none."""
+        given = options.get("baseline_options") or {}
+        if options.get("baseline") != "mean" or given.get("value") is not None or "colour" not in self.record:
+            return dict(options)
+        return {**options, "baseline_options": {**given, "value": list(self.record["colour"])}}
+
+
+def domain_of(model: Any) -> Domain:
+    """Read which deleted patches a network was finetuned on.
+
+    The record counts for the very weights that the finetuning left, in any floating-point precision. A wrapper has no
+    record, because it can change what a filling is for the network inside; only that of ``torch.compile`` is seen
+    through.
+
+    Parameters
+    ----------
+    model
+        Any callable.
+
+    Returns
+    -------
+    Domain
+    """
+    model = getattr(model, "_modules", {}).get("_orig_mod", model)
+    record = getattr(model, "__dict__", {}).get(HELD)
+    if not (isinstance(record, Mapping) and "weights" in record):
+        return Domain(None, "the network has no record of a finetuning by heatproof.finetune", {})
+    tensors = model.state_dict().values()
+    kinds = [str(one.dtype).removeprefix("torch.") for one in tensors if _is_floating(one)]
+    if not kinds or record["weights"].get(kinds[0]) != _digest(tensors, kinds[0]):
+        return Domain(None, "the network has other weights than heatproof.finetune left", {})
+    return Domain(deletion_of(record), "", record)
+
+
+def deletion_of(options: Mapping[str, Any]) -> Deletion:
+    """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
+    known = BASELINES[options["baseline"]].options
+    filled = {**known, **(options.get("baseline_options") or {})}
+    if "grid" in filled:
+        filled["grid"] = filled["grid"] or options["grid"]
+    return Deletion(int(options["grid"]), options["baseline"], filled)
+
+
+def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
+    """Warn the caller of the function that calls this one of options of scores that are SDS, asked for as IDSDS."""
+    if not scored:
+        return
+    done = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
+    why = domain.reason
+    if domain.finetuned is not None:
+        mine = str(domain.finetuned)
+        why = f"the network was finetuned with {mine}" + (" of other options" if mine == done else "")
+    warnings.warn(
+        f"These scores are SDS and not IDSDS: {why}, and patches are deleted with {done}, which may be outside of its "
+        "domain.",
+        stacklevel=3,
+    )
+
+
+def weight_digests(model: torch.nn.Module) -> dict[str, str]:
+    """Return a digest of a network's weights and buffers in every floating-point precision."""
+    return {name: _digest(model.state_dict().values(), name) for name in PRECISIONS}
+
+
+def image_digests(images: torch.Tensor) -> list[str]:
+    """Return a digest of 16 hexadecimal digits of each image of (N, C, H, W), as float32."""
+    return [_digest([one], "float32") for one in images]
+
+
+def _is_floating(value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
+
+
+def _digest(values: Iterable[Any], precision: str) -> str:
+    import torch
+
+    found = hashlib.blake2b(digest_size=8)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            found.update(repr(value).encode())
+            continue
+        value = value.detach().cpu().contiguous()
+        value = value.to(getattr(torch, precision)) if value.is_floating_point() else value
+        found.update(f"{tuple(value.shape)}".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,306 @@
+"""What scores say of methods: a verdict, and a sentence that claims no more than was measured.
+
+One rule for the workflow (``verdict.csv``, the page, the terminal) and for `heatproof.choose`: scores of images in,
+words out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from heatproof.metrics.single_deletion import Deletion
+from heatproof.ranking.best import best_set
+from heatproof.ranking.consistency import MINIMUM
+from heatproof.ranking.references import Above, above_references
+from heatproof.registry import listed
+
+# Verdicts, the gravest first.
+CHANCE, NOTHING, OPEN, TOO_FEW, FOUND = "at chance", "none above references", "open", "too few images", "found"
+# Below this share of images on which a network is right, a verdict on its explanations says so.
+MOSTLY_RIGHT = 0.75
+# A longer list of methods is counted; reference maps are always named.
+NAMED = 4
+CANNOT_SEE = (
+    "Deletion of single patches does not see redundant evidence: where several patches each suffice, it rejects even "
+    "exact Shapley values. And it favours a method that itself deletes regions, which is the measure in disguise."
+)
+
+
+class Accuracy(NamedTuple):
+    """On how many intact images a network is right, and the share of the most frequent class."""
+
+    right: int
+    images: int
+    guess: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one measure says.
+
+    Attributes
+    ----------
+    best
+        Methods and reference maps that cannot be told from the best, the highest mean first; empty where it abstains.
+    why
+        Why it abstains; else empty.
+    above
+        How the methods stand to the reference maps.
+    verdict, sentence
+        As in `Verdict`, of this measure alone.
+    """
+
+    best: list[str]
+    why: str
+    above: Above
+    verdict: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer.
+
+    Attributes
+    ----------
+    verdict
+        ``at chance`` (the network is no better than guessing), ``none above references``, ``open`` (a reference map
+        cannot be told from the best, or there are too few cases to tell), ``too few images`` (the best method is higher
+        than the reference maps, and cannot be told from them yet) or ``found``. Of several measures, the gravest.
+    sentence
+        The same in words.
+    best
+        What is in the set of at least one measure, the highest mean first.
+    measures
+        What each measure says, by its words.
+    agreement
+        Spearman correlation of the orders of the contenders by two measures, the mean over pairs; 1 for one measure.
+    """
+
+    verdict: str
+    sentence: str
+    best: list[str]
+    measures: Mapping[str, Found]
+    agreement: float
+
+
+def judge(
+    scores: Mapping[str, pd.DataFrame],
+    references: Collection[str],
+    where: str,
+    *,
+    level: float,
+    ablating: Collection[str] = (),
+    accuracy: Accuracy | None = None,
+    right: int | None = None,
+) -> Verdict:
+    """Decide what the scores of images say of the methods.
+
+    Parameters
+    ----------
+    scores
+        Words of each measure, such as those of `deletion_words`, to its scores: a row a method, a column an image;
+        higher is better, NaN where undefined. All have the same rows.
+    references
+        Rows that know no network.
+    where
+        On which weights, as a part of a sentence: ``on the finetuned weights``.
+    level
+        Of the set of the best, and of what is above the reference maps.
+    ablating
+        Rows that delete regions, nearly as a measure of deletion does. They are no contenders.
+    accuracy
+        Of the network on intact images; None where labels are not known.
+    right
+        On how many of the scored images the network answers with the class that is explained; None if not known.
+
+    Returns
+    -------
+    Verdict
+    """
+    rows = next(iter(scores.values()))
+    outside = sorted(set(ablating) & set(rows.index))
+    # By name, which is the order of what has one mean.
+    contenders = {by: table.drop(index=outside).sort_index() for by, table in scores.items()}
+    found = {by: _judged(by, table, references, where, level) for by, table in contenders.items()}
+    each = pd.concat([table.mean(axis=1) for table in contenders.values()], axis=1)
+    means, orders = each.mean(axis=1), each.rank().corr().to_numpy()
+    agreement = float(orders[np.triu_indices(len(orders), 1)].mean()) if len(orders) > 1 else 1.0
+    inside = {name for one in found.values() for name in one.best}
+    best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in inside]
+    if accuracy is not None and at_chance(*accuracy, level):
+        return Verdict(CHANCE, _at_chance(accuracy), best, found, agreement)
+    methods = [name for name in means.dropna().index if name not in references]
+    missing = [one for one in found.values() if one.verdict != FOUND]
+    if missing:
+        verdict = min((one.verdict for one in missing), key=(CHANCE, NOTHING, OPEN, TOO_FEW).index)
+        sentence = " ".join(dict.fromkeys(one.sentence for one in missing))
+    else:
+        verdict = FOUND
+        sentence = _found(best, methods, _by(list(found), agreement, where, alone=len(best) == 1), level)
+        sentence += _above([one.above for one in found.values()], best, references, rows.index)
+        if right is not None:
+            sentence += often_wrong(right, rows.shape[1])
+    if outside:
+        sentence += f" {listed(outside)} delete{'s' * (len(outside) == 1)} regions as the measure does: no contender."
+    return Verdict(verdict, sentence, best, found, agreement)
+
+
+def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float) -> Found:
+    """Return what one measure says of its contenders."""
+    inside, why = best_set(table.to_numpy(dtype=np.float64), level=level)
+    above = above_references(table, references, level)
+    means = table.mean(axis=1)
+    order = means.sort_values(ascending=False, kind="stable").index
+    chosen = set() if why else set(table.index[np.asarray(inside, dtype=bool)])
+    best = [name for name in order if name in chosen]
+    methods = [name for name in best if name not in references]
+    maps = [name for name in best if name in references]
+    by = f"by {by}, {where}"
+    if not above.best:
+        return Found(best, why, above, NOTHING, f"Open: no method has a score on more than one image {by}.")
+    if why:
+        return Found(best, why, above, OPEN, f"Open: {why}. Scored {by}.")
+    if above.reference and not above.methods:
+        pair = (
+            f"{above.best} scores {_told(means[above.best])}, and {above.reference}, which knows no network, "
+            f"{_told(means[above.reference])}"
+        )
+        if math.isnan(above.needed):
+            return Found(
+                best, why, above, NOTHING, f"Open: no method is shown to be above the reference maps {by}: {pair}."
+            )
+        few = f"Open: {table.shape[1]} images are too few to tell methods from the reference maps {by}"
+        return Found(best, why, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would do.")
+    if maps:
+        others = methods if len(methods) <= NAMED else [f"{len(methods)} methods"]
+        nor = f"; nor can {listed(others)}" if others else ""
+        knows = "which knows no network" if len(maps) == 1 else "which know no network"
+        return Found(best, why, above, OPEN, f"Open: {listed(maps)}, {knows}, cannot be told from the best {by}{nor}.")
+    return Found(best, why, above, FOUND, "")
+
+
+def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
+    """Return by what and on what methods are the best, one alone or several."""
+    if len(measures) == 1:
+        return f"by {measures[0]}, {where}"
+    each = "each" if alone else "at least one"
+    # What all begin with is said once.
+    begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]  # noqa: RUF071 - of characters
+    begin = f"{begin}, " if begin else ""
+    rest = listed([words.removeprefix(begin) for words in measures])
+    alike = f"whose orders of the methods correlate with {agreement:.2f}"
+    return f"by {each} of {len(measures)} measures ({begin}{rest}), {alike}, {where}"
+
+
+def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -> str:
+    """Return which methods are the best, and of how many."""
+    if len(methods) == 1:
+        return f"{best[0]} is the only method that was scored {by}."
+    if len(best) == 1:
+        subject = f"{best[0]} is the best of {len(methods)} methods"
+    else:
+        counted = f"{len(best)} of {len(methods)} methods"
+        named = f"{counted} ({best[0]} has the highest mean)" if len(best) > NAMED else listed(best)
+        subject = f"{named} cannot be told from the best"
+        subject += "" if len(best) > NAMED else f" of {len(methods)} methods"
+    return f"{subject}, at {level:.0%}, {by}."
+
+
+def _above(above: Sequence[Above], best: Sequence[str], references: Collection[str], rows: Collection[str]) -> str:
+    """Return how many of the best methods are above the reference maps by every measure."""
+    maps = sorted(set(rows) & set(references))
+    if not maps:
+        return " Without a reference map, nothing says whether that is better than knowing no network."
+    sure = set(best).intersection(*(one.methods for one in above))
+    if len(best) == 1:
+        told = "It is" if sure else "It is not shown to be"
+    else:
+        told = f"{'All' if len(sure) == len(best) else len(sure) or 'None'} of these {'is' if len(sure) < 2 else 'are'}"
+    named = f"the reference map{'s' * (len(maps) > 1)} {listed(maps)}"
+    return f" {told} above {named}, which know{'s' * (len(maps) == 1)} no network."
+
+
+def disagreement(scores: pd.DataFrame) -> str:
+    """Return which metrics order the methods against deletion of single patches, and what to do; empty where none does.
+
+    Parameters
+    ----------
+    scores
+        dataset, model, weights, metric, method, score (NaN where undefined) and higher_is_better.
+
+    Returns
+    -------
+    str
+        With Spearman's ρ of each such metric with IDSDS, else SDS, over the methods of a network, the mean over
+        networks.
+    """
+    found: dict[str, list[float]] = {}
+    against: dict[str, None] = {}
+    for _, rows in scores.groupby(["dataset", "model", "weights"], sort=False):
+        signed = rows["score"].where(rows["higher_is_better"].astype(bool), -rows["score"])
+        wide = rows.assign(score=signed).pivot(index="method", columns="metric", values="score")
+        base = next((name for name in ("idsds", "sds") if name in wide), None)
+        if base is None:
+            continue
+        against[base] = None
+        for name, rho in wide.drop(columns=base).corrwith(wide[base], method="spearman").items():
+            known = wide[[name, base]].notna().all(axis=1).sum()
+            if known >= MINIMUM and not math.isnan(rho):
+                found.setdefault(str(name), []).append(rho)
+    means = sorted((float(np.mean(rhos)), name) for name, rhos in found.items())
+    opposed = [f"{name} (ρ {_told(mean)})" for mean, name in means if mean < 0]
+    if not opposed:
+        return ""
+    return (
+        f"{listed(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(against)}. Such metrics "
+        "measure different things, and κ over all of them hides that: decide which question is yours before you look "
+        "(docs/conventions.md says what each metric asks), and read the set of the best by that metric, or take a "
+        "method that is in the set of each."
+    )
+
+
+def deletion_words(deletion: Deletion, family: str, output: str = "logit") -> str:
+    """Return what a single-deletion score measures: ``deletion of single patches, grid 4, mean colour (IDSDS)``."""
+    of = "" if output == "logit" else f", {output}"
+    return f"deletion of single patches, {deletion}{of} ({family.upper()})"
+
+
+def at_chance(right: int, images: int, guess: float, level: float) -> bool:
+    """Tell whether a network is no more often right than guessing the most frequent class is.
+
+    Parameters
+    ----------
+    right, images
+        Intact images that it classifies correctly, of how many.
+    guess
+        Share of the most frequent class.
+    level
+        One less the chance to call a network at chance better than that.
+    """
+    return binomtest(right, images, min(guess, 1.0), alternative="greater").pvalue > 1 - level
+
+
+def _at_chance(accuracy: Accuracy) -> str:
+    return (
+        f"This network is at chance: it is right on {accuracy.right} of {accuracy.images} images, and the most "
+        f"frequent class has {accuracy.guess:.0%} of them. Its explanations say nothing."
+    )
+
+
+def often_wrong(right: int, images: int) -> str:
+    """Return a sentence on a network that is right on few of the explained images; empty for any other."""
+    return "" if right >= MOSTLY_RIGHT * images else f" The network is right on {right} of the {images} images."
+
+
+def _told(mean: float) -> str:
+    """Return a mean with two places and a true minus, as the pages write it."""
+    return f"{round(mean, 2) + 0.0:.2f}".replace("-", "−")

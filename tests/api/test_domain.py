@@ -1,0 +1,230 @@
+"""IDSDS is said where grid and filling are those of the finetuning, and SDS everywhere else, by every function."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.finetuned import domain_of
+
+VALUE = [0.25, -0.5, 0.125]
+
+
+@pytest.fixture(scope="module")
+def many():
+    return torch.randn(40, 3, 16, 16, generator=torch.Generator().manual_seed(11))
+
+
+@pytest.fixture(scope="module")
+def tuned(network, many):
+    """Return the network finetuned with two grids and fillings."""
+    return {
+        given: heatproof.finetune(network, many, grid=given[0], baseline=given[1], epochs=1, lr=1e-2)
+        for given in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"))
+    }
+
+
+def scored(metric, model, images, **options):
+    """Return what the metric is called, and the warnings."""
+    maps = images.sum(1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = heatproof.evaluate(metric, model, images, [0] * len(images), maps, **options)
+    return found, [str(one.message) for one in told]
+
+
+@pytest.mark.parametrize(
+    ("finetuned", "options", "name", "grid", "baseline"),
+    [
+        (None, {}, "sds", 4, "zeros"),
+        (None, {"grid": 2}, "sds", 2, "zeros"),
+        ((2, "zeros"), {}, "idsds", 2, "zeros"),
+        ((2, "zeros"), {"grid": 2, "baseline": "zeros"}, "idsds", 2, "zeros"),
+        ((2, "zeros"), {"grid": 4}, "sds", 4, "zeros"),
+        ((2, "zeros"), {"baseline": "blur"}, "sds", 2, "blur"),
+        ((2, "zeros"), {"grid": 4, "baseline": "blur"}, "sds", 4, "blur"),
+        ((2, "zeros"), {"baseline": "mean"}, "sds", 2, "mean"),
+        ((2, "zeros"), {"output": "probability"}, "idsds", 2, "zeros"),
+        ((4, "mean"), {}, "idsds", 4, "mean"),
+        ((4, "mean"), {"baseline": "mean"}, "idsds", 4, "mean"),
+        ((4, "mean"), {"baseline_options": {"value": VALUE}}, "sds", 4, "mean"),
+        ((4, "mean"), {"baseline": "zeros"}, "sds", 4, "zeros"),
+        ((4, "neighbours"), {}, "idsds", 4, "neighbours"),
+        ((4, "neighbours"), {"grid": 2}, "sds", 2, "neighbours"),
+        ((4, "blur"), {"baseline_options": {"sigma": 41.0}}, "idsds", 4, "blur"),
+        ((4, "blur"), {"baseline_options": {"sigma": 5.0}}, "sds", 4, "blur"),
+    ],
+)
+def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options, name, grid, baseline):
+    model = network if finetuned is None else tuned[finetuned]
+    found, told = scored("idsds", model, images, **options)
+    assert (found.attrs["metric"], found.attrs["grid"], found.attrs["baseline"]) == (name, grid, baseline)
+    assert len(told) == (name == "sds")
+    assert all("These scores are SDS and not IDSDS" in one for one in told)
+    # Asked for as SDS it is SDS, and nothing needs to be said.
+    found, told = scored("sds", model, images, **options)
+    assert (found.attrs["metric"], found.attrs["grid"], told) == ("sds", grid, [])
+
+
+def test_several_scores_out_of_domain_are_one_warning(tuned, images):
+    asked = {
+        "own": {"metric": "idsds"},
+        "fine": {"metric": "idsds", "grid": 4},
+        "blur": {"metric": "idsds", "baseline": "blur"},
+    }
+    found, told = scored(asked, tuned[2, "zeros"], images)
+    assert [one.attrs["metric"] for one in found.values()] == ["idsds", "sds", "sds"]
+    assert told == [
+        "These scores are SDS and not IDSDS: the network was finetuned with grid 2, zeros, and patches are deleted "
+        "with grid 4, zeros and grid 2, blur, which may be outside of its domain."
+    ]
+
+
+def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
+    colour = torch.tensor(tuned[2, "zeros"].heatproof["colour"])
+    # Four fifths of the images are trained on.
+    assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
+    for metric in ("idsds", "deletion_morf"):
+        found, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
+        given, _ = scored(
+            metric, tuned[2, "zeros"], images, baseline="mean", baseline_options={"value": colour.tolist()}
+        )
+        assert found["score"].equals(given["score"])
+
+
+def test_the_grid_fills_patches_from_their_border(network, images):
+    found, _ = scored("sds", network, images, grid=4, baseline="neighbours")
+    given, _ = scored("sds", network, images, grid=4, baseline="neighbours", baseline_options={"grid": 4})
+    assert found["valid"].all()
+    assert found["score"].equals(given["score"])
+
+
+def other_weights(model, network):
+    model.load_state_dict(network.state_dict())
+    return model
+
+
+def one_more_step(model, network):
+    with torch.no_grad():
+        next(model.parameters())[0] += 1e-3
+    return model
+
+
+def only_the_weights(model, network):
+    made = copy.deepcopy(network)
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+def new_statistics(model, network):
+    with torch.no_grad():
+        model[-1].bias.add_(1.0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "in_domain"),
+    [
+        (lambda model, network: model, True),
+        (lambda model, network: copy.deepcopy(model), True),
+        (lambda model, network: model.double(), True),
+        (lambda model, network: model.bfloat16(), True),
+        (lambda model, network: torch.compile(model, backend="eager"), True),
+        (other_weights, False),
+        (one_more_step, False),
+        (new_statistics, False),
+        # Nothing on it says what its weights are.
+        (only_the_weights, False),
+        # Zeros are another colour for the network inside.
+        (lambda model, network: nn.Sequential(nn.Flatten(2), nn.Unflatten(2, (16, 16)), model).eval(), False),
+        (lambda model, network: lambda images: model(images), False),
+    ],
+)
+def test_a_record_counts_for_the_weights_that_it_is_of(network, tuned, change, in_domain):
+    found = domain_of(change(copy.deepcopy(tuned[2, "zeros"]), network))
+    assert (found.finetuned is not None) == in_domain
+    assert bool(found.reason) != in_domain
+    assert found.reference == ((2, "zeros") if in_domain else (4, "zeros"))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"batch_size": 1}, "A batch_size of 1 trains nothing"),
+        ({"lr": 1e-30}, "The finetuning moved no weight in 5 epochs"),
+        ({"share": 0.0}, "'share' of heatproof.finetune must be a number above 0"),
+        ({"epochs": 0}, "'epochs' of heatproof.finetune must be a whole number of at least 1"),
+    ],
+)
+def test_a_finetuning_of_nothing_is_refused(network, many, given, sentence):
+    with pytest.raises(heatproof.HeatproofError, match=sentence):
+        heatproof.finetune(network, many, **given)
+
+
+def test_rankings_call_scores_what_they_are(network, tuned, images, targets):
+    maps = heatproof.explain(network, images, targets, ["saliency", "random"])
+    with pytest.warns(UserWarning, match="SDS and not IDSDS"):
+        results = {
+            "tuned": heatproof.evaluate(["idsds"], tuned[2, "zeros"], images, targets, maps),
+            "plain": heatproof.evaluate(["idsds"], network, images, targets, maps),
+        }
+    found = heatproof.compare(results).scores
+    assert dict(found[["model", "metric"]].drop_duplicates().values.tolist()) == {"tuned": "idsds", "plain": "sds"}
+
+
+COLOUR = {"metric": "idsds", "baseline": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("finetuned", "measures", "names"),
+    [
+        # By default the deletion of the finetuning comes first, and another filling beside it.
+        (None, None, {"SDS, grid 4, mean colour": "sds", "SDS, grid 4, blur": "sds"}),
+        ((2, "zeros"), None, {"IDSDS, grid 2, zeros": "idsds", "SDS, grid 2, blur": "sds"}),
+        ((4, "mean"), None, {"IDSDS, grid 4, mean colour": "idsds", "SDS, grid 4, blur": "sds"}),
+        ((4, "blur"), None, {"IDSDS, grid 4, blur": "idsds", "SDS, grid 4, mean colour": "sds"}),
+        ((2, "zeros"), {"own": {"metric": "idsds"}}, {"own": "idsds"}),
+        ((2, "zeros"), {"own": {"metric": "idsds", "grid": 4, "baseline": "blur"}}, {"own": "sds"}),
+        ((2, "zeros"), {"own": COLOUR}, {"own": "sds"}),
+        ((4, "mean"), {"own": COLOUR}, {"own": "idsds"}),
+        ((2, "zeros"), {"own": {"metric": "sds"}}, {"own": "sds"}),
+    ],
+)
+def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, names):
+    model = network if finetuned is None else tuned[finetuned]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = heatproof.choose(model, torch.cat([images, -images]), methods="saliency", measures=measures)
+    assert {name: one["metric"] for name, one in found.measures.items()} == names
+    assert found.in_domain == (next(iter(names.values())) == "idsds")
+    weights = "given" if finetuned is None else "finetuned"
+    assert f"on the {weights} weights" in found.sentence
+    for name, words in found.words.items():
+        assert words.endswith(f" ({names[name].upper()})")
+    # Of the default measures nobody said that they are IDSDS.
+    asked = any(one["metric"] == "idsds" for one in (measures or {}).values())
+    assert sum("SDS and not IDSDS" in str(one.message) for one in told) == (asked and "sds" in names.values())
+
+
+def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
+    with pytest.warns(UserWarning, match="The network was finetuned on 40 of the 40 images") as told:
+        heatproof.choose(tuned[2, "zeros"], many, methods="saliency")
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="The network was finetuned on 7 of the 19 images"):
+        heatproof.choose(tuned[2, "zeros"], torch.cat([images, many[:7]]), methods="saliency")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heatproof.choose(tuned[2, "zeros"], torch.cat([images, -images]), methods="saliency")
+
+
+def test_a_filling_that_does_not_exist_is_said_before_any_work(network, images):
+    for metric in ("idsds", "sds"):
+        with pytest.raises(heatproof.HeatproofError, match="zeros"):
+            heatproof.choose(
+                network, torch.cat([images, -images]), measures={"own": {"metric": metric, "baseline": "zeroes"}}
+            )
+        with pytest.raises(heatproof.HeatproofError, match="zeros"):
+            scored(metric, network, images, baseline="zeroes")
