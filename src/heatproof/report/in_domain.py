@@ -81,10 +81,11 @@ def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
         measures = [area_under_curve(one) for one in scores]
         measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
         measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        areas, answers = np.split(_with_intervals(measures, images, spec), [len(layers)])
+        found = with_intervals(measures, images, spec["seed"], spec["bootstrap"], spec["level"])
+        areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
         for layer, one, area in zip(layers, scores, areas, strict=True):
-            told = [*paired_share(one, spec["level"]), *_widened(area)]
+            told = [*paired_share(one, spec["level"]), *widened(area)]
             rows.append({**where, "layer": layer, **dict(zip(PROBED, told, strict=True))})
         rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
@@ -231,10 +232,21 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> Measure:
     return lambda weights: float(np.abs(np.bincount(bins, weights * gap)).sum() / weights.sum())
 
 
-def _widened(area: np.ndarray) -> np.ndarray:
-    """Return an area and its interval, which resamples images and fits no probe, with twice the variance.
+def widened(area: np.ndarray) -> np.ndarray:
+    """Return an area and its interval with twice the variance.
 
-    Images teach the probes that score others, as in `paired_share`; an area is a sum that has no signs.
+    Resampled images are scored by the same probes, but images teach the probes that score others: as `paired_share`
+    has it, for a sum without signs.
+
+    Parameters
+    ----------
+    area
+        (3,): the area and the ends of its interval over resampled images.
+
+    Returns
+    -------
+    numpy.ndarray
+        (3,), within [0, 1].
     """
     return np.clip(area[0] + np.sqrt(LEARNT_FROM_EACH_OTHER) * (area - area[0]), 0, 1)
 
@@ -243,12 +255,12 @@ def _mean_of(values: np.ndarray) -> Measure:
     return lambda weights: float(values @ weights / weights.sum())
 
 
-def _with_intervals(measures: list[Measure], images: int, spec: InDomainSpec) -> np.ndarray:
+def with_intervals(measures: list[Measure], images: int, seed: int, repetitions: int, level: float) -> np.ndarray:
     """Return values and ends of bootstrap intervals over images, (measures, 3); the same images drawn for all."""
-    generator = numpy_generator(spec["seed"], "bootstrap over images")
-    drawn = (draw_counts(generator, 1, images)[0] for _ in range(spec["bootstrap"]))
+    generator = numpy_generator(seed, "bootstrap over images")
+    drawn = (draw_counts(generator, 1, images)[0] for _ in range(repetitions))
     means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
-    low, high = interval(means, spec["level"]) if images > 1 else np.full((2, len(measures)), np.nan)
+    low, high = interval(means, level) if images > 1 else np.full((2, len(measures)), np.nan)
     return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 
@@ -281,6 +293,6 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
             axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.supylabel(f"images told from themselves, {level:.0%} interval", size=8.5)
+    figure.supylabel(f"paired share of a linear probe, {level:.0%} interval", size=8.5)
     draw_legend(figure, handles, ncols=3)
     return figure
