@@ -72,7 +72,7 @@ def probe_change(name: str) -> str:
     last = pd.DataFrame([after.iloc[-1][["paired", "auc"]] - before.iloc[-1] for _, before, after in every])
     paired, area = (f"{number(last[one].min())} to {number(last[one].max())}" for one in ("paired", "auc"))
     return (
-        f"Of {len(shown)} layers before and after finetuning, {int(shown.sum())} show the deletion: the interval of "
+        f"Before and after finetuning, {int(shown.sum())} of {len(shown)} layers show the deletion: the interval of "
         "their paired share lies above one half. Finetuning changes the paired share of the last layer by "
         f"{paired}, and its AUC by {area}."
     )
