@@ -57,8 +57,8 @@ def test_the_configs_are_planned(photographs, names, stages):
 @pytest.mark.parametrize(
     ("names", "baseline"),
     [
-        (["cifar10", "cifar10_short", "self_taught", "self_taught_cifar10"], "mean"),
-        (["imagenet_samples", "imagenet_finetuned", "self_taught", "self_taught_imagenet_samples"], "zeros"),
+        (["cifar10", "cifar10_short", "self_taught", "cifar10_self_taught"], "mean"),
+        (["imagenet_samples", "imagenet_finetuned", "self_taught", "imagenet_self_taught"], "zeros"),
     ],
     ids=["cifar10", "imagenet_samples"],
 )
