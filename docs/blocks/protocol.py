@@ -4,7 +4,11 @@ import pandas as pd
 
 from blocks import DATA, interval, number, rows
 
-FILES = {"protocol": ["checks/summary.csv", "checks/captions.csv"], "in_domain": ["in_domain.csv"]}
+FILES = {
+    "protocol": ["checks/summary.csv", "checks/captions.csv"],
+    "in_domain": ["in_domain.csv"],
+    "probe": ["probe.csv"],
+}
 
 
 def conventions(name: str) -> str:
@@ -35,20 +39,43 @@ def captions(name: str) -> str:
     return "\n".join(f"- **{row['factor']}**: {row['conclusion']}" for row in table.to_dict("records"))
 
 
-def _told(row: pd.Series) -> str:
-    return interval(row["auc"], row["ci_low"], row["ci_high"])
+def told(row: pd.Series, statistic: str) -> str:
+    """Return a statistic of the probe with its interval."""
+    return interval(row[statistic], row[f"{statistic}_low"], row[f"{statistic}_high"])
+
+
+def _before_after(name: str) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """Return each model, and what the probe tells of its layers before and after finetuning."""
+    table = pd.read_csv(DATA / "in_domain" / name / "in_domain.csv")
+    return [
+        (model, *(part[part["weights"] == one].set_index("layer") for one in ("pretrained", "finetuned")))
+        for model, part in table[table["paired"].notna()].groupby("model", sort=False)
+    ]
 
 
 def probes(name: str) -> str:
-    """Return the AUC of the probe before and after finetuning, by layer: the first, the highest, and the last."""
-    table = pd.read_csv(DATA / "in_domain" / name / "in_domain.csv")
-    cells = [["network", "layer", "before", "after"]]
-    for model, part in table[table["auc"].notna()].groupby("model", sort=False):
-        before, after = (part[part["weights"] == one].set_index("layer") for one in ("pretrained", "finetuned"))
+    """Return what the probe tells before and after finetuning of the first layer, that of the highest AUC, the last."""
+    head = [f"{what}, {when}" for what in ("paired share", "AUC") for when in ("before", "after")]
+    cells = [["network", "layer", *head]]
+    for model, before, after in _before_after(name):
         named = {"first": before.index[0], "highest": before["auc"].idxmax(), "last": before.index[-1]}
         for what, layer in named.items():
-            cells.append([model, f"{what}: `{layer}`", _told(before.loc[layer]), _told(after.loc[layer])])
+            found = [told(one.loc[layer], statistic) for statistic in ("paired", "auc") for one in (before, after)]
+            cells.append([model, f"{what}: `{layer}`", *found])
     return rows(cells)
+
+
+def probe_change(name: str) -> str:
+    """Return how many layers show the deletion, and how far finetuning moves the last of them."""
+    every = _before_after(name)
+    shown = pd.concat([one["paired_low"] > 0.5 for _, *both in every for one in both])
+    last = pd.DataFrame([after.iloc[-1][["paired", "auc"]] - before.iloc[-1] for _, before, after in every])
+    paired, area = (f"{number(last[one].min())} to {number(last[one].max())}" for one in ("paired", "auc"))
+    return (
+        f"Before and after finetuning, {int(shown.sum())} of {len(shown)} layers show the deletion: the interval of "
+        "their paired share lies above one half. Finetuning changes the paired share of the last layer by "
+        f"{paired}, and its AUC by {area}."
+    )
 
 
 def answers(name: str) -> str:
@@ -62,4 +89,4 @@ def answers(name: str) -> str:
     return rows(cells)
 
 
-BLOCKS = {function.__name__: function for function in (conventions, captions, probes, answers)}
+BLOCKS = {function.__name__: function for function in (conventions, captions, probes, probe_change, answers)}

@@ -4,6 +4,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from blocks import DATA, interval, number, rows
+from blocks.protocol import told
 
 FILES = {
     "self_taught": [
@@ -25,12 +26,12 @@ def taught(name: str) -> str:
     """Return what finetuning with labels and without does to each network."""
     accuracy, probes, drift = (_read(name, table) for table in ("accuracy", "in_domain", "similarity"))
     drift = drift[drift["pair"] == "finetuning"]
-    head = ["network", "weights", "top-1 intact", "worst patch deleted", "told apart, highest AUC"]
+    head = ["network", "weights", "top-1 intact", "worst patch deleted", "told: paired share", "told: AUC"]
     cells = [[*head, "change of the softmax", "ρ of maps with those before"]]
     for model in accuracy["model"].unique():
         for weights in ("pretrained", *WEIGHTS):
             of = accuracy[(accuracy["model"] == model) & (accuracy["weights"] == weights)].iloc[0]
-            probed = probes[(probes["model"] == model) & (probes["weights"] == weights)]
+            probed = probes[(probes["model"] == model) & (probes["weights"] == weights)].set_index("layer")
             moved = drift[(drift["model"] == model) & (drift["other_weights"] == weights)]
             softmax = moved[moved["quantity"] == "softmax"]
             ranks = moved.loc[moved["quantity"] == "map_ranks", "value"]
@@ -39,7 +40,7 @@ def taught(name: str) -> str:
                     model,
                     weights,
                     *(f"{number(100 * of[key], 1)} %" for key in ("top1_clean", "top1_worst_patch")),
-                    number(probed["auc"].max()),
+                    *(told(probed.loc["penultimate"], statistic) for statistic in ("paired", "auc")),
                     interval(*softmax[["value", "ci_low", "ci_high"]].iloc[0], 3) if len(softmax) else "–",
                     number(ranks.mean()) if len(ranks) else "–",
                 ]
@@ -57,7 +58,7 @@ def taught_orders(name: str) -> str:
     for model in wide.columns.get_level_values(0).unique():
         both = wide[model][list(WEIGHTS)].dropna()
         one, other = (both[weights] for weights in WEIGHTS)
-        told = [before[(before["model"] == model) & (before["other_level"] == weights)] for weights in WEIGHTS]
+        found = [before[(before["model"] == model) & (before["other_level"] == weights)] for weights in WEIGHTS]
         cells.append(
             [
                 model,
@@ -66,7 +67,7 @@ def taught_orders(name: str) -> str:
                 number(kendalltau(one, other).statistic),
                 *(
                     interval(*of[["spearman", "spearman_low", "spearman_high"]].iloc[0]) if len(of) else "–"
-                    for of in told
+                    for of in found
                 ),
             ]
         )

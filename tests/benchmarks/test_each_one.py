@@ -27,6 +27,7 @@ SMALLEST = {
     "pic": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
+    "probe": ["--small", "--out", "{out}"],
     "random_numbers": ["--small", "--out", "{out}"],
     "reference": ["--small", "--out", "{out}"],
     "road": ["--small", "--out", "{out}"],

@@ -52,3 +52,20 @@ def test_the_configs_are_planned(photographs, names, stages):
         assert len(plan.explainers) >= 24
         assert len(plan.methods) >= 25
         assert plan.baselines == ["mean", "background"]
+
+
+@pytest.mark.parametrize(
+    ("names", "baseline"),
+    [
+        (["cifar10", "cifar10_short", "self_taught", "cifar10_self_taught"], "mean"),
+        (["imagenet_samples", "imagenet_finetuned", "self_taught", "imagenet_self_taught"], "zeros"),
+    ],
+    ids=["cifar10", "imagenet_samples"],
+)
+def test_finetuning_without_labels_is_in_the_domain_of_the_only_drops(photographs, names, baseline):
+    few = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
+    plan = make_plan(merge(read_config(*(CONFIG / f"{name}.yaml" for name in names)), few))
+    (model,) = plan.models
+    scored = {weights: list(plan.metrics_of(weights, model)) for weights in plan.weights}
+    assert scored == {"pretrained": ["sds"], "finetuned": ["idsds"], "taught": ["idsds"]}
+    assert [plan.combinations_on(weights, model) for weights in plan.weights] == [[(4, baseline)]] * 3

@@ -9,14 +9,16 @@ from toy_project import WHERE, Project
 
 from heatproof import provenance
 from heatproof.manifest import read_shard
+from heatproof.metrics.bootstrap import draw_counts
 from heatproof.plan import plan as planned
 from heatproof.plan.paths import IN_DOMAIN
+from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report import in_domain as report
-from heatproof.report.in_domain import area_under_curve, calibration_error, probe_scores
+from heatproof.report.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
 from heatproof.responses.run import respond
 from heatproof.store import open_store, read
 
-ONCE = np.ones(60)
+LEVEL = 0.95
 
 
 def planted(shift, images=60, width=12):
@@ -26,43 +28,151 @@ def planted(shift, images=60, width=12):
     return features
 
 
-def auc_of(features):
-    return area_under_curve(probe_scores(features))(np.ones(len(features)))
+def classes(images, count=10):
+    """Classes in turn, as splits have them."""
+    return np.arange(images) % count
+
+
+def statistics(features, labels=None, seed=0):
+    """Return the paired share and the AUC."""
+    scores = probe_scores(features, classes(len(features)) if labels is None else labels, seed)
+    return paired_share(scores, LEVEL)[0], area_under_curve(scores)(np.ones(len(features)))
+
+
+def reference(features, strata, seed):
+    """Return scores of the same probe, written with nothing of ours but the seed."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    images, scores = len(features), np.full((len(features), 2), np.nan)
+    rows = [(image, version) for image in range(images) for version in (0, 1)]
+    values = np.array([features[row] for row in rows], dtype=float)
+    folds = StratifiedGroupKFold(
+        min(5, images), shuffle=True, random_state=derive_seed(seed, "folds of the probe") % 2**32
+    )
+    y, groups = [strata[image] for image, _ in rows], [image for image, _ in rows]
+    for train, test in folds.split(values, y, groups):
+        mean, spread = values[train].mean(axis=0), values[train].std(axis=0)
+        fitted = LogisticRegression(max_iter=1000)
+        fitted.fit((values[train] - mean) / spread, [rows[place][1] for place in train])
+        for place in test:
+            assert np.isnan(scores[rows[place]])
+            scores[rows[place]] = fitted.decision_function([(values[place] - mean) / spread])[0]
+    return scores
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("labels", "strata"),
+    [
+        (classes(60), classes(60)),
+        (np.zeros(23, int), np.zeros(23, int)),
+        (classes(3, 2), [0, 0, 0]),
+        # Four of a and three of b are fewer than folds, and stand together; two of a alone stand with the next class.
+        (np.array([*"aaaabbb", *"cccccc"]), [*[0] * 7, *[1] * 6]),
+        (np.array([*"aa", *"ccccccccc", *"bbbbb"]), [0, 0, *[1] * 9, *[0] * 5]),
+        (np.arange(12), np.zeros(12)),
+    ],
+    ids=["ten classes", "one class", "three images", "rare classes", "a rare class", "a class an image"],
+)
+def test_scores_are_those_of_an_own_implementation(labels, strata, seed):
+    from sklearn.metrics import roc_auc_score
+
+    features = planted(1, images=len(labels), width=4) + np.random.default_rng(2).normal(size=(len(labels), 2, 4)) / 2
+    scores, expected = probe_scores(features, labels, seed), reference(features, strata, seed)
+    np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=1e-8)
+    share, area = paired_share(scores, LEVEL)[0], area_under_curve(scores)(np.ones(len(labels)))
+    assert share == np.mean([1.0 if deleted > intact else 0.0 for intact, deleted in expected])
+    assert area == pytest.approx(roc_auc_score(np.tile([0, 1], len(labels)), expected.ravel()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("images", range(2, 13))
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_few_images_and_few_classes_are_scored(images, count):
+    assert np.isfinite(probe_scores(planted(1, images), classes(images, count), 0)).all()
+
+
+def test_one_image_has_no_probe():
+    assert np.isnan(statistics(planted(1, images=1))).all()
+    assert np.isnan(paired_share(np.full((1, 2), np.nan), LEVEL)).all()
 
 
 def test_features_that_ignore_the_patch_tell_nothing():
-    assert auc_of(planted(0)) == pytest.approx(0.5)
-    assert auc_of(np.ones((60, 2, 4))) == 0.5
+    assert statistics(planted(0)) == pytest.approx((0.5, 0.5))
+    assert statistics(np.ones((60, 2, 4))) == (0.5, 0.5)
 
 
 def test_features_that_mark_the_patch_tell_it_always():
-    assert auc_of(planted(20)) == 1
-    assert 0.6 < auc_of(planted(1)) < 1
+    assert statistics(planted(20)) == (1, 1)
 
 
-def test_noise_that_is_drawn_for_each_version_tells_nothing():
-    noise = np.random.default_rng(1).normal(size=(400, 2, 6))
-    assert auc_of(noise) == pytest.approx(0.5, abs=0.06)
+def test_a_shift_that_is_small_beside_images_is_told_in_pairs():
+    paired, area = statistics(planted(1))
+    assert paired == 1
+    assert 0.6 < area < 0.9
 
 
-def test_both_versions_of_an_image_are_in_one_fold(monkeypatch):
+def test_a_probe_is_asked_of_the_classes_that_it_learnt():
+    """Each class marks the patch by a feature of its own, which a probe that never saw the class cannot know."""
+    features = planted(0, images=100, width=10)
+    features[np.arange(100), 1, classes(100)] += 1
+    paired, area = statistics(features)
+    assert paired > 0.9
+    assert area > 0.55
+
+
+def test_folds_have_both_versions_of_an_image_and_every_class(monkeypatch):
     import sklearn.model_selection as selection
 
     found = []
-    split = selection.GroupKFold.split
+    split = selection.StratifiedGroupKFold.split
 
     def watched(self, X, y=None, groups=None):
         for train, test in split(self, X, y, groups):
             found.append((set(train // 2), set(test // 2), len(test)))
             yield train, test
 
-    monkeypatch.setattr(selection.GroupKFold, "split", watched)
-    probe_scores(planted(1, images=23))
-    assert len(found) == 5
-    for train, test, versions in found:
-        assert train.isdisjoint(test)
-        assert versions == 2 * len(test)
-    assert sorted(image for _, test, _ in found for image in test) == list(range(23))
+    monkeypatch.setattr(selection.StratifiedGroupKFold, "split", watched)
+    drawn = []
+    for seed in (0, 0, 1):
+        found.clear()
+        probe_scores(planted(1, images=70), classes(70), seed)
+        drawn.append([sorted(test) for _, test, _ in found])
+        assert len(found) == 5
+        for train, test, versions in found:
+            assert train.isdisjoint(test)
+            assert versions == 2 * len(test)
+            assert {image % 10 for image in train} == {image % 10 for image in test} == set(range(10))
+        assert sorted(image for _, test, _ in found for image in test) == list(range(70))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_paired_share_by_hand():
+    """Ties are half; the interval is Wilson's of 11 / (1 + 2/π) images."""
+    intact = np.zeros(11)
+    deleted = np.array([1.0] * 7 + [0.0] * 2 + [-1.0] * 2)
+    share, low, high = paired_share(np.stack([intact, deleted], axis=1), LEVEL)
+    assert share == pytest.approx(8 / 11)
+    images, z = 11 / (1 + 2 / np.pi), 1.959964
+    # Its ends are the shares from which the observed one is z standard deviations away.
+    for end in (low, high):
+        assert abs(share - end) == pytest.approx(z * np.sqrt(end * (1 - end) / images), rel=1e-5)
+    assert paired_share(np.stack([intact, intact + 1], axis=1), LEVEL)[::2] == pytest.approx((1, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["noise", "pairs"])
+def test_intervals_hold_one_half_where_features_tell_nothing(kind):
+    """As often as they say: shares vary 1 + 2/π times as much as those of images that taught no probe."""
+    rng, held, shares = np.random.default_rng(3), [], []
+    for seed in range(300):
+        features = rng.normal(size=(40, 1, 4)) * (kind == "pairs") + 0.1 * rng.normal(size=(40, 2, 4))
+        share, low, high = paired_share(probe_scores(features, classes(40), seed), LEVEL)
+        held.append(low <= 0.5 <= high)
+        shares.append(share)
+    assert 0.925 <= np.mean(held) <= 0.985
+    assert np.var(shares) / (0.25 / 40) == pytest.approx(1 + 2 / np.pi, rel=0.2)
 
 
 def test_area_is_the_share_of_pairs_with_ties_as_halves():
@@ -80,10 +190,6 @@ def test_calibration_error_by_hand():
     by_hand = (3 * abs(2 / 3 - 0.97) + 2 * abs(1 / 2 - 0.51) + 1 * abs(0 - 1 / 15)) / 6
     assert calibration_error(confidence, right)(np.ones(6)) == pytest.approx(by_hand)
     assert calibration_error(np.ones(4), np.ones(4, bool))(np.ones(4)) == 0
-
-
-def test_one_image_has_no_probe():
-    assert np.isnan(auc_of(planted(1, images=1)))
 
 
 # ---- from stores -----------------------------------------------------------------------------------------------------
@@ -137,22 +243,35 @@ def test_shards_change_nothing(made, tmp_path):
         np.testing.assert_array_equal(stored(cut, array), stored(made, array))
 
 
+def area_of_resamples(scores, spec):
+    """Return the percentiles of the area over resampled images."""
+    rng, measure = numpy_generator(spec["seed"], "bootstrap over images"), area_under_curve(scores)
+    areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(spec["bootstrap"])]
+    return np.quantile(areas, [0.025, 0.975])
+
+
 def test_the_table_has_all_layers_and_the_answers(made):
     made.inside(report.in_domain, made.job("in_domain").spec)
     table = pd.read_csv(made.folder / IN_DOMAIN)
+    labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
     assert list(table.columns) == report.COLUMNS
     assert list(table["layer"]) == ["features.0", "features.4", "penultimate", "output"]
     probed, answers = table.iloc[:-1], table.iloc[-1]
     assert table["in_domain"].all()
-    assert (probed["ci_low"] <= probed["auc"]).all()
-    assert (probed["auc"] <= probed["ci_high"]).all()
+    for place, row in enumerate(probed.to_dict("records")):
+        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec["seed"])
+        expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
+        assert [row[key] for key in report.PROBED[:4]] == pytest.approx(expected)
+        # As resampled images have it, times the root of two.
+        drawn = area_of_resamples(scores, made.job("in_domain").spec)
+        for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):
+            assert row[end] == pytest.approx(np.clip(row["auc"] + np.sqrt(2) * (other - row["auc"]), 0, 1))
     assert probed[report.QUANTITIES].isna().all(axis=None)
     predicted = stored(made, "predicted")
-    labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
     assert answers["accuracy_intact"] == pytest.approx((predicted[:, 0] == labels).mean())
     assert answers["confidence_deleted"] == pytest.approx(stored(made, "confidence")[:, 1].mean())
     drawn = report.draw_in_domain(table, 0.95)
-    np.testing.assert_allclose(drawn.axes[0].lines[1].get_ydata(), probed["auc"])
+    np.testing.assert_allclose(drawn.axes[0].lines[1].get_ydata(), probed["paired"])
     plt.close("all")
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.plan import paths
-from heatproof.randomness import numpy_generator
+from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import publish
 from heatproof.store import open_store, read
@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from heatproof.specs.reports import InDomainSpec
 
 FOLDS = 5
+# How much more an out-of-fold score varies over samples of images than images alone say, where the probe cannot tell:
+# see `paired_share`.
+LEARNT_FROM_EACH_OTHER = 2.0
+SIGNS_LEARNT_FROM_EACH_OTHER = 1 + 2 / np.pi
 BINS = 15
 # The layer's name in the rows of what the network answers.
 OUTPUT = "output"
 # Of both versions of an image, as stores of features have them.
 QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
 WHERE: Final = ("dataset", "model", "weights", "grid", "baseline", "in_domain")
-PROBED = ["auc", "ci_low", "ci_high"]
-ANSWERED = [f"{name}{end}" for name in QUANTITIES for end in ("", "_low", "_high")]
+PROBED, ANSWERED = (
+    [f"{name}{end}" for name in names for end in ("", "_low", "_high")] for names in (["paired", "auc"], QUANTITIES)
+)
 COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 # Weights (N,), how often each image was drawn, to a number.
 Measure = Callable[[np.ndarray], float]
@@ -52,11 +57,13 @@ def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`. One row a layer, early to late, with ``auc`` of `probe_scores` and its interval: 0.5 if a linear
-        probe cannot tell images with a deleted patch from intact ones, 1 if it always can, lower is better. Then a row
-        of the layer ``output`` with accuracy, mean confidence (softmax of the predicted class) and `calibration_error`
-        (``ece``) on intact and on deleted images, each with an interval (``_low``, ``_high``). A network whose layers
-        cannot be followed has one row with the reason in ``gap``.
+        `COLUMNS`. One row a layer, early to late, with two statistics of the same `probe_scores`, each with an interval
+        (``_low``, ``_high``); both are 0.5 if a linear probe cannot tell images with a deleted patch from intact ones,
+        and 1 if it always can. ``paired`` compares each image with itself: it tells whether the features show the
+        deletion. ``auc`` compares it with all images: it tells whether they show it without the intact image beside
+        it, which is how the network sees it. Then a row of the layer ``output`` with accuracy, mean confidence
+        (softmax of the predicted class) and `calibration_error` (``ece``) on intact and on deleted images, each with an
+        interval. A network whose layers cannot be followed has one row with the reason in ``gap``.
     """
     rows = []
     for item in spec["scored"]:
@@ -67,37 +74,47 @@ def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
         store, images = item["features"] + ".zarr", spec["images"]
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
+        labels = np.asarray(opened.labels[:images])
         confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
-        right = predicted == opened.labels[:images, None]
-        measures = [area_under_curve(probe_scores(features[:, :, place])) for place in range(len(layers))]
+        right = predicted == labels[:, None]
+        scores = [probe_scores(features[:, :, place], labels, spec["seed"]) for place in range(len(layers))]
+        measures = [area_under_curve(one) for one in scores]
         measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
         measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        probed, answers = np.split(_with_intervals(measures, images, spec), [len(layers)])
+        found = with_intervals(measures, images, spec["seed"], spec["bootstrap"], spec["level"])
+        areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
-        for layer, found in zip(layers, probed, strict=True):
-            rows.append({**where, "layer": layer, **dict(zip(PROBED, found, strict=True))})
+        for layer, one, area in zip(layers, scores, areas, strict=True):
+            told = [*paired_share(one, spec["level"]), *widened(area)]
+            rows.append({**where, "layer": layer, **dict(zip(PROBED, told, strict=True))})
         rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
-def probe_scores(features: np.ndarray) -> np.ndarray:
+def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
     """Return what a linear probe says of images that it was not fitted to: the higher, the more likely deleted.
 
-    Logistic regression on standardised features, with scikit-learn's penalty (C = 1); five folds, both versions of an
-    image in the same one, so that the probe has to know deletions and not images.
+    Logistic regression on standardised features, with scikit-learn's penalty (C = 1), in five shuffled folds (as many
+    as there are images, where these are fewer). Both versions of an image are in the same fold, so that the probe has
+    to know deletions and not images; every class is spread over the folds, so that the probe is asked of no class that
+    it never saw. Classes with fewer images than folds are spread together.
 
     Parameters
     ----------
     features
         (N, 2, F) of intact images and of the same with a deleted patch.
+    labels
+        (N,), the class of each image.
+    seed
+        Of the folds, which depend on it and on the labels alone: all layers and weights have the same.
 
     Returns
     -------
     numpy.ndarray
-        (N, 2); NaN for fewer than two images.
+        (N, 2), both scores of an image by the same probe; NaN for fewer than two images.
     """
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -111,9 +128,60 @@ def probe_scores(features: np.ndarray) -> np.ndarray:
         return np.zeros((images, 2))
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     deleted, groups = np.tile([0, 1], images), np.repeat(np.arange(images), 2)
-    folds = GroupKFold(min(FOLDS, images))
-    said = cross_val_predict(probe, flat, deleted, groups=groups, cv=folds, method="decision_function")
+    # scikit-learn takes 32 bits.
+    drawn = derive_seed(seed, "folds of the probe") % 2**32
+    folds = StratifiedGroupKFold(min(FOLDS, images), shuffle=True, random_state=drawn)
+    splits = list(folds.split(flat, np.repeat(_strata(labels, folds.n_splits), 2), groups))
+    said = cross_val_predict(probe, flat, deleted, cv=splits, method="decision_function")
     return said.reshape(images, 2)
+
+
+def _strata(labels: np.ndarray, folds: int) -> np.ndarray:
+    """Return a number for the class of each image, -1 for all classes that have too few images for so many folds.
+
+    Where these together are still too few, the next larger class is with them.
+    """
+    _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.argsort(counts, kind="stable")
+    smaller = np.cumsum(counts[order]) - counts[order]
+    rare = np.empty(len(counts), dtype=bool)
+    rare[order] = (counts[order] < folds) | ((smaller > 0) & (smaller < folds))
+    return np.where(rare[of], -1, of)
+
+
+def paired_share(scores: np.ndarray, level: float) -> tuple[float, float, float]:
+    """Return the share of images that score higher with a deleted patch than intact, ties half, and its interval.
+
+    Both scores of an image are of one probe, so that they need no scale in common with other folds. The interval is
+    Wilson's (1927) for a proportion of N / (1 + 2/π) images, because images teach the probes that score others. Where
+    the features tell nothing, a probe points along the sum of the differences δ between both versions of its images,
+    and says of image i the sign of Σⱼ δᵢ·δⱼ over the other folds. As δᵢ·δⱼ is in the sum of image j too, these sums
+    correlate by one over the number of their terms, which doubles the variance of a sum over images; signs of normal
+    variables correlate by 2/π of that (Sheppard 1899). So 0.5 lies in the interval as often as `level` says, whatever
+    the number of folds and features (docs/protocol.md has a simulation). Where the probe can tell, its folds agree, and
+    the interval is up to 1.28 times too wide: no unbiased estimate of the variance of cross-validation exists (Bengio
+    and Grandvalet 2004), so it takes the one that is known.
+
+    Parameters
+    ----------
+    scores
+        (N, 2): of intact images, and of the deleted ones.
+    level
+        Nominal coverage.
+
+    Returns
+    -------
+    share, low, high : float
+        In [0, 1]; 0.5 if the probe cannot tell, 1 if it always can; NaN where there are no scores.
+    """
+    from statsmodels.stats.proportion import proportion_confint
+
+    if np.isnan(scores).any() or not len(scores):
+        return np.nan, np.nan, np.nan
+    share = float((np.sign(scores[:, 1] - scores[:, 0]) / 2 + 0.5).mean())
+    images = len(scores) / SIGNS_LEARNT_FROM_EACH_OTHER
+    low, high = proportion_confint(share * images, images, 1 - level, method="wilson")
+    return share, float(low), float(high)
 
 
 def area_under_curve(scores: np.ndarray) -> Measure:
@@ -164,22 +232,41 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> Measure:
     return lambda weights: float(np.abs(np.bincount(bins, weights * gap)).sum() / weights.sum())
 
 
+def widened(area: np.ndarray) -> np.ndarray:
+    """Return an area and its interval with twice the variance.
+
+    Resampled images are scored by the same probes, but images teach the probes that score others: as `paired_share`
+    has it, for a sum without signs.
+
+    Parameters
+    ----------
+    area
+        (3,): the area and the ends of its interval over resampled images.
+
+    Returns
+    -------
+    numpy.ndarray
+        (3,), within [0, 1].
+    """
+    return np.clip(area[0] + np.sqrt(LEARNT_FROM_EACH_OTHER) * (area - area[0]), 0, 1)
+
+
 def _mean_of(values: np.ndarray) -> Measure:
     return lambda weights: float(values @ weights / weights.sum())
 
 
-def _with_intervals(measures: list[Measure], images: int, spec: InDomainSpec) -> np.ndarray:
+def with_intervals(measures: list[Measure], images: int, seed: int, repetitions: int, level: float) -> np.ndarray:
     """Return values and ends of bootstrap intervals over images, (measures, 3); the same images drawn for all."""
-    generator = numpy_generator(spec["seed"], "bootstrap over images")
-    drawn = (draw_counts(generator, 1, images)[0] for _ in range(spec["bootstrap"]))
+    generator = numpy_generator(seed, "bootstrap over images")
+    drawn = (draw_counts(generator, 1, images)[0] for _ in range(repetitions))
     means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
-    low, high = interval(means, spec["level"]) if images > 1 else np.full((2, len(measures)), np.nan)
+    low, high = interval(means, level) if images > 1 else np.full((2, len(measures)), np.nan)
     return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 
 @white
 def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
-    """Draw the AUC of every layer, a panel a model, a line for its weights on each grid and baseline.
+    """Draw the paired share of every layer, a panel a model, a line for its weights on each grid and baseline.
 
     Parameters
     ----------
@@ -188,7 +275,7 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     level
         Coverage of the intervals.
     """
-    rows = table[table["auc"].notna()].copy()
+    rows = table[table["paired"].notna()].copy()
     if rows.empty:
         return Figure()
     if len(rows[["grid", "baseline"]].drop_duplicates()) > 1:
@@ -201,11 +288,11 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
         axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
         for weights, own in part.groupby("weights", sort=False):
             places, colour = np.arange(len(own)), colours[weights]
-            axes.fill_between(places, own["ci_low"], own["ci_high"], color=colour, alpha=0.15, linewidth=0)
-            (handles[weights],) = axes.plot(places, own["auc"], color=colour, marker="o", markersize=3.6)
+            axes.fill_between(places, own["paired_low"], own["paired_high"], color=colour, alpha=0.15, linewidth=0)
+            (handles[weights],) = axes.plot(places, own["paired"], color=colour, marker="o", markersize=3.6)
             axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.supylabel(f"AUC of a linear probe, {level:.0%} interval", size=8.5)
+    figure.supylabel(f"paired share of a linear probe, {level:.0%} interval", size=8.5)
     draw_legend(figure, handles, ncols=3)
     return figure

@@ -55,7 +55,7 @@ def costs(table: pd.DataFrame, *, level: float) -> Figure:
 
 @figure("in_domain", reads="in_domain")
 def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
-    """How well a linear probe on each layer, early to late, tells deleted patches: 0.5 (dotted) is not at all."""
+    """Share of images that a probe on each layer, early to late, scores higher deleted than intact: 0.5 is chance."""
     from heatproof.report.in_domain import draw_in_domain
 
     return draw_in_domain(table, level)

@@ -1,0 +1,76 @@
+"""How often intervals of the probe of deleted patches hold the truth, on features whose deletion is planted.
+
+Both versions of an image differ by a shift of one feature, and by noise: `pairs` have that on top of what the image is,
+ten times as large, `noise` is nothing else. Without a shift the features tell nothing, and the truth is 0.5; else it is
+the mean over all runs, of a probe taught by as many images. `ordinary` intervals take images as independent of the
+probes that score them: Wilson's of all images, and the percentiles of resampled images; `widened` ones are those of
+in_domain.csv. Both columns have the share of runs in which the interval holds the truth.
+
+    python benchmarks/probe.py --out FOLDER
+    python docs/pages.py probe=FOLDER "python benchmarks/probe.py"
+"""
+
+from functools import partial
+
+import numpy as np
+from _tell import parser, tell
+from statsmodels.stats.proportion import proportion_confint
+
+from heatproof.report.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
+
+LEVEL, CLASSES, RESAMPLES = 0.95, 10, 200
+# Images, features, shift in units of the noise.
+CELLS = (
+    (16, 8, 0.0),
+    (64, 8, 0.0),
+    (64, 64, 0.0),
+    (256, 8, 0.0),
+    (256, 64, 0.0),
+    (64, 8, 0.3),
+    (256, 8, 0.3),
+    (64, 8, 2.0),
+)
+
+
+def planted(rng: np.random.Generator, kind: str, images: int, width: int, shift: float) -> np.ndarray:
+    """Return features (images, 2, width)."""
+    features = rng.normal(size=(images, 2, width)) + 10 * (kind == "pairs") * rng.normal(size=(images, 1, width))
+    features[:, 1, 0] += shift
+    return features
+
+
+def run(rng: np.random.Generator, seed: int, cell: tuple[str, int, int, float]) -> np.ndarray:
+    """Return paired share and AUC, each with ends of the ordinary interval and of ours, (2, 5)."""
+    images = cell[1]
+    scores = probe_scores(planted(rng, *cell), np.arange(images) % CLASSES, seed)
+    share, *ends = paired_share(scores, LEVEL)
+    (area,) = with_intervals([area_under_curve(scores)], images, seed, RESAMPLES, LEVEL)
+    return np.array([
+        [share, *proportion_confint(share * images, images, 1 - LEVEL, method="wilson"), *ends],
+        [*area, *widened(area)[1:]],
+    ])  # fmt: skip
+
+
+def main() -> None:
+    """Simulate, print, and store."""
+    given = parser(__doc__)
+    given.add_argument("--runs", type=int, default=1000)
+    options = given.parse_args()
+    runs, cells = (3, CELLS[:1]) if options.small else (options.runs, CELLS)
+    rows = []
+    for kind in ("noise", "pairs"):
+        for cell in cells:
+            one = partial(run, np.random.default_rng(len(rows)), cell=(kind, *cell))
+            found = np.array([one(seed) for seed in range(runs)])
+            row = {"features": kind, **dict(zip(("images", "width", "shift"), cell, strict=True))}
+            for name, of in zip(("paired share", "AUC"), found.transpose(1, 2, 0), strict=True):
+                truth = of[0].mean() if cell[2] else 0.5
+                row[f"{name}: mean"] = of[0].mean()
+                for what, (low, high) in (("ordinary", of[1:3]), ("widened", of[3:])):
+                    row[f"{name}: {what}"] = np.mean((low <= truth) & (truth <= high))
+            rows.append(row)
+    tell(rows, "probe", options.out)
+
+
+if __name__ == "__main__":
+    main()
