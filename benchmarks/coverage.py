@@ -1,4 +1,4 @@
-"""How often intervals hold the truth, and sets the best method, in simulations where both are known.
+"""How often intervals hold the truth, in simulations where it is known.
 
 The score of a method is its quality plus Gaussian noise, of which a part is the network's and common to all of its
 test cases: their correlation within the network. So the chance that one method ranks above another is known, and with
@@ -20,9 +20,8 @@ import numpy as np
 from scipy.stats import norm, spearmanr
 
 from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
-from heatproof.ranking.best import best_of_resamples, best_set
 from heatproof.ranking.images import meta_rank_of_images
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, meta_rank
+from heatproof.ranking.meta_rank import meta_rank
 
 NETWORKS = (3, 6, 13)
 CORRELATIONS = (0.0, 0.5, 0.9)
@@ -111,37 +110,6 @@ def over_images(cases, methods, spread, images, repetitions, over="both", resamp
     return covered(true_kappa(quality), *zip(*((one.kappa, one.ci_low, one.ci_high) for one in found), strict=True))
 
 
-def best_over_images(images, spread, repetitions, methods=8, gaps=0.0, resamples=200):
-    """Return how often the best method is in the set that images cannot tell from it, and the mean size of the set."""
-    held, size = [], []
-    for repetition in range(repetitions):
-        rng = np.random.default_rng([repetition, images, methods])
-        # Heavy tails, and noise that an image has in common to all methods.
-        scores = np.linspace(0, spread, methods)[:, None] + rng.standard_t(5, size=(methods, images))
-        scores += rng.normal(size=images)
-        scores[rng.random(scores.shape) < gaps] = np.nan
-        chosen = best_set(scores, seed=repetition, repetitions=resamples)
-        held.append(chosen[-1])
-        size.append(chosen.sum())
-    return np.mean(held), np.mean(size)
-
-
-def best_over_networks(networks, spread, correlation, repetitions, methods=8, resamples=200):
-    """Return how often the best method is in the set of Meta-Rank, and the mean size of the set."""
-    held, size = [], []
-    for repetition in range(repetitions):
-        rng = np.random.default_rng([repetition, networks, methods])
-        _, scores = draw_networks(rng, networks, methods, spread, correlation)
-        group = np.repeat(np.arange(networks), CASES).tolist()
-        one = meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples)
-        chosen = best_of_resamples(
-            one.kappa, one.resampled, one.n_networks, floor=one.floor, least=LEAST_NETWORKS, seed=repetition
-        )
-        held.append(chosen[-1])
-        size.append(chosen.sum())
-    return np.mean(held), np.mean(size)
-
-
 def table(name, header, rows, out):
     """Print a markdown table, and write it where a folder is given."""
     told = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
@@ -184,17 +152,6 @@ def main(repetitions, out=None):
             found = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
             rows.append([f"{methods}, {spread}", str(networks), f"{found[0]:.3f}", f"{found[1]:.3f}", found[2]])
     table("shapes", ["methods, spread", "networks", "κ", "mean κ", "width"], rows, out)
-    print("The best method is in the set, 8 methods:\n")
-    rows = []
-    for images in (8, 64):
-        for spread in (0, 1):
-            held, size = best_over_images(images, spread, repetitions)
-            rows.append([f"{images} images", "equal" if spread == 0 else "unequal", f"{held:.3f}", f"{size:.1f}"])
-    for networks in NETWORKS:
-        for spread in (0, 2):
-            held, size = best_over_networks(networks, spread, 0.9, repetitions)
-            rows.append([f"{networks} networks", "equal" if spread == 0 else "unequal", f"{held:.3f}", f"{size:.1f}"])
-    table("best", ["of", "means", "in the set", "methods in the set"], rows, out)
     print("The same 50 images on 26 networks, 10 methods, spread 2:\n")
     rows = []
     for over in ("cases", "both"):

@@ -20,8 +20,8 @@ from heatproof.metrics.bootstrap import summarise
 from heatproof.randomness import numpy_generator
 from heatproof.ranking.best import best_set
 from heatproof.ranking.meta_rank import meta_rank
-from heatproof.ranking.significance import pairwise_wilcoxon
 from heatproof.ranking.references import above_references
+from heatproof.ranking.significance import pairwise_wilcoxon
 from heatproof.store import read
 
 METHODS = 8
@@ -65,7 +65,7 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
             told = summarise(scores, repetition, repetitions=200, level=level)
             means[row] = told["mean"]
             count("interval of a score leaves out 0", (told["ci_low"] > 0) | (told["ci_high"] < 0))
-            count("set of the best leaves out a method", [not best_set(scores, seed=repetition, repetitions=200).all()])
+            count("set of the best leaves out a method", [not best_set(scores, level=level).inside.all()])
             table = pd.DataFrame(scores, names)
             tests = pairwise_wilcoxon(table.T, level=1 - level)
             count("a pair of methods differs (Wilcoxon, Holm)", [bool(tests["significant"].any())])

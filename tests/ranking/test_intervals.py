@@ -104,22 +104,7 @@ def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
     monkeypatch.setattr(simulation, "SHAPES", ((4, 2),))
     simulation.main(2)
     rules = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| --- |")]
-    assert len(rules) == 4
-
-
-@pytest.mark.parametrize("spread", [0, 1])
-@pytest.mark.parametrize("gaps", [0, 0.2])
-def test_the_best_method_is_in_the_set(simulation, spread, gaps):
-    held, size = simulation.best_over_images(32, spread, 120, gaps=gaps, resamples=100)
-    assert held >= 0.95
-    assert size < 8
-
-
-@pytest.mark.parametrize("spread", [0, 2])
-def test_the_best_method_is_in_the_set_of_networks(simulation, spread):
-    held, size = simulation.best_over_networks(6, spread, 0.9, 80, resamples=100)
-    assert held >= 0.95
-    assert size < 8
+    assert len(rules) == 3
 
 
 def test_an_interval_has_width_or_is_none():

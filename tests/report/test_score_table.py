@@ -43,7 +43,9 @@ def gap(method, reason, case=CASES[0]):
 def test_the_mean_and_the_rank():
     planted = {"worst": [-1, -0.5], "best": [0.9, 0.7], "middle": [0.1, 0.3]}
     table = score_table(scores_of(planted), NO_GAPS, seed=0)
-    assert table.columns.tolist() == SCORE_COLUMNS
+    assert table.columns.tolist() == [*SCORE_COLUMNS, "note"]
+    assert table["in_best_set"].isna().all()
+    assert set(table["note"]) == {"2 images are too few to tell 3 methods apart: 11 are needed"}
     assert table.method.tolist() == ["best", "middle", "worst"]
     assert table["rank"].tolist() == [1, 2, 3]
     np.testing.assert_allclose(table.score, [0.8, 0.2, -0.75])
@@ -74,7 +76,7 @@ def test_gaps_have_their_reason_and_stand_last_in_their_case():
         [scores_of({"a": [0.1, 0.2]}, CASES[0]), scores_of({"a": [0.3, 0.2], "b": [0.5, 0.6]}, CASES[1])]
     )
     table = score_table(scores, pd.DataFrame([gap("b", "no layer", CASES[0])]), seed=0)
-    assert table.columns.tolist() == [*SCORE_COLUMNS, "gap"]
+    assert table.columns.tolist() == [*SCORE_COLUMNS, "note", "gap"]
     assert list(zip(table.weights, table.method, strict=True)) == [
         ("finetuned", "a"),
         ("finetuned", "b"),

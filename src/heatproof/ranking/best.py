@@ -11,7 +11,7 @@ import numpy as np
 from heatproof.randomness import numpy_generator
 from heatproof.ranking.kappa import resample
 from heatproof.ranking.meta_rank import labels, networks_of, shares
-from heatproof.ranking.paired import chance_of_higher, comparisons, images_for, least_images
+from heatproof.ranking.paired import chance_of_higher, comparisons, holm, images_for, least_images
 from heatproof.ranking.ranks import comparable
 
 # Patterns of signs that are tried where there are more of them.
@@ -40,8 +40,7 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
 
     A method is left out if another one has a higher mean over all images like these. The p-value for that is the
     smallest of the paired tests against all other methods (`heatproof.ranking.paired.chance_of_higher`), times their
-    number (Bonferroni); over the methods Holm's procedure follows (Holm, A simple sequentially rejective multiple test
-    procedure, 1979). Nothing is assumed of the correlation of methods.
+    number (Bonferroni); over the methods Holm's procedure follows. Nothing is assumed of the correlation of methods.
 
     **Guarantee**: all methods that have the largest mean over all images like these are in the set with probability
     `level`, however many they are: where no method differs from another, all are in it. It holds for symmetric
@@ -61,8 +60,6 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
         With fewer images than `heatproof.ranking.paired.least_images` of all comparisons, no method can be left out
         whatever the scores are, and `why` says so.
     """
-    from statsmodels.stats.multitest import multipletests
-
     defined = ~np.isnan(scores)
     inside = defined.any(axis=1)
     values = scores[inside]
@@ -73,8 +70,7 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     p = np.ones(methods)
     for place, own in enumerate(values):
         p[place] = chance_of_higher(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
-    if methods:
-        inside[inside] = ~multipletests(np.minimum(p, 1), alpha=1 - level, method="holm")[0]
+    inside[inside] = ~holm(p, level)
     return BestSet(inside, "")
 
 
@@ -147,7 +143,7 @@ def best_of_networks(
     networks, least = int(group.max(initial=-1)) + 1, least_networks(level)
     if values.shape[1] > 1 and networks < least:
         count = f"{networks} network{'' if networks == 1 else 's'}"
-        return BestSet(known, f"{count}: {least} are needed to tell methods apart, as so few may agree by chance")
+        return BestSet(known, f"{count}: {least} are needed to tell methods apart, as fewer may agree by chance")
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
     counts = np.hstack([share * (signs > 0), share * (signs < 0)])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.randomness import numpy_generator
-from heatproof.ranking.paired import chance_of_higher, images_for
+from heatproof.ranking.paired import chance_of_higher, holm, images_for
 
 # Share of the chance of a false statement at which a number of images is named: below 1, as its test is approximate.
 CAUTION = 0.8
@@ -60,8 +60,6 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     seed
         Of the random signs behind `Above.needed`.
     """
-    from statsmodels.stats.multitest import multipletests
-
     known = scores[scores.notna().sum(axis=1) > 1]
     means = known.mean(axis=1)
     methods = [name for name in known.index if name not in references]
@@ -72,8 +70,7 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
         return Above(methods, best, reference, math.nan)
     values, against = known.loc[methods].to_numpy(dtype=float), known.loc[rivals].to_numpy(dtype=float)
     p = np.max([chance_of_higher(values - rival) for rival in against], axis=0)
-    sure = multipletests(p, alpha=1 - level, method="holm")[0]
-    above = [name for name, is_sure in zip(methods, sure, strict=True) if is_sure]
+    above = [name for name, is_above in zip(methods, holm(p, level), strict=True) if is_above]
     return Above(above, best, reference, math.nan if above else images_needed(values, against, level=level, seed=seed))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.ranking.best import best_of_resamples
+from heatproof.ranking.best import best_of_networks, least_networks
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
 from heatproof.ranking.ranks import comparable
@@ -59,9 +59,9 @@ def meta_rank_table(
     -------
     pandas.DataFrame
         `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing. ``n_networks``
-        are the independent cases. ``in_best_set`` is true where the method cannot be told from the best, over the same
-        networks (see `heatproof.ranking.best.best_set`), and missing where it has no interval, which leaves that open;
-        ``note`` says why there is none.
+        are the independent cases. ``in_best_set`` is true where the method cannot be told from the best, over networks
+        like these (`heatproof.ranking.best.best_of_networks`), and missing where the method is scored on too few
+        networks to tell; ``note`` says why that or the interval is missing.
 
     Raises
     ------
@@ -77,10 +77,14 @@ def meta_rank_table(
     names = cases.columns.tolist()
     groups, weights = design(cases.index.to_frame(index=False), rows)
     options: dict[str, Any] = {"methods": names, "groups": groups, "weights": weights, "seed": seed, "level": level}
+    noise = None
     if images is not None and len(cases):
         signs = scores.astype(dict.fromkeys(CASE, str)).drop_duplicates(CASE).set_index(CASE)["higher_is_better"]
         arrays, images_of = _of_images(images, cases, signs)
-        result = meta_rank_of_images(arrays, images_of=images_of, repetitions=repetitions or 1000, **options)
+        options |= {"images_of": images_of, "repetitions": repetitions or 1000}
+        result = meta_rank_of_images(arrays, **options)
+        if result.n_networks.max() >= least_networks(level):
+            noise = meta_rank_of_images(arrays, over="images", **options).resampled - result.kappa[:, None]
     else:
         result = meta_rank(cases.to_numpy(), repetitions=repetitions, **options)
     if result.disconnected:
@@ -91,18 +95,13 @@ def meta_rank_table(
             result.repetitions,
         )
     table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in ESTIMATES})
-    table["in_best_set"] = best_of_resamples(
-        result.kappa,
-        result.resampled,
-        result.n_networks,
-        floor=result.floor,
-        least=LEAST_NETWORKS,
-        seed=seed,
-        level=level,
+    inside, why = best_of_networks(
+        cases.to_numpy(), groups=groups, weights=weights, noise=noise, seed=seed, level=level
     )
-    is_open = table["in_best_set"] & table["ci_low"].isna()
-    table["in_best_set"] = table["in_best_set"].astype("boolean").mask(is_open)
-    table["note"] = _notes(result)
+    few = (result.n_networks < least_networks(level)) & inside & (len(names) > 1)
+    table["in_best_set"] = pd.array(inside, dtype="boolean").copy()
+    table.loc[few, "in_best_set"] = pd.NA
+    table["note"] = _notes(result, why, few, level)
     table["rank"] = table["rank"].astype("Int64")
     return table.sort_values(["rank", "method"], ignore_index=True)
 
@@ -294,13 +293,18 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(higher_is_better=True)
 
 
-def _notes(result: MetaRank) -> Sequence[str]:
-    few = [f"{n} network{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}" for n in result.n_networks]
-    none = np.isnan(result.ci_low) & ~np.isnan(result.kappa)
-    return [
-        "" if not missing else said if n < LEAST_NETWORKS else "nothing to compare with"
-        for missing, said, n in zip(none, few, result.n_networks, strict=True)
-    ]
+def _notes(result: MetaRank, why: str, few: np.ndarray, level: float) -> list[str]:
+    """Return for each method why its interval, or its place in the set of the best, is missing."""
+    notes = []
+    for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, few, strict=True):
+        said = []
+        if np.isnan(low) and not np.isnan(kappa):
+            few_cases = f"{n} network{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}"
+            said.append(few_cases if n < LEAST_NETWORKS else "nothing to compare with")
+        if is_few:
+            said.append(why or f"{n} network{'' if n == 1 else 's'}: the set of the best needs {least_networks(level)}")
+        notes.append("; ".join(said))
+    return notes
 
 
 def _alike(one: pd.DataFrame, other: pd.DataFrame) -> float:

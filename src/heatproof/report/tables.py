@@ -183,7 +183,8 @@ def score_table(
     pandas.DataFrame
         `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
         defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. ``in_best_set`` is
-        true where the method cannot be told from the best on these images: see `heatproof.ranking.best.best_set`.
+        true where the method cannot be told from the best on these images (`heatproof.ranking.best.best_set`), and
+        missing where the images are too few to tell; a column ``note`` then says so.
         Where something does not apply there is a row without a score, and a column ``gap`` with the reason; a method
         defined on too few images has its score, no rank, and the reason there; no gaps, no column.
     """
@@ -197,8 +198,12 @@ def score_table(
         enough = summary["n_images"] >= least
         values[~enough] = np.nan
         summary["rank"] = rank_methods(np.where(enough, summary["mean"], np.nan), higher(str(case[-1])))
-        summary["in_best_set"] = best_set(values, seed=seed, repetitions=repetitions, level=level)
+        inside, why = best_set(values, level=level)
         part = pd.DataFrame(summary, wide.index).rename(columns={"mean": "score"}).reset_index()
+        part["in_best_set"] = pd.array(inside, dtype="boolean")
+        if why:
+            part["note"] = np.where(inside, why, "")
+            part["in_best_set"] = part["in_best_set"].mask(inside)
         few = ~enough & (summary["n_images"] > 0)
         if few.any():
             reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
@@ -208,8 +213,9 @@ def score_table(
     count = len(parts)
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0, in_best_set=False))
-    columns = [*SCORE_COLUMNS, "gap"] if any("gap" in part for part in parts) else SCORE_COLUMNS
-    table = pd.concat(parts, ignore_index=True).reindex(columns=columns).astype({"rank": "Int64"})
+    columns = SCORE_COLUMNS + [name for name in ("note", "gap") if any(name in part for part in parts)]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
+    table = table.astype({"rank": "Int64", "in_best_set": "boolean"})
     place = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
     return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
 
