@@ -78,5 +78,30 @@ def coverage(name: str) -> str:
         return rows(list(csv.reader(file)))
 
 
-SHOWN = (published_rankings, families_of_networks, outputs_agree, coverage)
+def best_level() -> str:
+    """Return how often the set of the best leaves out an equally best method: the noise for which it does most."""
+    table = pd.read_csv(DATA / "best_set" / "level.csv")
+    columns = sorted(table["methods"].unique())
+    cells = [["cases", *(f"{count} methods" for count in columns), "runs of a cell"]]
+    # As in the benchmark: images first, then networks, few before many.
+    for cases, part in sorted(table.groupby("cases", sort=False), key=lambda one: ("network" in one[0], "and" in one[0])):
+        row = [str(cases)]
+        for count in columns:
+            own = part[part["methods"] == count]
+            worst = own.sort_values("left out").iloc[-1]
+            abstains = bool((own["abstains"] == 1).all())
+            row.append("abstains" if abstains else f"{worst['left out']:.3f} ({worst['noise']})")
+        few, most = part["runs"].min(), part["runs"].max()
+        cells.append([*row, f"{few:,}" if few == most else f"{few:,} or {most:,}"])
+    return rows(cells)
+
+
+def best_set(name: str) -> str:
+    """Return another table of benchmarks/best_set.py."""
+    table = pd.read_csv(DATA / "best_set" / f"{name}.csv")
+    shown = table.map(lambda value: "" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value))
+    return rows([list(shown), *shown.to_numpy().tolist()])
+
+
+SHOWN = (best_level, best_set, published_rankings, families_of_networks, outputs_agree, coverage)
 BLOCKS = {function.__name__: function for function in SHOWN}
