@@ -161,7 +161,7 @@ def needed(methods: int, images: int, effect: float, noise: str, repetitions: in
         "named": len(named) / repetitions,
         "named where not found": len(named) / max(1, repetitions - found),
         "median number": np.median(named) if named else np.nan,
-        "power 0.8": ideal,
+        "number at the true effect": ideal,
         "found then": then / len(named) if named and effect else np.nan,
         "runs": repetitions,
     }
