@@ -1,29 +1,19 @@
 # The table of contents: what is made, and by which rules.
-import os
 import re
 
-from snakemake.logging import logger
 from snakemake.utils import min_version
 
 from heatproof.config import default_config, merge
-from heatproof.terminal import leave_out_configs
 
 min_version("9.13")
-leave_out_configs(logger)
 
 
-# With --directory there may be none there, and the defaults would go unread without a word.
-DEFAULTS = "config/config.yaml"
-if not os.path.exists(DEFAULTS):
-    DEFAULTS = os.path.join(workflow.basedir, DEFAULTS)
-
-
-configfile: DEFAULTS
-
-
-# In a module of another workflow, whose config it gets.
-if workflow.modifier.skip_configfile:
-    config = merge(default_config(), config)
+# As all commands read it: over the default that stands beside this file, or comes with the package where this is a module
+# of another workflow. A config/config.yaml of the working folder may be somebody else's, and a config names code.
+config = merge(
+    default_config(None if workflow.modifier.skip_configfile else workflow.basedir),
+    config,
+)
 
 
 include: "workflow/rules/common.smk"

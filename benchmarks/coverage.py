@@ -29,6 +29,18 @@ CORRELATIONS = (0.0, 0.5, 0.9)
 CASES = 4
 # Each on its own a thing that goes wrong: few and many methods, hardly and surely different ones.
 SHAPES = ((4, 2), (30, 2), (10, 4))
+# Scores of images, by how skewed they are: draws of a shape, and their mean.
+SKEWED = {
+    "none (normal)": (lambda rng, shape: rng.normal(size=shape), 0.0),
+    "2.0 (exponential)": (lambda rng, shape: rng.exponential(size=shape), 1.0),
+    "2.8 (χ² of one)": (lambda rng, shape: rng.chisquare(1, size=shape), 1.0),
+    "6.2 (log-normal)": (lambda rng, shape: rng.lognormal(size=shape), float(np.exp(0.5))),
+}
+# Of variance 1. Three degrees of freedom are the fewest whole ones with a variance.
+NOISES = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "t₃": lambda rng, shape: rng.standard_t(3, size=shape) / np.sqrt(3),
+}
 
 
 def true_kappa(quality, noise=1.0):
@@ -95,6 +107,40 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
     return {name: [float(np.mean(column)) for column in zip(*every, strict=True)] for name, every in found.items()}
 
 
+def over_skewed(skew, images, repetitions, resamples=200, together=50):
+    """Return how often the interval of a mean of skewed scores holds the true mean."""
+    draw, truth = SKEWED[skew]
+    rng = np.random.default_rng([images, *skew.encode()])
+    held = []
+    for seed in range(-(-repetitions // together)):
+        found = summarise(draw(rng, (together, images)), seed, repetitions=resamples)
+        held.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
+    return np.mean(held)
+
+
+def over_far_networks(networks, noise, repetitions, correlation, methods=20, spread=3, resamples=200):
+    """Return coverage of κ, its least of a method, and coverage of mean κ, of many methods that are far apart."""
+
+    def draw(rng, count, cases):
+        own, rest = (NOISES[noise](rng, (count, size, methods)) for size in (1, cases))
+        return np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+
+    rng = np.random.default_rng([networks, methods])
+    quality = np.linspace(0, spread, methods)
+    differences = np.sort(draw(rng, 10**5, 1).reshape(-1, 2) @ [1, -1])
+    # The chance that one method ranks above another, by the distance of their qualities; noise is symmetric.
+    above = np.searchsorted(differences, quality[:, None] - quality) / len(differences)
+    truth = np.log(above / (1 - above)).mean(axis=1)
+    group = np.repeat(np.arange(networks), CASES).tolist()
+    found = []
+    for repetition in range(repetitions):
+        scores = quality + draw(np.random.default_rng([repetition, networks, methods]), networks, CASES)
+        found.append(meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples))
+    kappa, low, high = (np.array([getattr(one, name) for one in found]) for name in ("kappa", "ci_low", "ci_high"))
+    held, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
+    return held.mean(), held.mean(axis=0).min(), held_mean.mean()
+
+
 def over_images(cases, methods, spread, images, repetitions, over="both", resamples=100, effect=3.0, noise=2.0):
     """Simulate scores of images; all networks score the same ones, of which each suits some methods more."""
     quality = np.linspace(0, spread, methods)
@@ -120,6 +166,25 @@ def table(name, header, rows, out):
         out.mkdir(parents=True, exist_ok=True)
         with open(out / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([header, *told])
+
+
+def limits(repetitions, out=None):
+    """Print where intervals hold the truth less often than they say; docs/limits.md has these tables."""
+    print("Means of skewed scores:\n")
+    rows = [
+        [skew, str(images), f"{over_skewed(skew, images, 10 * repetitions):.3f}"]
+        for skew in SKEWED
+        for images in (16, 64, 256)
+    ]
+    table("skewed", ["skewness of the scores", "images", "mean score"], rows, out)
+    print("κ, 20 methods, spread 3:\n")
+    rows = []
+    for noise in NOISES:
+        for networks in NETWORKS:
+            for correlation in CORRELATIONS:
+                found = over_far_networks(networks, noise, repetitions, correlation=correlation)
+                rows.append([noise, str(networks), f"{correlation:g}", *(f"{share:.3f}" for share in found)])
+    table("far_apart", ["noise", "networks", "correlation", "κ", "κ, least of a method", "mean κ"], rows, out)
 
 
 def main(repetitions, out=None):
@@ -152,6 +217,7 @@ def main(repetitions, out=None):
             found = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
             rows.append([f"{methods}, {spread}", str(networks), f"{found[0]:.3f}", f"{found[1]:.3f}", found[2]])
     table("shapes", ["methods, spread", "networks", "κ", "mean κ", "width"], rows, out)
+    limits(repetitions, out)
     print("The same 50 images on 26 networks, 10 methods, spread 2:\n")
     rows = []
     for over in ("cases", "both"):

@@ -11,12 +11,13 @@ from heatproof.config import (
     ModelSettings,
     Section,
     Settings,
+    Training,
     WeightsSettings,
     default_config,
     describe,
     normalise,
-    schema,
 )
+from heatproof.config_types import NAMES as KIND
 from heatproof.data.registry import DATASETS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
@@ -37,9 +38,32 @@ NAMES = {
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
+def schema():
+    """Return the JSON schema of the config."""
+    finished = finish(Settings.model_json_schema())
+    for section in finished["$defs"].values():
+        for key in section["properties"].keys() & Training.model_fields.keys():
+            section["properties"][key]["description"] = describe(Training, key)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **finished}
+
+
+def finish(node):
+    """Return a part of pydantic's schema with the names that a config can have, and without titles."""
+    if isinstance(node, list):
+        return [finish(item) for item in node]
+    if not isinstance(node, dict):
+        return " ".join(node.split()) if isinstance(node, str) else node
+    # A title repeats its key, and a default of None says that there is none.
+    left_out = {"title", KIND} | ({"default"} if node.get("default", 0) is None else set())
+    finished = {key: finish(item) for key, item in node.items() if key not in left_out}
+    if KIND in node:
+        finished["anyOf"] = [{"enum": sorted(NAMES[node[KIND]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
+    return finished
+
+
 def schema_text() -> str:
     """Return the schema as YAML."""
-    return "# Written by docs/config.py.\n" + yaml.safe_dump(schema(NAMES), sort_keys=False, width=120)
+    return "# Written by docs/config.py.\n" + yaml.safe_dump(schema(), sort_keys=False, width=120)
 
 
 def readme_text() -> str:

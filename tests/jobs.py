@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.files import write_json
-from heatproof.manifest import write_manifest
+from heatproof.manifest import SEAL, write_manifest
 from heatproof.provenance import digest
 from heatproof.store import describe, write_shard
 
@@ -69,3 +69,10 @@ def write_listed(store, array, shard, start, values):
     files = [file for file in Path(store).rglob(f"c/{shard}/**/*") if file.is_file()]
     write_manifest(listing, sorted(files), spec_key="", key=describe(store)["attributes"]["key"])
     return path
+
+
+def without_times(said: Any) -> Any:
+    """Return what a manifest says, but for what a clock measured and the digest of it all."""
+    if isinstance(said, Mapping):
+        return {key: without_times(value) for key, value in said.items() if key not in ("seconds", SEAL)}
+    return [without_times(one) for one in said] if isinstance(said, list) else said

@@ -50,6 +50,14 @@ def metric_quality() -> str:
     return rows(cells)
 
 
+def broken_network() -> str:
+    """Return accuracy, probability and deletion areas of a network as trained, and broken."""
+    table = pd.read_csv(DATA / "broken_network/broken_network.csv")
+    cells = [[name if name == "network" else name.replace("_", " ") for name in table]]
+    cells += [[str(row[0]), *(number(value, 3) for value in row[1:])] for row in table.to_numpy().tolist()]
+    return rows(cells)
+
+
 def device() -> str:
     """Return a row for each kind of job: time over the floor and start-up, each beside that of an earlier commit."""
     now, before = (pd.read_csv(DATA / name / "device.csv") for name in ("device", "device_before"))
@@ -64,4 +72,4 @@ def device() -> str:
     return rows([names, *cells])
 
 
-BLOCKS = {"metric_quality": metric_quality, "device": device}
+BLOCKS = {"metric_quality": metric_quality, "device": device, "broken_network": broken_network}

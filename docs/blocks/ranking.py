@@ -84,7 +84,9 @@ def best_level() -> str:
     columns = sorted(table["methods"].unique())
     cells = [["cases", *(f"{count} methods" for count in columns), "runs of a cell"]]
     # As in the benchmark: images first, then networks, few before many.
-    for cases, part in sorted(table.groupby("cases", sort=False), key=lambda one: ("network" in one[0], "and" in one[0])):
+    for cases, part in sorted(
+        table.groupby("cases", sort=False), key=lambda one: ("network" in one[0], "and" in one[0])
+    ):
         row = [str(cases)]
         for count in columns:
             own = part[part["methods"] == count]

@@ -170,6 +170,23 @@ class Results:
         missing = {os.path.basename(file) for file in product.files if not _stat(file)}
         return missing <= set(refuse_links(taken).read_text(encoding="utf-8").split("\n"))
 
+    def to_make(self, files: Iterable[str]) -> list[Job]:
+        """Return the jobs that a run would carry out to make some files, upstream first.
+
+        What lies behind a file that is current is not looked at, as Snakemake does not make it again; what was pruned
+        is made again where another of these jobs reads it.
+        """
+        asked, read, found = set(files), set[str](), list[Job]()
+        for job in reversed(self.graph.needed(asked)):
+            is_read = not read.isdisjoint(job.outputs)
+            if not is_read and asked.isdisjoint(job.outputs):
+                continue
+            stands = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
+            if not all(stands(job, product) for product in job.products):
+                found.append(job)
+                read.update(job.inputs)
+        return found[::-1]
+
     def holds(self, product: Product) -> bool:
         """Tell whether all files of a product are there, in the sizes that its manifest says."""
         recorded = self.manifest(product.manifest)

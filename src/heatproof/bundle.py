@@ -32,7 +32,7 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
     Parameters
     ----------
     configs
-        As the run was given them.
+        As the run was given them; none for those of the last run.
     out
         The file, which ends in ``.zip``.
     folder
@@ -48,15 +48,14 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
     HeatproofError
         If there is no table, or a table has other bytes than its manifest says.
     """
-    from heatproof.config import read_config
+    from heatproof.last_run import follow
     from heatproof.manifest import verified
-    from heatproof.plan.validate import make_plan
-    from heatproof.running import config_file
 
     if not out.endswith(".zip"):
         raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")
     results = Path(folder)
-    plan = make_plan(read_config(*(config_file(one) for one in configs)))
+    followed = follow(configs, folder)
+    plan = followed.plan
     files = {path.relative_to(results).as_posix(): path for pattern in TABLES for path in sorted(results.glob(pattern))}
     if not any(name in files for name in RANKED):
         raise HeatproofError(f"{folder} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
@@ -72,7 +71,7 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
             archive.writestr(zipfile.ZipInfo(name, NO_TIME), data, zipfile.ZIP_DEFLATED)
     size = Path(out).stat().st_size
     told = f"{out}: {len(files)} files of {folder}, config and provenance, {size / 2**20:.1f} MiB"
-    return f"{told}; `heatproof verify {out}` checks it."
+    return f"{told}; `heatproof verify {out}` checks it. {followed.told}".rstrip()
 
 
 def _about(plan: Any, manifests: Mapping[str, Any]) -> dict[str, Any]:

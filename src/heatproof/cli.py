@@ -41,6 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     some = argparse.ArgumentParser(add_help=False)
     default = f"{merged}; without any, the default: three networks on embedded digits, some 200 jobs"
     some.add_argument("configs", nargs="*", metavar="config", help=default)
+    last = argparse.ArgumentParser(add_help=False)
+    last.add_argument("configs", nargs="*", metavar="config", help=f"{merged}; without any, that of the last run here")
 
     def command(name: str, run: str, summary: str, under: Any = commands, **settings: Any) -> argparse.ArgumentParser:
         parser = under.add_parser(name, help=summary, **settings)
@@ -70,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--dry-run", "-n", dest="dry", action="store_true", help="print what would run")
     more = "further options of snakemake, as one argument: --more='--keep-going --jobs 3'"
     running.add_argument("--more", type=shlex.split, default=(), metavar="OPTIONS", help=more)
-    command("status", "heatproof.running:status", "how much of a config is made", parents=[some])
-    where = "make the page of the results, and say where it is"
-    page = command("report", "heatproof.running:report", where, parents=[some])
+    command("status", "heatproof.running:status", "how much of a config is made", parents=[last])
+    where = "make the page of the results that are there, and say where it is; trains nothing"
+    page = command("report", "heatproof.running:report", where, parents=[last])
     page.add_argument("--cores", metavar="N", help="how many at once; by default all")
 
     keep = "keep results of other code whose values today's code makes the same"
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=other)
 
     pack = "one file to cite: tables, page, config, provenance and checksums of a run"
-    packed = command("bundle", "heatproof.bundle:bundle", pack, parents=[some])
+    packed = command("bundle", "heatproof.bundle:bundle", pack, parents=[last])
     packed.add_argument("--out", default="heatproof.zip", metavar="FILE.zip")
     checked = command("verify", "heatproof.bundle:verify", "check that a bundle is whole")
     checked.add_argument("path", metavar="FILE.zip")

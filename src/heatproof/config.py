@@ -7,8 +7,9 @@ The JSON schema in ``workflow/schemas`` and the tables of ``config/README.md`` a
 from __future__ import annotations
 
 import copy
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -24,6 +25,7 @@ from heatproof.registry import nearest
 
 Config = dict[str, Any]
 PACKAGED = Path(__file__).with_name("_workflow")
+DEFAULT = "config/config.yaml"
 
 # The value of a key without a default that was not given.
 UNSET: Any = None
@@ -373,10 +375,17 @@ class Settings(Section):
     reruns nothing."""
 
 
-def default_config() -> Config:
-    """Return the embedded default config as written, without the defaults of the keys."""
-    beside = Path(__file__).with_name("default.yaml")
-    path = beside if beside.is_file() else Path(__file__).parents[2] / "config/config.yaml"
+def default_config(folder: str | Path | None = None) -> Config:
+    """Return the embedded default config as written, without the defaults of the keys.
+
+    Parameters
+    ----------
+    folder
+        That of a Snakefile, beside which a default may stand; left out, that of the package. A working folder never
+        has the default: it may be somebody else's, and a config names code that is run.
+    """
+    beside = [Path(folder) / DEFAULT] if folder is not None else []
+    path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
@@ -394,15 +403,42 @@ def workflow_folder() -> Path:
     raise HeatproofError("The workflow is not installed with this package: install heatproof again with pip.")
 
 
-def read_config(*paths: str | Path) -> Config:
+def config_file(given: str | Path) -> Path:
+    """Return the path of a config: a file, or the name of one that comes with heatproof, such as ``quick``.
+
+    The name of one that comes with heatproof is never that of a file: a file ``quick`` is written ``./quick``.
+
+    Raises
+    ------
+    HeatproofError
+        If there is neither.
+    """
+    shipped = workflow_folder() / "config"
+    known = {one.stem: one for one in shipped.glob("*.yaml")}
+    if str(given) in known:
+        return known[str(given)]
+    if os.path.exists(given):
+        return Path(given)
+    raise HeatproofError(
+        f"There is no config {given}, neither a file nor one that comes with heatproof: "
+        f"{nearest(str(given), known, 'configs')}"
+    )
+
+
+def read_config(*configs: str | Path) -> Config:
     """Read configs as the workflow does: each laid over those before it and over the embedded default, lists replaced.
+
+    Parameters
+    ----------
+    configs
+        As `config_file` takes them.
 
     Raises
     ------
     HeatproofError
         If a file is missing or is not a YAML mapping.
     """
-    return reduce(merge, map(_read_mapping, paths), default_config())
+    return reduce(merge, map(_read_mapping, map(config_file, configs)), default_config())
 
 
 def _read_mapping(path: str | Path) -> Config:
@@ -559,31 +595,3 @@ def _expected(error: ErrorDetails) -> str:
     kind = error["type"]
     words = EXPECTED.get(kind) or EXPECTED.get(kind.partition("_")[0])
     return words.format(**error.get("ctx", {})) if words else error["msg"].removeprefix("Input should be ")
-
-
-def schema(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """Return the JSON schema of the config.
-
-    Parameters
-    ----------
-    names
-        What a config can name, by kind: datasets, architectures, explainers, metrics, weights and baselines.
-    """
-    finished = _finish(Settings.model_json_schema(), names)
-    for section in finished["$defs"].values():
-        for key in section["properties"].keys() & Training.model_fields.keys():
-            section["properties"][key]["description"] = describe(Training, key)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **finished}
-
-
-def _finish(node: Any, names: Mapping[str, Iterable[str]]) -> Any:
-    if isinstance(node, list):
-        return [_finish(item, names) for item in node]
-    if not isinstance(node, dict):
-        return " ".join(node.split()) if isinstance(node, str) else node
-    # A title repeats its key, and a default of None says that there is none.
-    left_out = {"title", types.NAMES} | ({"default"} if node.get("default", 0) is None else set())
-    finished = {key: _finish(item, names) for key, item in node.items() if key not in left_out}
-    if types.NAMES in node:
-        finished["anyOf"] = [{"enum": sorted(names[node[types.NAMES]])}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]
-    return finished

@@ -13,12 +13,14 @@ from heatproof.options import short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Symmetric around zero for maps with signs; one colour for those without.
-SIGNED, UNSIGNED = "vlag_r", "rocket"
 
+def maps(
+    made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Axes] | None = None, *, overlay: float = 0.0
+) -> list[Axes]:
+    """Draw the maps of one image side by side, each on its own scale, in the colours of all pictures of heatproof.
 
-def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Draw the maps of one image side by side, each on its own scale.
+    Positive values, which speak for the class, are red, negative ones blue, and zero is near-white. Colours are full at
+    the 99th percentile of the absolute values of each map. A colour bar says so.
 
     Parameters
     ----------
@@ -29,7 +31,9 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     picture
         The image itself, (C, H, W) or (H, W), which is drawn first; its values are stretched to what a screen shows.
     axes
-        One for each, the picture's first; by default a new figure.
+        One for each, the picture's first; by default a new figure. The colour bar takes its room from them.
+    overlay
+        How much of the picture, in grey, is seen through its maps: from 0, none of it, to 1, nothing but it.
 
     Returns
     -------
@@ -38,11 +42,17 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
     Raises
     ------
     HeatproofError
-        If there is no such image, the picture is not one of the maps' size, or there are too few axes.
+        If there is no such image, the picture is not one of the maps' size, `overlay` is not a share or has no picture,
+        or there are too few axes.
     """
     import matplotlib.pyplot as plt
-    import seaborn as sns
 
+    from heatproof.report.drawing import draw_colour_bar, draw_map
+
+    if not 0 <= overlay <= 1:
+        raise HeatproofError(f"overlay is {overlay}: give a share from 0 to 1.")
+    if overlay and picture is None:
+        raise HeatproofError("Maps cannot be laid over a picture that is not given: give `picture`, or no `overlay`.")
     if "map" in made.dims:
         # As a store of a run has them.
         made = made.rename({"map": "method"}).transpose("method", "image", "y", "x")
@@ -62,13 +72,14 @@ def maps(made: Any, image: int | str = 0, picture: Any = None, axes: Sequence[Ax
         axes[0].set_title(str(made["image"].values[row]), size=9)
     for name, one in zip(names, list(axes)[first:], strict=False):
         values = made["attribution"].sel({"method": name}).values[row]
-        signed = bool(values.min() < 0)
-        limit = float(np.abs(values).max()) or 1.0
-        colours = sns.color_palette(SIGNED if signed else UNSIGNED, as_cmap=True)
-        one.imshow(values, cmap=colours, vmin=-limit if signed else 0, vmax=limit, interpolation="nearest")
+        if overlay:
+            one.imshow(pixels if pixels.ndim == 2 else pixels.mean(-1), cmap="gray", interpolation="nearest")
+        draw_map(one, values, alpha=1 - overlay)
         one.set_title(name, size=9)
     for one in axes:
         one.set_axis_off()
+    if names:
+        draw_colour_bar(axes[0].figure, ax=list(axes), shrink=0.8, aspect=26, pad=0.02)
     return list(axes)
 
 

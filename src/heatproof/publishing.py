@@ -50,6 +50,15 @@ def public(value: Any) -> Any:
     return value
 
 
+def plain_addresses(value: Any) -> Any:
+    """Return a plain value whose addresses have no user, password, query and fragment; all else stays as it is."""
+    if isinstance(value, Mapping):
+        return {key: plain_addresses(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_addresses(item) for item in value]
+    return _plain_address(value) if isinstance(value, str) and "://" in value else value
+
+
 def _is_home(path: PurePosixPath) -> bool:
     return path.name in ("", "..", "root") or path.name.startswith("~") or path.parent.name in ("home", "Users")
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -183,14 +184,41 @@ def load_plugins(named: Iterable[str] = ()) -> list[str]:
     Raises
     ------
     HeatproofError
-        If one of them cannot be imported.
+        If one of them cannot be imported, or nobody named the config (`without_code_of_users`).
     """
+    named = list(named)
+    if named:
+        _require_named(f"plugin {named[0]!r}")
     modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
     for module in modules:
         remedy = "write it as package.module, and make it importable (installed, or on PYTHONPATH)"
         with _imports(f"plugin {module!r}", remedy):
             importlib.import_module(module)
     return modules
+
+
+_found_by: ContextVar[str] = ContextVar("found_by", default="")
+
+
+@contextmanager
+def without_code_of_users(found: str) -> Iterator[None]:
+    """Import nothing that a config names, because nobody named this config: a results folder can come from anywhere.
+
+    Parameters
+    ----------
+    found
+        The config and the remedy, for the sentence: ``the last run here was of mine.yaml: name it …``.
+    """
+    token = _found_by.set(found)
+    try:
+        yield
+    finally:
+        _found_by.reset(token)
+
+
+def _require_named(what: str) -> None:
+    if found := _found_by.get():
+        raise HeatproofError(f"The {what} is code that is not heatproof's, and {found}.")
 
 
 @contextmanager
@@ -229,8 +257,9 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
     Raises
     ------
     HeatproofError
-        If the module or the callable is not there.
+        If the module or the callable is not there, or nobody named the config (`without_code_of_users`).
     """
+    _require_named(f"{kind} {reference!r}")
     module_name, _, attribute = reference.partition(":")
     remedy = "write it as package.module:callable, and make the package importable (installed, or on PYTHONPATH)"
     with _imports(f"{kind} {reference!r}", remedy):

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from heatproof.config import read_config, workflow_folder
+import yaml
+
+from heatproof.config import config_file, read_config, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
+from heatproof.publishing import escaped
 
-
-def config_file(given: str) -> Path:
-    """Return the path of a config: a file, or the name of one that comes with heatproof, such as ``quick``.
-
-    Raises
-    ------
-    HeatproofError
-        If there is neither.
-    """
-    path, shipped = Path(given), workflow_folder() / "config"
-    if path.is_file():
-        return path
-    if (shipped / f"{given}.yaml").is_file():
-        return shipped / f"{given}.yaml"
-    known = sorted(one.stem for one in shipped.glob("*.yaml"))
-    raise HeatproofError(
-        f"There is no config {given}, neither a file nor one that comes with heatproof: "
-        f"{nearest(given, known, 'configs')}"
-    )
+# What trains networks, fetches them, or passes images through them. What follows from the scores takes seconds.
+OF_NETWORKS = (
+    "heatproof.models.",
+    "heatproof.training.",
+    "heatproof.attribution.",
+    "heatproof.responses.",
+    "heatproof.guard:guard",
+)
+# Of a working folder, from where Snakemake imports every plugin that it finds.
+PIP_DEPLOYMENTS = ".snakemake/pip-deployments"
 
 
 def run(
@@ -64,43 +61,118 @@ def run(
     SystemExit
         With Snakemake's status, where it is not 0.
     """
-    folder = workflow_folder()
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile")]
     files = [str(config_file(one).resolve()) for one in configs]
     # Says in one sentence what Snakemake says in several.
     read_config(*files)
+    _start(files, cores=cores, profile=profile, targets=targets, more=[*(["--dry-run"] if dry else []), *more])
+
+
+def _start(
+    files: Sequence[str],
+    *,
+    cores: str | None = None,
+    profile: str | None = None,
+    targets: Sequence[str] = (),
+    more: Sequence[str] = (),
+    **environment: str,
+) -> None:
+    """Start Snakemake with configs, so that no file of the working folder that nobody named is executed."""
+    refuse_code_of_snakemake()
+    folder = workflow_folder()
+    # Without the working folder among the places of modules, here and in what Snakemake starts, on other hosts too.
+    command = [sys.executable, "-P", "-m", "snakemake", "--snakefile", str(folder / "Snakefile")]
     command += ["--configfile", *files] if files else []
     command += ["--workflow-profile", str(folder / "profiles/default")]
     if profile is not None:
-        shipped = folder / "profiles" / profile
-        command += ["--profile", str(shipped if not Path(profile).is_dir() and shipped.is_dir() else profile)]
+        # A name that comes with heatproof is never a folder's: that is written ./slurm.
+        shipped = {one.name: str(one) for one in (folder / "profiles").iterdir()}
+        command += ["--profile", shipped.get(profile, profile)]
     if cores is not None or profile is None:
         command += ["--cores", cores or "all"]
-    command += [*(["--dry-run"] if dry else []), *more]
     # After --, since options such as --configfile take any number of values.
-    command += ["--", *targets] if targets else []
+    command += [*more, *(["--", *targets] if targets else [])]
     # Jobs of another folder import this very package.
-    done = subprocess.run(command, check=False, env={**os.environ, "HEATPROOF_COMMAND": "heatproof run"})  # noqa: S603
+    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", **environment}
+    done = subprocess.run(command, check=False, env={**os.environ, **given})  # noqa: S603
     if done.returncode:
         raise SystemExit(done.returncode)
 
 
+def refuse_code_of_snakemake() -> None:
+    """Refuse a working folder whose files Snakemake would execute although nobody named them.
+
+    Raises
+    ------
+    HeatproofError
+        If Snakemake would import plugins of the folder, or would take its profile for one of the user's own.
+    """
+    if os.path.lexists(PIP_DEPLOYMENTS):
+        raise HeatproofError(
+            f"Snakemake would execute what is in {PIP_DEPLOYMENTS} of this folder, and no run of heatproof puts "
+            "anything there: remove it."
+        )
+    profiles = os.environ.get("SNAKEMAKE_PROFILE", "").split(",")
+    for profile in profiles:
+        if profile and not os.path.isabs(profile) and os.path.exists(profile):
+            raise HeatproofError(
+                f"The environment variable SNAKEMAKE_PROFILE names {profile}, and Snakemake would take that of this "
+                "folder: let it name the whole path."
+            )
+
+
 def report(configs: Sequence[str], *, cores: str | None = None) -> None:
-    """Make the page of a config's results, with whatever it still lacks, and print where it is."""
+    """Make the page of a config's results from what is there, and print where it is.
+
+    Parameters
+    ----------
+    configs
+        As for `run`; none for that of the last run.
+    cores
+        As for `run`.
+
+    Raises
+    ------
+    HeatproofError
+        If networks would have to be trained, or images to pass through them; nothing is done then.
+    """
+    from heatproof.adopt import Results
+    from heatproof.last_run import NAMED, follow
+    from heatproof.plan.graph import Graph
     from heatproof.plan.paths import PAGE
 
-    run(configs, cores=cores, targets=[PAGE])
+    followed = follow(configs)
+    lacking = Counter(
+        job.stage for job in Results(Graph(followed.plan)).to_make([PAGE]) if job.run.startswith(OF_NETWORKS)
+    )
+    if lacking:
+        stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
+        raise HeatproofError(
+            f"{followed.told} The page needs {lacking.total()} jobs first that train networks or pass images through "
+            f"them ({stages}): {_command(followed.named, PAGE)} runs them.".strip()
+        )
+    if followed.told:
+        print(escaped(followed.told))
+    with TemporaryDirectory() as folder:
+        values = Path(folder) / "config.yaml"
+        values.write_text(yaml.safe_dump(followed.config, sort_keys=False), encoding="utf-8")
+        _start([str(values)], cores=cores, targets=[PAGE], **{NAMED: json.dumps(followed.named)})
     print(Path(PAGE).resolve())
 
 
+def _command(named: Sequence[str], target: str = "") -> str:
+    """Return the command that runs a config, in backticks."""
+    return f"`{shlex.join(['heatproof', 'run', *named, *(['--target', target] if target else [])])}`"
+
+
 def status(configs: Sequence[str]) -> str:
-    """Return how much of a config is made, a line for each stage."""
+    """Return how much of a config, or of that of the last run, is made, a line for each stage."""
     from heatproof.adopt import Results
+    from heatproof.last_run import follow
     from heatproof.plan.graph import Graph
     from heatproof.plan.reports import targets
-    from heatproof.plan.validate import make_plan
 
-    graph = Graph(make_plan(read_config(*(config_file(one) for one in configs))))
+    followed = follow(configs)
+    graph = Graph(followed.plan)
     results = Results(graph)
     stages: dict[str, list[bool]] = {}
     for job in graph.needed(targets(graph.plan)):
@@ -109,6 +181,5 @@ def status(configs: Sequence[str]) -> str:
     every = [one for jobs in stages.values() for one in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     left = len(every) - sum(every)
-    return "\n".join(
-        [*lines, "", f"{sum(every)} of {len(every)} jobs are made" + (f", {left} are left." if left else ".")]
-    )
+    rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
+    return "\n".join([*filter(None, [followed.told]), *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])

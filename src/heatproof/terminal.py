@@ -134,13 +134,6 @@ class Terminal(ColorizingTextHandler):
     last_msg_was_job_info = property(lambda self: True, lambda self, value: None)
 
 
-def leave_out_configs(logger: logging.Logger) -> None:
-    """Keep Snakemake's line on which config extends which off the terminal."""
-    for handler in logger.handlers:
-        if isinstance(handler, ColorizingTextHandler):
-            handler.addFilter(lambda record: not str(record.msg).startswith("Config file "))
-
-
 def speak(logger: logging.Logger, graph: Graph) -> OneLine:
     """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
     formatter = OneLine(graph)

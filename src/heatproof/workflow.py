@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from heatproof.adopt import adopt, bring_target, times
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
-from heatproof.files import write_json, write_text
+from heatproof.files import refuse_links, write_json, write_text
+from heatproof.last_run import NAMED, record_run
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import made_with
@@ -54,10 +55,30 @@ def check_before_start(
     return Graph(plan)
 
 
-def begin(graph: Graph, folder: str, dry_run: bool) -> None:
+def named_configs(settings: Any) -> list[str]:
+    """Return what a run was given as its config, from Snakemake's settings: files, and values as ``key=value``."""
+    if NAMED in os.environ:
+        return json.loads(os.environ[NAMED])
+    return [*map(str, settings.configfiles), *(f"{key}={value}" for key, value in settings.config.items())]
+
+
+def begin(
+    graph: Graph, folder: str, dry_run: bool, config: Mapping[str, Any], named: Sequence[str | Path] = ()
+) -> None:
     """Look at the results before a run of the main process, and take the folder for it.
 
     A dry run beside another run leaves the results as they are.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    folder
+        The results folder.
+    dry_run
+        Whether nothing is to be made.
+    config, named
+        The config and the files that it was read from, which are recorded.
 
     Raises
     ------
@@ -79,9 +100,29 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         let_go(held)
         return
     check_writable(folder)
-    forget_specs = partial(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
-    forget_specs()
-    atexit.register(forget_specs)
+    forget_specs(folder)
+    atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    record_run(config, named, folder)
+
+
+def forget_specs(folder: str) -> None:
+    """Remove what jobs of an earlier run were told.
+
+    A spec names what a job runs, and one that is there already is not written again: none may come with the folder.
+
+    Raises
+    ------
+    HeatproofError
+        If it is a symbolic link, or cannot be removed.
+    """
+    specs = refuse_links(Path(folder) / SPECS)
+    try:
+        if specs.is_dir():
+            shutil.rmtree(specs)
+        else:
+            specs.unlink(missing_ok=True)
+    except OSError as error:
+        raise HeatproofError(fault_of(error) or f"{specs} cannot be removed ({error.strerror}): remove it.") from None
 
 
 def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from jobs import without_times
 from toy_project import WHERE
 
 from heatproof.attribution.make import attribute
@@ -9,6 +10,7 @@ from heatproof.config import normalise
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import read_sealed, write_sealed
+from heatproof.shards import Shard
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 
@@ -91,6 +93,39 @@ def test_a_later_job_reads_what_the_first_found(project):
     write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
     made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 1))
     assert gap(made, "saliency", 1) == "somebody said so"
+
+
+def said_by_manifests(made):
+    found = {path.relative_to(made.folder): read_json(path) for path in (made.folder / "results/maps").rglob("*.json")}
+    return {path: without_times(one) for path, one in found.items() if "files" in one}
+
+
+@pytest.mark.parametrize("way", ["together", "apart"])
+@pytest.mark.parametrize("record_is_lost", [False, True], ids=["", "record lost"])
+def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch, way, record_is_lost):
+    """The journal has every batch, and the job is killed before it publishes: what the check found is not lost."""
+    change = {"explainers": [IG, "deep_lift", "saliency", "random"], "shard_size": 16, "attribution_jobs": way}
+    undisturbed = project(**change).attribute().drop().score()
+    killed, publish = project(**change), Shard.publish_behind
+
+    def killed_here(piece, *given):
+        raise KeyboardInterrupt
+
+    jobs = [[name] for name in killed.plan.model_explainers] if way == "apart" else [killed.plan.model_explainers]
+    for explainers in jobs:
+        for _ in explainers:
+            monkeypatch.setattr(Shard, "publish_behind", killed_here)
+            with pytest.raises(KeyboardInterrupt):
+                killed.attribute(explainers=explainers, reference=False)
+            if record_is_lost:
+                for path in (killed.folder / "results/maps").rglob("*.gate.json"):
+                    path.unlink()
+        monkeypatch.setattr(Shard, "publish_behind", publish)
+        killed.attribute(explainers=explainers)
+    killed.drop().score()
+    tables = [sorted((made.folder / "results").glob("*.csv")) for made in (killed, undisturbed)]
+    assert [path.read_text() for path in tables[0]] == [path.read_text() for path in tables[1]]
+    assert said_by_manifests(killed) == said_by_manifests(undisturbed)
 
 
 def test_the_table_has_a_row_for_every_figure_and_every_gap(project):

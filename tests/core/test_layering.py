@@ -78,7 +78,8 @@ ALLOWED = {
         "report",
         "training",
     },
-    "plot": {"errors", "options"},
+    # Maps have the colours of the report.
+    "plot": {"errors", "options", "report"},
     "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
@@ -88,9 +89,11 @@ ALLOWED = {
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
-    "bundle": BASE | {"config", "plan", "running"},
+    # Shows what a results folder records, and runs nothing of it.
+    "last_run": BASE | {"config", "plan"},
+    "bundle": BASE | {"last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
-    "running": BASE | {"adopt", "config", "plan"},
+    "running": BASE | {"adopt", "config", "last_run", "plan"},
     "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
@@ -98,7 +101,7 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "files", "lock", "provenance", "publishing", "plan", "adopt", "check"},
+    "workflow": {"errors", "files", "lock", "provenance", "publishing", "plan", "adopt", "check", "last_run"},
     "terminal": {"options", "plan", "publishing", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "files", "manifest"},

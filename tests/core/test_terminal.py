@@ -1,12 +1,10 @@
 """What a run prints, made of Snakemake's own events."""
 
-import io
 import logging
 import os
 from pathlib import Path
 
 import pytest
-from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan import paths
@@ -17,7 +15,6 @@ from heatproof.terminal import (
     Progress,
     duration,
     job_line,
-    leave_out_configs,
     say_what_came_out,
     say_why,
     sentence_of,
@@ -167,12 +164,3 @@ def test_the_end_says_what_each_ranking_is_of_and_what_scores_cannot_see(tmp_pat
         "   1  m1                                   κ 0.47 (0.20 to 0.70)",
         "Metrics disagree.",
     ]
-
-
-def test_which_config_extends_which_is_left_out():
-    logger, stream = logging.Logger("snakemake"), io.StringIO()
-    logger.addHandler(ColorizingTextHandler(nocolor=True, stream=stream, formatter=logging.Formatter()))
-    leave_out_configs(logger)
-    logger.info("Config file config/config.yaml is extended by additional config specified via the command line.")
-    logger.info("Nothing to be done.")
-    assert stream.getvalue().split("\n")[0] == "Nothing to be done."

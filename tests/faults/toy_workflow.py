@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobs import spec_file
+from jobs import spec_file, without_times
 from ledger import watch
 from toy_project import BASE
 
@@ -216,7 +216,7 @@ class Run:
         self.ledger.write_text("".join(kept))
 
     def bytes(self) -> dict[str, bytes]:
-        """Return every file but manifests, which have times in them, with what these say of files instead."""
+        """Return every file; of a manifest all that it says but what a clock measured and the digest of the whole."""
         found = {}
         for path in sorted(self.results.rglob("*")):
             name = str(path.relative_to(self.folder))
@@ -226,7 +226,7 @@ class Run:
             if path.suffix == ".json" and b'"files"' in content:
                 # What nobody read may be damaged still.
                 said = read_json(path) or {"key": content.hex()}
-                content = json.dumps([said.get("key"), said.get("files"), said.get("gap"), said.get("images")]).encode()
+                content = json.dumps(without_times(said), sort_keys=True).encode()
             # Seconds differ from run to run.
             found[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
         return found

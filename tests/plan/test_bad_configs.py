@@ -353,7 +353,7 @@ def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "cannot be read (No such file or directory)"),
+        (None, "neither a file nor one that comes with heatproof"),
         (b"", "must be a mapping"),
         (b"- 1\n", "must be a mapping"),
         (
@@ -381,7 +381,7 @@ def test_a_file_that_is_no_config(tmp_path, content, expected):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (None, "cannot be read"),
+        (None, "There is no config"),
         ({"explainers": ["salency"]}, "did you mean 'saliency'?"),
         LATER["checkpoint"],
     ],

@@ -104,7 +104,7 @@ def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
     monkeypatch.setattr(simulation, "SHAPES", ((4, 2),))
     simulation.main(2)
     rules = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| --- |")]
-    assert len(rules) == 3
+    assert len(rules) == 5
 
 
 def test_an_interval_has_width_or_is_none():

@@ -11,6 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import yaml
+from jobs import without_times
+
+from heatproof.files import read_json
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = "results/idsds_table.csv"
@@ -85,6 +88,11 @@ class Project:
 
     def tables(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted((self.folder / "results").glob("*.csv"))}
+
+    def manifests(self) -> dict[str, dict]:
+        """Return what every manifest says, but for what a clock measured and the digest of the whole."""
+        found = {path.relative_to(self.folder): read_json(path) for path in self.folder.glob("results/**/*.json")}
+        return {str(path): without_times(said) for path, said in found.items() if said and "files" in said}
 
     def copy(self, folder: Path) -> Project:
         """Copy everything, Snakemake's memory included."""

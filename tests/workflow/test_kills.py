@@ -89,4 +89,5 @@ def test_killed_at_random_moments(finished, tmp_path):
     assert set(hits) == {"worker", "snakemake"}
     project.run()
     assert project.tables() == finished.tables()
+    assert project.manifests() == finished.manifests()
     assert_all_manifests_hold(project)

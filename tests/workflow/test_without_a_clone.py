@@ -9,15 +9,16 @@ import pytest
 import yaml
 from snakemake_project import MICRO, REPOSITORY, TABLE
 
+from heatproof.config import config_file, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.running import config_file, workflow_folder
 
 
 def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert config_file("quick") == workflow_folder() / "config/quick.yaml"
     (tmp_path / "quick").write_text("{}")
-    assert str(config_file("quick")) == "quick"
+    assert config_file("quick") == workflow_folder() / "config/quick.yaml", "which nobody else's file stands in for"
+    assert config_file("./quick").samefile("quick")
     with pytest.raises(HeatproofError, match="quick"):
         config_file("quik")
 

@@ -24,7 +24,13 @@ try:
     plan = graph.plan
     if is_main:
         speak(logger, graph)
-        ours.begin(graph, paths.RESULTS, workflow.dryrun)
+        ours.begin(
+            graph,
+            paths.RESULTS,
+            workflow.dryrun,
+            config,
+            ours.named_configs(workflow.config_settings),
+        )
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 

@@ -174,11 +174,13 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
             piece = _open(spec, entry, dataset, size)
             pieces.append(piece)
             start, stop = piece.missing()
-            if start >= stop:
+            if start >= stop and not piece.changed:
                 log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
                 restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
                 piece.publish(str(device))
                 continue
+            # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
+            # found of the explainer, which is read, or found again.
             if network is None and model and spec["weights"]:
                 precision = spec.get("precision", "float32")
                 network = load_network(model, dataset.num_classes, spec["weights"], device, precision)

@@ -10,6 +10,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -18,6 +20,8 @@ from heatproof.report.pictures import COLOURS, limit_of
 Panel = TypeVar("Panel")
 # A name with two dollar signs is no formula, and ids in an SVG are the same every time.
 LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
+# What the colours of maps mean, from blue to red.
+ENDS = ["against the class", "0", "for it"]
 # Decorators of what draws.
 plain = rc_context(LOOK)
 white = rc_context(sns.axes_style("white") | LOOK)
@@ -99,8 +103,33 @@ def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw_map(axes: Axes, values: np.ndarray) -> float:
-    """Draw a map (H, W) in the colours of all maps, and return the value at which they are full."""
+def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0) -> float:
+    """Draw a map (H, W) in the colours of all maps, and return the value at which they are full.
+
+    Parameters
+    ----------
+    axes
+        Where.
+    values
+        Relevance (H, W): positive speaks for the class and is red, negative against it and is blue, zero is near-white.
+    alpha
+        From 0, nothing is seen, to 1, nothing below it is seen.
+    """
     limit = limit_of(values)
-    axes.imshow(values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+    axes.imshow(values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, alpha=alpha, interpolation="nearest")
     return limit
+
+
+def draw_colour_bar(figure: Any, **place: Any) -> None:
+    """Draw the colours of all maps, and what their ends mean.
+
+    Parameters
+    ----------
+    figure
+        A figure, or a part of one.
+    place
+        As `matplotlib.figure.Figure.colorbar` takes it: ``cax``, or ``ax`` and where beside it.
+    """
+    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **place)
+    bar.set_ticks([-1, 0, 1], labels=ENDS, size=6.5, color="0.25")
+    bar.outline.set(edgecolor="0.6", linewidth=0.6)

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, withStroke
 
@@ -24,7 +22,7 @@ from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
-from heatproof.report.drawing import broken, draw_map, lay_out, new_figure, plain
+from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, new_figure, plain
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
@@ -240,9 +238,7 @@ def _figure(
         axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
         axes.set_xlabel(said, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
     place: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
-    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), shrink=0.4, aspect=26, **place)
-    bar.set_ticks([-1, 0, 1], labels=["against the class", "0", "for it"], size=6.5, color="0.25")
-    bar.outline.set(edgecolor="0.6", linewidth=0.6)
+    draw_colour_bar(figure, shrink=0.4, aspect=26, **place)
     return figure
 
 

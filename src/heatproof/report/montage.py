@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.plan import paths
-from heatproof.report.drawing import draw_map, plain
+from heatproof.report.drawing import draw_colour_bar, draw_map, plain
 from heatproof.report.pictures import channels_last, image_scores, read_maps
 from heatproof.report.results import publish, save, score_told
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
+# Above and below all maps: the title, and the colours with what they mean.
+TOP, BOTTOM = 0.35, 0.36
 MOST_ROWS = 12
 
 
@@ -71,14 +73,14 @@ def draw_montage(
     blocks = max(1, -(-len(means) // MOST_ROWS))
     height = max(1, -(-len(means) // blocks))
     names = NAME * max(map(len, means.index), default=1) + 0.15
-    width, tall = max(blocks * (names + len(images) * CELL + 0.15), 4.5), (height + 1) * (CELL + SCORE) + 0.35
-    figure = Figure(figsize=(width, tall), facecolor="white")
+    width, tall = max(blocks * (names + len(images) * CELL + 0.15), 4.5), (height + 1) * (CELL + SCORE) + TOP + BOTTOM
+    figure, edges = Figure(figsize=(width, tall), facecolor="white"), {"left": 0, "right": 0.99, "wspace": 0.06}
     grid = figure.subplots(
         height + 1,
         blocks * (len(images) + 1),
         squeeze=False,
         width_ratios=[names / CELL, *[1] * len(images)] * blocks,
-        gridspec_kw={"top": 1 - 0.35 / tall, "bottom": SCORE / tall, "left": 0, "right": 0.99, "wspace": 0.06},
+        gridspec_kw={"top": 1 - TOP / tall, "bottom": (SCORE + BOTTOM) / tall, **edges},
     )
     for axes in grid.flat:
         axes.set_axis_off()
@@ -93,5 +95,10 @@ def draw_montage(
         for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
             draw_map(axes, values)
             axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
+    draw_colour_bar(
+        figure,
+        cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),
+        orientation="horizontal",
+    )
     figure.text(0.01, 1 - 0.08 / tall, title, ha="left", va="top", size=8.5, weight="bold")
     return figure

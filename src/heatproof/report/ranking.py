@@ -21,6 +21,7 @@ from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_m
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
 from heatproof.report.drawing import new_figure, plain
+from heatproof.report.pictures import COLOURS
 from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
 
@@ -193,7 +194,7 @@ def draw(found: Ranking) -> Figure:
     numbers: dict[str, Any] = {"annot": count <= WITH_NUMBERS, "fmt": ".2f", "annot_kws": {"size": 7}}
     bar = {"shrink": 0.7, "label": "1: same order, -1: reversed"}
     table = pd.DataFrame(values, found.names, found.names)
-    scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": "vlag_r", "square": True, "cbar_kws": bar}
+    scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": COLOURS, "square": True, "cbar_kws": bar}
     sns.heatmap(table, xticklabels=labels, yticklabels=labels, ax=axes, **scale, **numbers)
     axes.set_facecolor("0.85")
     axes.set(xlabel="", ylabel="")

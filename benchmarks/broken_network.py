@@ -1,0 +1,67 @@
+"""What breaking a network does to its deletion areas, on real digits with a small trained network; docs/limits.md.
+
+A deletion area is the mean of the label's probability while pixels are deleted, most relevant first; lower is better.
+Weights are multiplied by noise around 1, and shrunken towards 0, so that the network guesses. The maps are made anew of
+each network. An area beside that of random maps of the same network tells what the maps add.
+
+    python benchmarks/broken_network.py --out FOLDER
+"""
+
+import copy
+
+import pandas as pd
+import torch
+from _tell import parser, tell
+from metric_quality import SEED, explain, trained
+
+import heatproof
+
+METHODS = ("saliency", "integrated_gradients", "grad_cam", "random")
+DRAWS = 5
+# Of the noise by which each weight is multiplied, and what all weights are multiplied by.
+BROKEN = {
+    "as trained": (0.0, 1.0),
+    "weights noised": (0.5, 1.0),
+    "weights noised more": (2.0, 1.0),
+    "head shrunken": (0, 0.1),
+}
+
+
+def broken(network, noise, factor, seed):
+    """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer by a factor."""
+    made, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weights in made.parameters():
+            weights *= 1 + noise * torch.randn(weights.shape, generator=draw)
+        last = [module for module in made.modules() if isinstance(module, torch.nn.Linear)][-1]
+        last.weight *= factor
+        last.bias *= factor
+    return made
+
+
+def measure(network, images, labels):
+    """Return the accuracy, the mean probability of the labels, and the mean deletion area of each method."""
+    with torch.inference_mode():
+        logits = network(images)
+    probability = logits.softmax(1).gather(1, labels[:, None])
+    maps = {name: values for name, values in explain(network, images, labels).items() if name in METHODS}
+    scores = heatproof.evaluate("rise_deletion", network, images, labels, maps, steps=16)["score"]
+    areas = dict(zip(scores["method"].values.tolist(), scores.mean("image").values.tolist(), strict=True))
+    right = (logits.argmax(1) == labels).float().mean()
+    return {"accuracy": float(right), "probability of the label": float(probability.mean()), **areas}
+
+
+def main(options):
+    """Print and store the table: means over the draws of the noise."""
+    network, images, labels = trained()
+    few = 4 if options.small else 128
+    rows = []
+    for name, (noise, factor) in BROKEN.items():
+        draws = range((2 if options.small else DRAWS) if noise else 1)
+        found = [measure(broken(network, noise, factor, SEED + draw), images[:few], labels[:few]) for draw in draws]
+        rows.append({"network": name, **pd.DataFrame(found).mean()})
+    tell(rows, "broken_network", options.out)
+
+
+if __name__ == "__main__":
+    main(parser(__doc__).parse_args())

@@ -1,0 +1,111 @@
+"""Commands follow the config of the last run where none is named, and run no code that a results folder brings."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from heatproof.config import read_config, workflow_folder
+from heatproof.errors import HeatproofError
+from heatproof.last_run import RECORD, follow, record_run
+from heatproof.manifest import write_sealed
+from heatproof.plan.graph import STAGES
+from heatproof.running import OF_NETWORKS, report, status
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+def test_the_last_run_is_followed_by_its_name_and_its_values(here):
+    (here / "mine.yaml").write_text(
+        "seed: 3\nmodels: [{zoo: {architecture: small_vit}}, {ant: {architecture: small_vit}}]\n"
+    )
+    shipped = workflow_folder() / "config/quick.yaml"
+    record_run(read_config("quick"), [shipped])
+    assert follow([]).named == ["quick"]
+    record_run(read_config("mine.yaml"), [here / "mine.yaml"])
+    (here / "mine.yaml").write_text("seed: 4\n")
+    found = follow([])
+    assert found.named == ["mine.yaml"]
+    assert found.told.startswith("No config is named: this follows mine.yaml, as the last run in results had it (20")
+    assert found.plan.config["seed"] == 3
+    assert list(found.plan.models) == ["zoo", "ant"], "in the order of the config"
+    assert follow(["quick"]).told == ""
+    assert list(follow(["quick"]).plan.models) == ["vgg11"]
+
+
+def test_without_a_last_run_it_says_so(here):
+    for command in (status, report):
+        with pytest.raises(HeatproofError, match="No config is named, and no run is recorded in results: name one"):
+            command([])
+    (here / "results" / RECORD).write_text("{}")
+    with pytest.raises(HeatproofError, match=r"results/\.last_run\.json is damaged: name one"):
+        status([])
+
+
+CODE = {
+    "a plugin": {"plugins": ["evil"]},
+    "a dataset": {"datasets": [{"digits": {"dataset": "evil:run"}}]},
+    "a hub": {
+        "datasets": [{"digits": {"dataset": "torch.hub:load", "repo_or_dir": ".", "model": "x", "source": "local"}}]
+    },
+    "an architecture": {"models": [{"m": {"architecture": "evil:run"}}]},
+    "an explainer": {"explainers": [{"e": {"explainer": "evil:run"}}]},
+    "a metric": {"metrics": [{"m": {"metric": "evil:run"}}]},
+    "a baseline": {"drops": {"baselines": ["evil:run"]}},
+}
+
+
+@pytest.mark.parametrize("change", CODE.values(), ids=list(CODE))
+def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, change):
+    (here / "evil.py").write_text("raise SystemExit('code of a results folder')\n")
+    (here / "hubconf.py").write_text("raise SystemExit('code of a results folder')\n")
+    monkeypatch.syspath_prepend(here)
+    (here / "mine.yaml").write_text(yaml.safe_dump(change))
+    record_run(read_config("mine.yaml"), ["mine.yaml"])
+    for command in (status, report):
+        with pytest.raises(HeatproofError) as caught:
+            command([])
+        assert (
+            "is code that is not heatproof's, and nobody named the config of the last run in results, mine.yaml"
+            in str(caught.value)
+        )
+
+
+def test_a_record_with_a_right_digest_and_wrong_types_is_damaged(here):
+    for odd in ({"named": 3}, {"config": ["x"]}, {"when": None}):
+        write_sealed(here / "results" / RECORD, {"named": [], "config": "{}", "when": "", **odd})
+        with pytest.raises(HeatproofError, match="is damaged"):
+            follow([])
+
+
+def test_the_record_has_no_secrets_and_no_folder_in_names(here, tmp_path_factory):
+    other = tmp_path_factory.mktemp("home") / "mine.yaml"
+    address = "https://me:token@host/x.pth?sig=secret"
+    record_run({"models": [{"m": {"checkpoint": address, "sha256": "0"}}]}, [other])
+    text = (here / "results" / RECORD).read_text()
+    assert json.loads(text)["named"] == ["…/mine.yaml"]
+    assert "https://host/x.pth" in text
+    assert not any(word in text for word in ("token", "secret", "me:"))
+
+
+def test_a_report_trains_nothing(here):
+    with pytest.raises(HeatproofError) as caught:
+        report(["quick"])
+    assert "jobs first that train networks or pass images through them (1 of pretrain" in str(caught.value)
+    assert str(caught.value).endswith("`heatproof run quick --target results/report/index.html` runs them.")
+    assert not list((here / "results").iterdir())
+
+
+def test_all_stages_on_a_gpu_are_of_networks():
+    rules = "".join(path.read_text() for path in sorted((workflow_folder() / "workflow/rules").glob("*.smk")))
+    bodies = re.findall(r"use rule \w+ as (\w+) with:(.*?)(?=use rule|\Z)", rules, re.S)
+    on_gpu = {name for name, body in bodies if "gpu=" in body} & set(STAGES)
+    assert {"pretrain", "drops", "curves"} <= on_gpu
+    assert all(STAGES[name].run.startswith(OF_NETWORKS) for name in on_gpu)
+    assert not any(STAGES[name].run.startswith(OF_NETWORKS) for name in ("score", "tables", "report_page"))

@@ -1,0 +1,135 @@
+"""Positive relevance has one colour in every picture: a map that is positive on the left and negative on the right."""
+
+import io
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+import heatproof
+from heatproof.report import drawing, map_figure, montage, pictures
+
+SIDE = 32
+MAP = np.ones((SIDE, SIDE), dtype=np.float32)
+MAP[:, SIDE // 2 :] = -1
+SOURCE = Path(heatproof.__file__).parent
+
+
+def pixels_of(figure, axes):
+    """Return what is drawn in the left and in the right half of axes, RGB."""
+    FigureCanvasAgg(figure).draw()
+    drawn = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+    box = axes.get_window_extent()
+    # Between the lines of a grid and the numbers of its patches.
+    row = drawn.shape[0] - round(box.y0 + 0.6 * box.height)
+    return [drawn[row, round(box.x0 + share * box.width)] for share in (0.1, 0.9)]
+
+
+def explained(values):
+    dims = ("method", "image", "y", "x")
+    return xr.Dataset({"attribution": (dims, values[None, None])}, {"method": ["m"], "image": ["i"]})
+
+
+def plotted(**options):
+    *_, axes = heatproof.plot.maps(explained(MAP), **options)
+    return axes.figure, axes
+
+
+def overlaid():
+    picture = np.ones((SIDE, SIDE))
+    picture[0, 0] = 0
+    return plotted(picture=picture, overlay=0.4)
+
+
+def maps_show():
+    figure = map_figure._figure(np.zeros((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, None, ("", ""))
+    return figure, figure.axes[1]
+
+
+def drops():
+    """The drops of patches over the image: their deletion takes from the class on the left."""
+    given = map_figure.Drops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
+    figure = map_figure._figure(np.ones((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, given, ("", ""))
+    return figure, figure.axes[1]
+
+
+def montaged():
+    scores, means = pd.DataFrame([[0.5]], ["m"], ["i"]), pd.Series({"m": 0.5})
+    figure = montage.draw_montage(np.zeros((1, 3, SIDE, SIDE)), {"m": MAP[None]}, means, scores, "title")
+    return figure, next(axes for axes in figure.axes if axes.images and axes.images[0].get_array().shape == MAP.shape)
+
+
+def on_pages():
+    """The small pictures of the index page and of the gallery."""
+    figure = Figure()
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.imshow(Image.open(io.BytesIO(pictures.map_png(MAP, SIDE)[0])).convert("RGB"))
+    return figure, axes
+
+
+EVERY = (plotted, maps_show, montaged, on_pages)
+
+
+@pytest.mark.parametrize("draw", EVERY, ids=lambda draw: draw.__name__)
+def test_a_map_has_the_same_colours_everywhere(draw, monkeypatch):
+    left, right = pixels_of(*draw())
+    positive, negative = (np.array(colormaps[pictures.COLOURS](end)[:3]) * 255 for end in (1.0, 0.0))
+    np.testing.assert_allclose(left, positive, atol=2)
+    np.testing.assert_allclose(right, negative, atol=2)
+    assert left[0] > left[2], "positive is red"
+    assert right[2] > right[0], "negative is blue"
+
+
+@pytest.mark.parametrize("draw", [drops, overlaid])
+def test_over_a_picture_the_hues_are_the_same(draw):
+    left, right = pixels_of(*draw())
+    assert left[0] > left[2] + 30, "positive is red"
+    assert right[2] > right[0] + 30, "negative is blue"
+
+
+@pytest.mark.parametrize("draw", [plotted, overlaid, maps_show, montaged])
+def test_a_colour_bar_says_what_the_ends_mean(draw):
+    figure, _ = draw()
+    FigureCanvasAgg(figure).draw()
+    every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    assert drawing.ENDS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
+
+
+def test_a_map_without_signs_is_white_to_red():
+    (axes,) = heatproof.plot.maps(explained(np.maximum(MAP, 0)))
+    left, right = pixels_of(axes.figure, axes)
+    assert left[0] > left[2]
+    assert right.min() > 240
+
+
+def test_one_colour_map_in_one_place():
+    """Whoever else draws maps, or in colours of its own, is found here and belongs into the tests above."""
+    named, users = {}, set()
+    for path in SOURCE.rglob("*.py"):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(SOURCE).as_posix()
+        users |= {name} if re.search(r"\bdraw_map\(|\bmap_png\(", text) else set()
+        for one in re.findall(r"cmap\"?[=:] ?\"?(\w+)", text):
+            named.setdefault(one, set()).add(name)
+    assert named.keys() == {"COLOURS", "gray", "viridis_r"}
+    assert named["viridis_r"] == {"report/overview.py"}, "shares of 0 to 1"
+    assert users - {"report/drawing.py", "report/pictures.py"} == {
+        "plot.py",
+        "report/map_figure.py",
+        "report/montage.py",
+        "report/page_data.py",
+    }
+
+
+def test_an_overlay_asks_for_a_picture_and_a_share():
+    with pytest.raises(heatproof.HeatproofError, match="give `picture`"):
+        plotted(overlay=0.5)
+    with pytest.raises(heatproof.HeatproofError, match="a share from 0 to 1"):
+        plotted(picture=MAP, overlay=2)
