@@ -10,6 +10,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
+    "best_set": ["--repetitions", "1", "--out", "{out}"],
+    "broken_network": ["--small", "--out", "{out}"],
     "choice": ["--small", "--out", "{out}"],
     "coverage": ["2", "--out", "{out}"],
     "device": ["--small", "--out", "{out}"],
