@@ -6,7 +6,7 @@ from blocks import DATA, interval, number, rows
 from heatproof.claims.card import ordered_claims, published_table
 from heatproof.claims.verdicts import UNTESTED
 
-FILES = {"claims": ["claims.csv"]}
+FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
 WORDS = ["kept", "mended", "property test", "gone"]
 
 
@@ -28,6 +28,8 @@ def published(paper: str) -> str:
             verdict = row["published_verdict"]
             reason = f": {row['published_reason'].removeprefix('because ')}" if verdict == UNTESTED else ""
             rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
+            if entry.opposite is not None:
+                rule += f", contradicted {'<' if entry.side == 'above' else '>'} {entry.opposite:g}"
             words = [f"`{entry.name}`", entry.sentence, entry.place, rule, told(value, low, high), verdict + reason]
             cells.append(words)
     return rows(cells)
@@ -49,14 +51,33 @@ def earlier(name: str) -> str:
 
 
 def run(name: str) -> str:
-    """Return the claims that a stored run could test."""
+    """Return the claims that a stored run could test; those whose quantity has changed since are named, not shown."""
     table = pd.read_csv(DATA / "claims" / name / "claims.csv")
+    now = {entry.name: entry.quantity for entry in ordered_claims()}
     tested = table[table["verdict"] != UNTESTED]
+    same = tested["claim"].map(now) == tested["quantity"]
     cells = [["claim", "verdict", "measured", "q", "published"]]
-    for row in tested.to_dict("records"):
+    for row in tested[same].to_dict("records"):
         value = told(row["value"], row["ci_low"], row["ci_high"])
         cells.append([f"`{row['claim']}`", row["verdict"], value, f"{row['q']:.3f}", row["published_verdict"]])
-    return f"{len(tested)} of {len(table)} claims can be tested there.\n\n" + rows(cells)
+    text = f"{len(tested)} of {len(table)} claims could be tested there.\n\n" + rows(cells)
+    changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
+    return text + (f"\n\nNot shown, since the quantity is another one now: {changed}." if changed else "")
 
 
-BLOCKS = {function.__name__: function for function in (published, counted, earlier, run)}
+def rank_claims(name: str) -> str:
+    """Return how often planted rankings passed a claim."""
+    table = pd.read_csv(DATA / "rank_claims/rank_claims.csv", keep_default_na=False)
+    verdicts = ["reproduced", "contradicted", "open", UNTESTED]
+    cells = [["claim", "noise", "methods", "true range", *verdicts, "share of the ceiling", "ceiling", "runs"]]
+    for row in table.to_dict("records"):
+        claim = "differ" if "differ" in row["claim"] else "agree, above 0.7"
+        order = {"": "", "one": ", one network", "chain": ", a chain"}[row["order"]]
+        told = [f"{100 * float(row[one]):.1f} %" for one in verdicts]
+        means = [number(float(row[one])) for one in ("value", "ceiling")] if row["value"] != "" else ["", ""]
+        what = [claim, f"{row['noise']}, {row['shape']}", row["methods"], f"{row['range']:g}{order}"]
+        cells.append([*what, *told, *means, str(row["runs"])])
+    return rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (published, counted, earlier, run, rank_claims)}

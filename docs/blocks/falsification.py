@@ -1,10 +1,12 @@
 """Tables of docs/falsification.md."""
 
 import pandas as pd
+from scipy.stats import ttest_1samp
 
 from blocks import DATA, interval, number, rows
 
-NAMES = {"even": "an even map", "integrated_gradients": "IG", "deep_lift": "DeepLIFT", "grad_cam": "Grad-CAM"}
+MARKS = {"digits with a number": "number", "digits with bands": "bands", "number on a blank canvas": ""}
+NAMES = {"even": "a constant map", "integrated_gradients": "IG", "deep_lift": "DeepLIFT", "grad_cam": "Grad-CAM"}
 
 
 def _study(study: str) -> pd.DataFrame:
@@ -12,26 +14,31 @@ def _study(study: str) -> pd.DataFrame:
     return table[table["study"] == study]
 
 
+def _told(values: pd.Series, digits: int = 2, *, share: bool = True) -> str:
+    """Return a mean over trainings with Student's interval; that of a share is cut at 0 and 1."""
+    mean = values.mean()
+    if values.nunique() == 1:
+        return number(mean, digits)
+    low, high = ttest_1samp(values, 0).confidence_interval(0.95)
+    return interval(mean, max(low, 0), min(high, 1), digits) if share else interval(mean, low, high, digits)
+
+
 def retraining() -> str:
     """Return the accuracy of the original and of retrained networks."""
     cells = [["network", "trained on", "tested on", "accuracy"]]
-    for row in _study("retraining").to_dict("records"):
-        cells.append([row["network"], row["trained_on"], row["tested_on"], number(row["value"], 3)])
+    kinds = ["network", "trained_on", "tested_on"]
+    for kind, part in _study("retraining").groupby(kinds, sort=False):
+        cells.append([*kind, _told(part["value"], 3)])
     return rows(cells)
 
 
 def watermarks() -> str:
     """Return the share of attribution inside the watermark, by map."""
-    wide = _study("watermarks").pivot(index="method", columns="dataset")[["value", "ci_low", "ci_high"]]
-    marks = {"number": "number", "stripes": "bands", "number on a blank canvas": "number on a blank canvas"}
-    cells = [["mean over images (95 % interval)", *marks.values()]]
-    for method in wide.index:
-        told = []
-        for dataset in marks:
-            value, low, high = (wide.loc[method, (column, dataset)] for column in ("value", "ci_low", "ci_high"))
-            told.append(number(value) if pd.isna(low) or low == high else interval(value, low, high))
-        named = NAMES.get(method, method) if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"
-        cells.append([named, *told])
+    table = _study("watermarks")
+    cells = [["mean (95 % interval over trainings)", *(short or name for name, short in MARKS.items())]]
+    for method, part in table.groupby("method"):
+        named = method if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"
+        cells.append([named, *(_told(part.loc[part["dataset"] == name, "value"]) for name in MARKS)])
     return rows(cells)
 
 
@@ -41,10 +48,38 @@ def road_shares() -> str:
     shown = [0.02, 0.1, 0.4]
     cells = [["images", "map", *(f"{share:.0%} removed".replace("%", " %") for share in shown), "mean over shares"]]
     for (dataset, method), part in table.groupby(["dataset", "method"], sort=False):
-        at = part.set_index("removed")["value"]
-        told = [number(at[share]) for share in shown]
-        cells.append([dataset, NAMES.get(method, method), *told, number(at.mean())])
+        wide = part.pivot(index="seed", columns="removed", values="value")
+        told = [_told(wide[share]) for share in shown]
+        cells.append([dataset, NAMES.get(method, method), *told, _told(wide.mean(axis=1))])
     return rows(cells)
 
 
-BLOCKS = {function.__name__: function for function in (retraining, watermarks, road_shares)}
+def differences() -> str:
+    """Return differences of the same trainings, on which the sentences of the page rest."""
+    tables = {name: _study(name) for name in ("watermarks", "road")}
+    mean = tables["road"].groupby(["dataset", "method", "seed"])["value"].mean()
+    share = tables["watermarks"].groupby(["dataset", "method", "seed"])["value"].mean()
+    number_, bands, blank = MARKS
+    pairs = [
+        ("Attr%", share, number_, "rect", "pooling"),
+        ("Attr%", share, bands, "rect", "pooling"),
+        ("Attr%", share, number_, "rect", "integrated_gradients"),
+        ("Attr%", share, bands, "grad_cam", "even"),
+        ("ROAD", mean, number_, "rect", "integrated_gradients"),
+        ("ROAD", mean, number_, "grad_cam", "integrated_gradients"),
+        ("ROAD", mean, number_, "grad_cam", "deep_lift"),
+        ("ROAD", mean, blank, "grad_cam", "integrated_gradients"),
+        ("ROAD", mean, blank, "grad_cam", "deep_lift"),
+        ("ROAD", mean, "plain digits", "grad_cam", "integrated_gradients"),
+        ("ROAD", mean, "plain digits", "grad_cam", "deep_lift"),
+        ("ROAD", mean, "plain digits", "rect", "deep_lift"),
+    ]
+    cells = [["of", "images", "difference", "mean (95 % interval over trainings)"]]
+    for of, values, dataset, one, other in pairs:
+        less = values[dataset, one] - values[dataset, other]
+        named = f"{NAMES.get(one, one)} less {NAMES.get(other, other)}"
+        cells.append([of, dataset, named, _told(less, share=False)])
+    return rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (retraining, watermarks, road_shares, differences)}

@@ -31,6 +31,7 @@ SMALLEST = {
     "precision": ["--small", "--out", "{out}"],
     "probe": ["--small", "--out", "{out}"],
     "random_numbers": ["--small", "--out", "{out}"],
+    "rank_claims": ["--small", "--out", "{out}"],
     "reference": ["--small", "--out", "{out}"],
     "road": ["--small", "--out", "{out}"],
     "same_task": ["--small", "--out", "{out}"],

@@ -130,14 +130,15 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
             return {"reason": "because the paper prints no such numbers: a figure or a sentence alone"}
         # A quantity of trainings, of which the tables have one a network.
         return {"value": untestable.value, "reason": f"because {untestable}"}
-    found = estimate(measured, entry.limit, level, measured.networks)
+    limit = entry.decisive_limit(measured.draws[0])
+    found = estimate(measured, limit, level, measured.networks)
     row = {"value": found.value, "basis": measured.basis}
     if measured.networks < LEAST_NETWORKS:
         met = found.value > entry.limit if entry.side == "above" else found.value < entry.limit
         told = "satisfies the rule" if met else "does not satisfy the rule"
         return {**row, "reason": f"because {_networks(measured.networks)} no interval; the value {told}"}
-    verdict = verdict_of(found, entry.side, entry.limit)
-    reason = f"the interval includes {entry.limit:g}" if verdict == OPEN else ""
+    verdict = verdict_of(found, entry.side, limit)
+    reason = f"the interval includes {limit:g}" if verdict == OPEN else ""
     return {**row, "low": found.low, "high": found.high, "verdict": verdict, "reason": reason}
 
 
@@ -165,11 +166,12 @@ def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
         few = f"an interval over networks needs {LEAST_NETWORKS}, and images of one say nothing of others"
         return {**row, "reason": f"because {few}: the run has {measured.networks}"}
     cases = measured.networks if over_networks else evidence.images
-    found: Estimate = estimate(measured, entry.limit, level, cases)
+    limit = entry.decisive_limit(measured.draws[0])
+    found: Estimate = estimate(measured, limit, level, cases)
     if np.isnan([found.value, found.low, found.high, found.p]).any():
         return {**row, "reason": "because the quantity is undefined on these images"}
     row |= {"value": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p}
     if measured.seeds:
         row["seeds"] = measured.seeds
-    verdict = verdict_of(found, entry.side, entry.limit)
-    return {**row, "verdict": verdict, "reason": f"the interval includes {entry.limit:g}" if verdict == OPEN else ""}
+    verdict = verdict_of(found, entry.side, limit)
+    return {**row, "verdict": verdict, "reason": f"the interval includes {limit:g}" if verdict == OPEN else ""}

@@ -12,6 +12,23 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from heatproof.claims.halves import (
+    LEAST_CEILING,
+    LEAST_IMAGES,
+    Compared,
+    Feature,
+    Halves,
+    Part,
+    Share,
+    Vectors,
+    ceiling_of,
+    exact,
+    product,
+    ranks_of,
+    share_of,
+    split_images,
+    vectors_of,
+)
 from heatproof.claims.verdicts import Measured, Untestable
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
@@ -24,6 +41,8 @@ NETWORK = ("dataset", "model", "weights")
 CASE = (*NETWORK, "metric")
 # What sets models apart for claims on their design.
 DESIGN = ("family", "depth", "width", "batch_norm", "bias")
+# The image of published scores: means over all images of a validation split, thousands, so that halves would agree.
+ALL_IMAGES = "mean"
 
 
 @dataclass(frozen=True)
@@ -137,6 +156,7 @@ class Evidence:
         self.reported = dict(reported or {})
         self.draws_networks = False
         self.values: dict[int, np.ndarray] = {}
+        self.image_names: dict[int, list[str]] = {}
         names = [method.name for method in self.methods]
         self.means = np.full((1 + self.repetitions, len(self.cases), len(names)), np.nan)
         grouped: dict[Any, pd.DataFrame] = dict(list(scores.groupby(list(CASE), sort=False)))
@@ -152,7 +172,7 @@ class Evidence:
             images = longest[case.network]
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
-            self.values[index] = values
+            self.values[index], self.image_names[index] = values, images
             self.means[0, index] = mean_known(values.T)
             self.means[1:, index] = bootstrap_means(values, self.seed, self.repetitions).T
 
@@ -326,28 +346,72 @@ class Evidence:
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=1)
         return np.where(np.isfinite(top), top, np.nan)
 
-    def agreement(self, pairs: Iterable[tuple[int, int]]) -> Measured:
-        """Return the mean Spearman correlation of methods' mean scores between test cases.
+    def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Measured:
+        """Return how far rankings of test cases agree, as a share of what each reaches against itself on other images.
+
+        This is the one rule of all claims that rankings agree or differ. It is 1 where test cases rank methods alike,
+        however noisy the rankings are.
+
+        Parameters
+        ----------
+        pairs
+            Of test cases.
+        feature
+            What is compared of their scores: ranks, or the order within some pairs of methods.
 
         Raises
         ------
         Untestable
-            If there is no pair with enough methods scored in both.
+            If there is no pair with enough methods scored in both, there are too few images for halves, or halves
+            hardly agree with each other.
         """
-        chosen = self.explaining()
-        correlations, owners = [], []
-        for first, second in required(list(pairs), "there is one such test case, and a comparison takes two"):
-            a, b = self.means[:, first, chosen], self.means[:, second, chosen]
-            both = ~(np.isnan(a[0]) | np.isnan(b[0]))
-            if (first, second) in self.reported:
-                correlations.append(np.full(1 + self.repetitions, self.reported[first, second]))
-            elif both.sum() >= FEWEST_METHODS:
-                correlations.append(correlate_ranks(a[:, both], b[:, both]))
-            else:
+        return self.share(pairs, feature).measured(over_networks=self.draws_networks)
+
+    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Share:
+        """Return the share of `agreement`, from which differences can be taken."""
+        chosen = np.array(self.explaining(), dtype=int)
+        halves: dict[str, Halves] = {}
+        vectors: dict[tuple[int, ...], Vectors] = {}
+        itself: dict[tuple[int, ...], Part] = {}
+        compared = []
+        for pair in required(list(pairs), "there is one such test case, and a comparison takes two"):
+            networks = frozenset(self.unit(case) for case in pair)
+            if pair in self.reported:
+                compared.append(Compared(exact(self.reported[pair]), exact(1), networks))
                 continue
-            owners.append((first, second))
-        required(owners, f"no two such test cases share {FEWEST_METHODS} methods")
-        return self.pooled(correlations, owners, "pairs of test cases")._replace(largest=1)
+            known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
+            if len(known) < FEWEST_METHODS or feature(self.means[0, pair[0], known], known).size < FEWEST_METHODS:
+                continue
+            if all(self.image_names[case] == [ALL_IMAGES] for case in pair):
+                one, other = (feature(self.means[0, case, known], known) for case in pair)
+                compared.append(Compared(exact(float((one * other).sum())), exact(1), networks))
+                continue
+            keys = [(case, *known) for case in pair]
+            for key in keys:
+                if key not in vectors:
+                    vectors[key] = self._halved(key[0], known, feature, halves)
+                    itself[key] = product(vectors[key], vectors[key])
+            between = product(*(vectors[key] for key in keys))
+            if not np.isnan([between.value, *(itself[key].value for key in keys)]).any():
+                compared.append(Compared(between, ceiling_of(*(itself[key] for key in keys)), networks))
+        share = share_of(required(compared, f"no two such test cases share {FEWEST_METHODS} methods"))
+        if share.ceiling < LEAST_CEILING:
+            raise Untestable(
+                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {LEAST_CEILING:g}: "
+                "take more images (evaluation: {images: ...})"
+            )
+        return share
+
+    def _halved(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> Vectors:
+        dataset = self.cases[case].dataset
+        if dataset not in halves:
+            cases = [index for index in self.values if self.cases[index].dataset == dataset]
+            images = list(dict.fromkeys(image for index in cases for image in self.image_names[index]))
+            halves[dataset] = split_images(images, self.seed, dataset)
+        names = self.image_names[case]
+        if len(names) < LEAST_IMAGES:
+            raise Untestable(f"rankings on halves of the images take {LEAST_IMAGES} images, and there are {len(names)}")
+        return vectors_of(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
     def consistency(self, case: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.

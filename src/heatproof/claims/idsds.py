@@ -15,7 +15,8 @@ IG = ("integrated_gradients", "integrated_gradients_uniform")
 CAMS = ("grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp", "score_cam", "ss_cam", "is_cam")
 INTRINSIC = ("bagnet", "bcos")
 OTHERS = "mean difference of the score, {} less {}"
-AGREEMENT = "mean Spearman correlation of the methods' scores"
+# See `heatproof.claims.halves`: all claims that rankings agree or differ are on this quantity.
+AGREEMENT = "rank correlation as a share of its ceiling"
 
 
 def transforms(e: Evidence, kinds: tuple[str, ...]) -> list[tuple[int, int]]:

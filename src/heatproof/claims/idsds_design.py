@@ -110,25 +110,40 @@ def bcos_beats_post_hoc_methods(e: Evidence) -> Measured:
     return _intrinsic(e, "bcos")
 
 
-@claim(PAPER, "section 4.3, figure 3 a", AGREEMENT + " between networks", over="networks", above=0.7)
+@claim(PAPER, "section 4.3, figure 3 a", AGREEMENT + ", between networks", over="networks", above=0.7)
 def ranks_agree_between_models(e: Evidence) -> Measured:
     """Rankings are fairly stable over architectures."""
     return e.agreement(e.pairs_differing(e.in_domain(), "model"))
 
 
-@claim(PAPER, "section 4.1, figure 6 a", AGREEMENT + " between grids, each finetuned in-domain", above=0.8)
+@claim(PAPER, "section 4.1, figure 6 a", AGREEMENT + ", between grids, each finetuned in-domain", above=0.8)
 def ranks_agree_between_grids(e: Evidence) -> Measured:
     """The ranking is stable over the number of patches (4, 16, 64)."""
     return e.agreement(e.variants("grid"))
 
 
-@claim(PAPER, "section 4.1, figure 6 b", AGREEMENT + " between baselines, each finetuned in-domain", above=0.9)
+@claim(
+    PAPER, "section 4.1, figure 6 b", AGREEMENT + ", zeros against random and blur, each finetuned in-domain", above=0.9
+)
 def ranks_agree_between_baselines(e: Evidence) -> Measured:
     """The ranking is very stable over baselines (zeros, random, blur)."""
-    return e.agreement(e.variants("baseline"))
+    cases = e.varied("idsds", "baseline")
+    zeros, others = ([c for c in cases if e.cases[c].baseline in names] for names in (("zeros",), ("random", "blur")))
+    pairs = e.pairs_sharing(zeros, others, "dataset", "model")
+    return e.agreement(
+        required(
+            pairs,
+            "the paper compares drops to zeros with drops to random and blur, and the config finetunes and scores "
+            f"{_listed({e.cases[c].baseline for c in cases})}: name zeros and one of the others in baselines",
+        )
+    )
 
 
-@claim(PAPER, "section 4.1, figure 7", AGREEMENT + " between finetunings with other seeds", above=0.95)
+def _listed(names: set[str | None]) -> str:
+    return " and ".join(sorted(str(name) for name in names))
+
+
+@claim(PAPER, "section 4.1, figure 7", AGREEMENT + ", between finetunings with other seeds", above=0.95)
 def ranks_agree_between_seeds(e: Evidence) -> Measured:
     """The ranking is extremely stable over seeds of the finetuning."""
     pairs = e.pairs_differing(e.in_domain(), "weights")
@@ -171,11 +186,14 @@ def accuracy_trades_off(e: Evidence) -> Measured:
 
 
 CHANGED = "mean change of top-1 {}, in points"
+# The largest loss of a network in the paper's table 3 (ResNet-50 without batch norm), whose caption calls it "at most,
+# a minor negative effect".
+LARGEST_LOSS = -0.67
 
 
-@claim(PAPER, "section 4.1, table 3", CHANGED.format("on intact images"), over="networks", above=-2.0)
+@claim(PAPER, "section 4.1, table 3", CHANGED.format("on intact images"), over="networks", above=LARGEST_LOSS)
 def finetuning_keeps_accuracy(e: Evidence) -> Measured:
-    """Finetuning with deleted patches keeps the accuracy."""
+    """Finetuning with deleted patches keeps the accuracy: it costs no more than the paper's largest loss."""
     return _accuracy_change(e, "top1_clean")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.idsds import AGREEMENT
-from heatproof.claims.registry import Measured, Untestable, claim, required
+from heatproof.claims.registry import Measured, Untestable, claim, claim_of_difference, required
+from heatproof.ranking.kappa import kappa_of
 
 PAPER = "Meta-Rank"
 # What the paper calls a strong correlation (section 5.1).
@@ -24,7 +24,7 @@ THEIRS = (
     "deep_lift",
 )
 LEAST = 4
-MEAN_RANK = "its mean rank over MoRF and LeRF less the {} of the paper's other methods"
+KAPPA = "its κ (Meta-Rank) over MoRF and LeRF less the {} of the paper's other methods"
 
 
 def _pairs_differing(e: Evidence, kinds: tuple[str, str], field: str) -> list[tuple[int, int]]:
@@ -36,32 +36,32 @@ def _orders(e: Evidence, kinds: tuple[str, str]) -> Measured:
     return e.agreement(e.pairs_sharing(first, second))
 
 
-@claim(PAPER, "section 5.1, figure 3 a", AGREEMENT + " between models, MoRF and LeRF", over="networks", below=STRONG)
+@claim_of_difference(PAPER, "section 5.1, figure 3 a", AGREEMENT + ", between models, MoRF and LeRF")
 def ranks_differ_between_models(e: Evidence) -> Measured:
     """Under pixel deletion, rankings differ between models."""
     return e.agreement(_pairs_differing(e, DELETION, "model"))
 
 
-@claim(PAPER, "section 5.1, figure 3 b", AGREEMENT + " between datasets, MoRF and LeRF", over="networks", below=STRONG)
+@claim_of_difference(PAPER, "section 5.1, figure 3 b", AGREEMENT + ", between datasets, MoRF and LeRF")
 def ranks_differ_between_datasets(e: Evidence) -> Measured:
     """Under pixel deletion, rankings differ between datasets."""
     pairs = _pairs_differing(e, DELETION, "dataset")
     return e.agreement(required(pairs, "the config has one dataset, or no model on two"))
 
 
-@claim(PAPER, "section 5.1, figure 3 c", AGREEMENT + ", MoRF against LeRF", over="networks", below=STRONG)
+@claim_of_difference(PAPER, "section 5.1, figure 3 c", AGREEMENT + ", MoRF against LeRF")
 def morf_and_lerf_disagree(e: Evidence) -> Measured:
     """MoRF and LeRF rank methods differently under pixel deletion."""
     return _orders(e, DELETION)
 
 
-@claim(PAPER, "section 5.2, table 3", AGREEMENT + ", MoRF against LeRF, ROAD", over="networks", below=STRONG)
+@claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", MoRF against LeRF, ROAD")
 def road_orders_disagree(e: Evidence) -> Measured:
     """Under ROAD as well, MoRF and LeRF rank methods differently, although ROAD was made to bring them together."""
     return _orders(e, ROAD)
 
 
-@claim(PAPER, "section 5.2, table 3", AGREEMENT + " between models, ROAD", over="networks", below=STRONG)
+@claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", between models, ROAD")
 def road_ranks_differ_between_models(e: Evidence) -> Measured:
     """Under ROAD as well, rankings differ between models."""
     return e.agreement(_pairs_differing(e, ROAD, "model"))
@@ -70,7 +70,7 @@ def road_ranks_differ_between_models(e: Evidence) -> Measured:
 @claim(
     PAPER,
     "section 5.1, checkpoints",
-    AGREEMENT + " between kept epochs of a training from scratch, MoRF and LeRF",
+    AGREEMENT + ", between kept epochs of a training from scratch, MoRF and LeRF",
     over="networks",
     above=STRONG,
 )
@@ -90,30 +90,30 @@ def ranks_agree_between_checkpoints(e: Evidence) -> Measured:
     return e.agreement(required(pairs, "every training keeps one epoch, and a pair takes two"))
 
 
-def _place(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
-    """Return an explainer's mean rank over cases of plain deletion, less that of the first or last of the others."""
+def _ahead(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
+    """Return an explainer's κ over cases of plain deletion, less the largest or the least of the others."""
     chosen = e.any_of(THEIRS)
     own = chosen.index(e.named(kind))
     if len(chosen) < LEAST:
         raise Untestable(f"the config has {len(chosen)} of the eight methods that the paper ranks")
     cases = [c for kind in DELETION for c in e.out_of_domain(kind)]
-    ranks = {c: rankdata(-e.means[:, c, chosen], axis=1) for c in cases if not np.isnan(e.means[0, c, chosen]).any()}
-    required(list(ranks), "no test case has scores of all of them")
-    owners = [(c,) for c in ranks]
-    means = [e.pooled([of[:, place] for of in ranks.values()], owners) for place in range(len(chosen))]
-    others = [mean.draws for place, mean in enumerate(means) if place != own]
-    return means[own]._replace(
-        draws=means[own].draws - choose.reduce(others), basis=f"methods: {len(chosen)}", choices=len(others)
-    )
+    cases = [c for c in cases if not np.isnan(e.means[0, c, chosen]).any()]
+    units = sorted({e.unit(c) for c in required(cases, "no test case has scores of all of them")})
+    counts = e.network_counts(len(units))[:, [units.index(e.unit(c)) for c in cases]]
+    scores = e.means[:, cases][:, :, chosen]
+    kappa = np.stack([kappa_of(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
+    draws = kappa[:, own] - choose.reduce(np.delete(kappa, own, axis=1), axis=1)
+    basis = f"test cases: {len(cases)}, networks: {len(units)}, methods: {len(chosen)}"
+    return Measured(draws, basis, len(units), choices=len(chosen) - 1)
 
 
-@claim(PAPER, "section 5.3, table 4", MEAN_RANK.format("least"), over="networks", below=0)
+@claim(PAPER, "section 5.3, table 4", KAPPA.format("largest"), over="networks", above=0)
 def input_x_gradient_leads(e: Evidence) -> Measured:
     """Input × gradient is first of the eight methods."""
-    return _place(e, "input_x_gradient", np.minimum)
+    return _ahead(e, "input_x_gradient", np.maximum)
 
 
-@claim(PAPER, "section 5.3, table 4", MEAN_RANK.format("largest"), over="networks", above=0)
+@claim(PAPER, "section 5.3, table 4", KAPPA.format("least"), over="networks", below=0)
 def deconvolution_trails(e: Evidence) -> Measured:
     """Deconvolution is last of the eight methods."""
-    return _place(e, "deconvolution", np.maximum)
+    return _ahead(e, "deconvolution", np.minimum)

@@ -8,6 +8,8 @@ from contextlib import suppress
 import numpy as np
 
 from heatproof.claims.evidence import Evidence
+from heatproof.claims.halves import Share
+from heatproof.claims.idsds import AGREEMENT
 from heatproof.claims.registry import Measured, Untestable, claim, required
 from heatproof.claims.verdicts import extreme
 
@@ -58,7 +60,7 @@ def mas_more_consistent_than_pic(e: Evidence) -> Measured:
     return _gain(e, MAS, PIC)
 
 
-def _baselines(e: Evidence, kinds: Sequence[str]) -> Measured:
+def _baselines(e: Evidence, kinds: Sequence[str]) -> Share:
     pairs = []
     for kind in kinds:
         with suppress(Untestable):
@@ -70,7 +72,7 @@ def _baselines(e: Evidence, kinds: Sequence[str]) -> Measured:
     if e.reported:
         # Published are the agreements with the default baseline alone.
         pairs = [pair for pair in pairs if pair in e.reported]
-    return e.agreement(
+    return e.share(
         required(
             pairs,
             "no metric is scored with two baselines: name one twice, such as mas_random: {metric: mas_insertion, "
@@ -82,14 +84,13 @@ def _baselines(e: Evidence, kinds: Sequence[str]) -> Measured:
 @claim(
     MAS_PAPER,
     "section 5.3, table 3",
-    "mean Spearman correlation of the methods' scores between baselines (ICR), MAS less RISE",
+    AGREEMENT + ", between baselines (ICR), MAS less RISE",
     over="networks",
     above=0,
 )
 def mas_depends_less_on_the_baseline(e: Evidence) -> Measured:
     """MAS depends less on the baseline than RISE."""
-    mas, rise = _baselines(e, MAS), _baselines(e, RISE)
-    return mas._replace(draws=mas.draws - rise.draws, networks=min(mas.networks, rise.networks), largest=2)
+    return _baselines(e, MAS).less(_baselines(e, RISE)).measured(over_networks=e.draws_networks)
 
 
 def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measured]:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heatproof.claims.evidence import Evidence, required
-from heatproof.claims.verdicts import Measured, Untestable
+from heatproof.claims.verdicts import Measured, Untestable, decisive_limit
 from heatproof.registry import Registry
 
-__all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "required"]
+__all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "claim_of_difference", "required"]
 
 Test = Callable[[Evidence], Measured]
+# Rankings are alike from here on: Hesse et al., section 4.1, call rankings very stable that agree at 0.96 and 0.99.
+ALIKE = 0.95
 # Short names of the papers in tables, and what they are.
 PAPERS = {
     "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
@@ -45,6 +47,9 @@ class Claim:
     side, limit
         The claim is reproduced if the whole interval lies ``above``, or ``below``, the limit, and contradicted if it
         lies on the other side.
+    opposite
+        Another limit for the other side, where there is one: a value beyond it is tested against it alone, see
+        `heatproof.claims.verdicts.decisive_limit`.
     over
         What the interval of a run is over: its ``images``, with the networks as they are, or its ``networks``; claims
         on design have one over trainings, whatever is said here.
@@ -59,22 +64,32 @@ class Claim:
     side: str
     limit: float
     over: str = "images"
+    opposite: float | None = None
 
     @property
     def rule(self) -> str:
         """The rule in words."""
-        return f"interval {self.side} {self.limit:g}"
+        rule = f"interval {self.side} {self.limit:g}"
+        if self.opposite is None:
+            return rule
+        return f"{rule}, contradicted {'above' if self.side == 'below' else 'below'} {self.opposite:g}"
+
+    def decisive_limit(self, value: float) -> float:
+        """Return the limit that a value is tested against."""
+        return decisive_limit(value, self.side, self.limit, self.opposite)
 
 
 CLAIMS: Registry[Claim] = Registry("heatproof.claims", "claim")
 
 
-def claim(paper: str, place: str, quantity: str, *, over: str = "images", **rule: float) -> Callable[[Test], Test]:
+def claim(
+    paper: str, place: str, quantity: str, *, over: str = "images", opposite: float | None = None, **rule: float
+) -> Callable[[Test], Test]:
     """Enter a test in the table of claims, under the name of the function; its docstring is the sentence.
 
     Parameters
     ----------
-    paper, place, quantity, over
+    paper, place, quantity, over, opposite
         As in `Claim`.
     rule
         Either ``above`` or ``below``, with the limit.
@@ -83,7 +98,18 @@ def claim(paper: str, place: str, quantity: str, *, over: str = "images", **rule
 
     def enter(test: Test) -> Test:
         name = test.__name__
-        CLAIMS[name] = Claim(name, paper, place, inspect.getdoc(test) or "", quantity, test, side, limit, over)
+        sentence = inspect.getdoc(test) or ""
+        CLAIMS[name] = Claim(name, paper, place, sentence, quantity, test, side, limit, over, opposite)
         return test
 
     return enter
+
+
+def claim_of_difference(paper: str, place: str, quantity: str) -> Callable[[Test], Test]:
+    """Enter a test of the claim that rankings differ, whose quantity is that of `Evidence.agreement`.
+
+    Rankings differ if their share of the ceiling is surely below 1, and do not if it is surely above `ALIKE`. It is
+    a claim on the networks of a run, so that the interval is over images: one network that surely ranks methods
+    otherwise is enough.
+    """
+    return claim(paper, place, quantity, opposite=ALIKE, below=1.0)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from heatproof.claims.contrasts import contrast, families
 from heatproof.claims.evidence import Evidence
-from heatproof.claims.idsds import AGREEMENT, CAMS
-from heatproof.claims.registry import Measured, claim, required
+from heatproof.claims.halves import Feature, orders_of
+from heatproof.claims.idsds import AGREEMENT, CAMS, IG
+from heatproof.claims.registry import Measured, Untestable, claim, claim_of_difference, required
 
 PAPER = "reproduction"
 # Pixels a side up to which images count as small: those of CIFAR have 32.
 SMALL = 64
+# The categories of section 5.3: "GradCAM-based, IG-based, and simpler gradient-based".
+CATEGORIES = {
+    **dict.fromkeys(CAMS, "CAM"),
+    **dict.fromkeys((*IG, f"noise_{IG[0]}"), "IG"),
+    **dict.fromkeys(("saliency", "input_x_gradient", "noise_input_x_gradient"), "gradient"),
+}
+# Three quarters of the pairs keep their order: the τ of normal scores whose ρ is 0.7, which the other claims have for
+# "fairly stable" rankings.
+SIMILAR = 0.5
+ORDER = AGREEMENT + " (Kendall's τ), between datasets, methods of {}, networks of one family"
 OUTPUTS = "mean change of the score, drops of the probability less drops of the logit, on {}"
 
 
-def smoothed_ig(e: Evidence) -> int:
-    """Return the raw map of IG with SmoothGrad."""
-    return e.named("noise_integrated_gradients", map="integrated_gradients_smoothgrad")
+def smoothed_ig(e: Evidence, transform: str = "raw") -> int:
+    """Return the map of IG with SmoothGrad; the study's is the raw one."""
+    return e.named("noise_integrated_gradients", transform, map="integrated_gradients_smoothgrad")
 
 
 def edge_maps(e: Evidence) -> list[int]:
@@ -31,12 +44,27 @@ def small(e: Evidence, cases: list[int]) -> list[int]:
     return required(known, f"no dataset has images of {SMALL} pixels or fewer a side")
 
 
-@claim(PAPER, "section 5.1, figure 1 a", "lesser edge map's IDSDS less that of IG with SmoothGrad, VGGs", above=0)
+@claim(
+    PAPER,
+    "section 5.1, figure 1 a",
+    "lesser edge map's IDSDS less that of the raw map of IG with SmoothGrad, VGGs",
+    above=0,
+)
 def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measured:
-    """Both edge maps, which know no model, beat IG with SmoothGrad on VGGs."""
-    two, smooth = edge_maps(e), smoothed_ig(e)
+    """Both edge maps, which know no model, beat the raw map of IG with SmoothGrad on VGGs."""
+    # Of the study's two maps it is the raw one that scores up to 0.128 on VGGs (section 5.3). The absolute one beats
+    # the edge maps: the basis says by how much.
+    found = _edges_less(e, smoothed_ig(e))
+    with suppress(Untestable):
+        absolute = _edges_less(e, smoothed_ig(e, "abs")).draws[0]
+        found = found._replace(basis=f"{found.basis}, against the absolute map: {absolute:.3f}")
+    return found
+
+
+def _edges_less(e: Evidence, other: int) -> Measured:
+    two = edge_maps(e)
     cases = e.in_domain(model=lambda model: model.family == "vgg")
-    found = e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, smooth])
+    found = e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
     return found._replace(choices=len(two))
 
 
@@ -82,22 +110,35 @@ def _change(e: Evidence, family: str) -> Measured:
     return e.pooled(parts, [(plain,) for plain, _, _ in every])
 
 
+@claim_of_difference(PAPER, "section 5.3; section 7", ORDER.format("different categories"))
+def idsds_ranks_differ_between_datasets(e: Evidence) -> Measured:
+    """IDSDS is not robust across datasets: methods of different categories (CAM, IG, gradient) are ranked otherwise."""
+    return _between_datasets(e, within=False)
+
+
 @claim(
     PAPER,
-    "section 5.3; section 7",
-    AGREEMENT + " between datasets, networks of one family",
+    "section 5.3",
+    ORDER.format("one category"),
     over="networks",
-    below=0.7,
+    above=SIMILAR,
 )
-def idsds_ranks_differ_between_datasets(e: Evidence) -> Measured:
-    """IDSDS is not robust across datasets: rankings differ, but for those within a family of methods."""
+def idsds_ranks_agree_within_categories(e: Evidence) -> Measured:
+    """Within one category of methods (CAM, IG, gradient) the ranking stays similar when the dataset is another."""
+    return _between_datasets(e, within=True)
+
+
+def _between_datasets(e: Evidence, *, within: bool) -> Measured:
     cases = e.in_domain()
-    dataset = [e.cases[c].dataset for c in cases]
-    family = [e.model_of(c).family for c in cases]
     pairs = [
-        (cases[i], cases[j])
-        for i in range(len(cases))
-        for j in range(i)
-        if dataset[i] != dataset[j] and family[i] == family[j]
+        (a, b)
+        for a in cases
+        for b in cases
+        if e.cases[a].dataset < e.cases[b].dataset and e.model_of(a).family == e.model_of(b).family
     ]
-    return e.agreement(required(pairs, "the config has one dataset, or no family of networks on two"))
+    required(pairs, "the config has one dataset, or no family of networks on two")
+    return e.agreement(pairs, _orders(e, within=within))
+
+
+def _orders(e: Evidence, *, within: bool) -> Feature:
+    return orders_of({i: CATEGORIES.get(method.kind, "") for i, method in enumerate(e.methods)}, within=within)

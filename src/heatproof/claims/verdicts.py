@@ -33,13 +33,14 @@ class Measured(NamedTuple):
     Attributes
     ----------
     draws
-        (1 + R,) the quantity on all images, and on R resamples of them; of claims over trainings the value alone.
+        (1 + R,) the quantity on all images, and on R resamples of them; the value alone where its error is known.
     basis
         How many comparisons, and of what, are behind the number.
     networks
         Independent networks behind it; 0 where they are not counted.
     error, freedom
-        Standard error and its degrees of freedom, where they are known from trainings instead of resamples.
+        Standard error and its degrees of freedom, where they are known from trainings or from a jackknife instead of
+        resamples.
     seeds
         Trainings a side, where the quantity is over trainings; else 0.
     largest
@@ -85,15 +86,19 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     Returns
     -------
     Estimate
-        p is that of Student's t over trainings, as by Welch; else (1 + count) / (1 + R), where count is how many of R
-        resamples lie as far from the value as the limit does.
+        p is that of Student's t where the error is known, as of trainings by Welch; else (1 + count) / (1 + R), where
+        count is how many of R resamples lie as far from the value as the limit does.
     """
     level = 1 - (1 - level) / measured.choices
     value = float(measured.draws[0])
     away = abs(value - limit)
-    if measured.seeds:
+    if not np.isnan(measured.error):
         half = student.ppf((1 + level) / 2, measured.freedom) * measured.error
-        p = 2 * student.sf(away / measured.error, measured.freedom) if measured.error > 0 else np.nan
+        if measured.error > 0:
+            p = 2 * student.sf(away / measured.error, measured.freedom)
+        else:
+            # Trainings that are all the same say nothing; rankings that agree on all halves are as they are.
+            p = np.nan if measured.seeds else float(away == 0)
         return Estimate(value, value - half, value + half, float(p))
     draws = measured.draws[1:][~np.isnan(measured.draws[1:])]
     if np.isnan(value) or len(draws) < 2 or cases < 2:
@@ -109,11 +114,27 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     return Estimate(value, float(low), float(high), float(p))
 
 
-def verdict_of(found: Estimate, side: str, limit: float) -> str:
-    """Return the verdict of an interval alone: it lies on the claim's side of the limit, on the other, or on both."""
+def verdict_of(found: Estimate, side: str, limit: float, opposite: float | None = None) -> str:
+    """Return the verdict of an interval alone: it lies on the claim's side of the limit, on the other, or on both.
+
+    With an `opposite`, the limit is the one of `decisive_limit`.
+    """
+    limit = decisive_limit(found.value, side, limit, opposite)
     if np.isnan(found.low) or found.low <= limit <= found.high:
         return OPEN
     return REPRODUCED if (found.low > limit) == (side == "above") else CONTRADICTED
+
+
+def decisive_limit(value: float, side: str, limit: float, opposite: float | None = None) -> float:
+    """Return the limit that a value is tested against: the opposite one if there is one and the value lies beyond it.
+
+    "Rankings differ" can only be reproduced below a share of 1, which is what rankings reach that do not differ, and
+    only be contradicted above a lower limit, from which on a difference is too small to matter.
+    """
+    if opposite is None:
+        return limit
+    beyond = value > opposite if side == "below" else value < opposite
+    return opposite if beyond else limit
 
 
 def extreme(parts: Sequence[Measured], choose: np.ufunc) -> Measured:
