@@ -97,14 +97,26 @@ def follow(configs: Sequence[str], folder: str | Path = RESULTS) -> Followed:
         config = read_config(*configs)
         return Followed(make_plan(config), config, list(configs))
     path = refuse_links(Path(folder) / RECORD)
-    record = read_sealed(path)
-    if record is None or not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
+    recorded = _recorded(path)
+    if recorded is None:
         why = f"{path} is damaged" if path.exists() else f"no run is recorded in {folder}"
         raise HeatproofError(f"No config is named, and {why}: name one, such as mine.yaml or quick.")
-    named, config = [str(one) for one in record["named"]], yaml.safe_load(record["config"])
+    config, named, when = recorded
     names = " with ".join(named) or "the default config"
     remedy = f"nobody named the config of the last run in {folder}, {names}: name it, and its code is run"
     with without_code_of_users(remedy):
         plan = make_plan(config)
-    told = f"No config is named: this follows {names}, as the last run in {folder} had it ({record['when']})."
+    told = f"No config is named: this follows {names}, as the last run in {folder} had it ({when})."
     return Followed(plan, config, named, told)
+
+
+def _recorded(path: Path) -> tuple[Config, list[str], str] | None:
+    """Return config, names and time of a record, or None if it is not as `record_run` writes it."""
+    record = read_sealed(path) or {}
+    if not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
+        return None
+    try:
+        config = yaml.safe_load(record["config"])
+    except yaml.YAMLError:
+        return None
+    return (config, list(map(str, record["named"])), record["when"]) if isinstance(config, dict) else None

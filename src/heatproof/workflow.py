@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from heatproof.adopt import adopt, bring_target, times
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import refuse_links, write_json, write_text
-from heatproof.last_run import NAMED, record_run
+from heatproof.last_run import NAMED, RECORD
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import made_with
@@ -62,9 +62,7 @@ def named_configs(settings: Any) -> list[str]:
     return [*map(str, settings.configfiles), *(f"{key}={value}" for key, value in settings.config.items())]
 
 
-def begin(
-    graph: Graph, folder: str, dry_run: bool, config: Mapping[str, Any], named: Sequence[str | Path] = ()
-) -> None:
+def begin(graph: Graph, folder: str, dry_run: bool) -> None:
     """Look at the results before a run of the main process, and take the folder for it.
 
     A dry run beside another run leaves the results as they are.
@@ -77,8 +75,6 @@ def begin(
         The results folder.
     dry_run
         Whether nothing is to be made.
-    config, named
-        The config and the files that it was read from, which are recorded.
 
     Raises
     ------
@@ -101,8 +97,8 @@ def begin(
         return
     check_writable(folder)
     forget_specs(folder)
+    refuse_links(Path(folder) / RECORD)
     atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
-    record_run(config, named, folder)
 
 
 def forget_specs(folder: str) -> None:

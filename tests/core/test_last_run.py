@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -78,7 +80,7 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
 
 
 def test_a_record_with_a_right_digest_and_wrong_types_is_damaged(here):
-    for odd in ({"named": 3}, {"config": ["x"]}, {"when": None}):
+    for odd in ({"named": 3}, {"config": ["x"]}, {"config": "- x"}, {"config": "{"}, {"when": None}):
         write_sealed(here / "results" / RECORD, {"named": [], "config": "{}", "when": "", **odd})
         with pytest.raises(HeatproofError, match="is damaged"):
             follow([])
@@ -92,6 +94,27 @@ def test_the_record_has_no_secrets_and_no_folder_in_names(here, tmp_path_factory
     assert json.loads(text)["named"] == ["…/mine.yaml"]
     assert "https://host/x.pth" in text
     assert not any(word in text for word in ("token", "secret", "me:"))
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_only_what_runs_is_the_last_run(here):
+    """Neither a dry run nor what only reads the Snakefile, as --lint does, is followed."""
+    folder, micro = workflow_folder(), here / "micro.yaml"
+    micro.write_text(yaml.safe_dump({**yaml.safe_load((folder / "config/quick.yaml").read_text()), "seed": 5}))
+    snakemake = ["snakemake", "--snakefile", folder / "Snakefile", "--workflow-profile", folder / "profiles/default"]
+
+    def call(*options):
+        command = [sys.executable, "-m", *snakemake, "--cores", "1", "--configfile", micro, *options]
+        done = subprocess.run([*map(str, command)], cwd=here, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return (here / "results" / RECORD).exists()
+
+    for options in (["--dry-run"], ["--lint"], ["--list-rules"]):
+        assert not call(*options), options
+    assert call("--until", "prepare")
+    assert follow([]).named == ["micro.yaml"]
+    assert follow([]).plan.config["seed"] == 5
 
 
 def test_a_report_trains_nothing(here):

@@ -2,7 +2,6 @@
 
 import io
 import re
-import runpy
 from pathlib import Path
 
 import numpy as np

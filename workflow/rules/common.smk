@@ -1,13 +1,14 @@
 # Everything that is not a rule. The job graph (heatproof.plan.graph) owns names, paths and what each job is told.
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 
 from snakemake.io import report as in_report
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 
 # `workflow` is Snakemake's own object.
+from heatproof import last_run
 from heatproof import workflow as ours
 from heatproof.errors import HeatproofError
 from heatproof.plan import paths, reports
@@ -24,13 +25,8 @@ try:
     plan = graph.plan
     if is_main:
         speak(logger, graph)
-        ours.begin(
-            graph,
-            paths.RESULTS,
-            workflow.dryrun,
-            config,
-            ours.named_configs(workflow.config_settings),
-        )
+        # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
+        ours.begin(graph, paths.RESULTS, workflow.output_settings.dryrun)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
@@ -45,6 +41,13 @@ WHO, WHOSE = (["explainer"], "{explainer}") if APART else ([], "all")
 NETWORK = ["dataset", "model", "weights"]
 
 
+@cache
+def record_run():
+    last_run.record_run(
+        config, ours.named_configs(workflow.config_settings), paths.RESULTS
+    )
+
+
 def set_up_snakemake():
     # Manifests tell what is stale, and file times tell Snakemake (heatproof.adopt), not what it remembers of jobs.
     workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
@@ -53,6 +56,9 @@ def set_up_snakemake():
     # What runs at once is limited by cores and jobs. Snakemake's own report schedules nothing.
     if workflow.scheduling_settings:
         workflow.scheduling_settings.max_jobs_per_timespan = None
+    # Not where the Snakefile is only read, as by --lint and --list, which have no executor.
+    if is_main and workflow.executor_plugin and not workflow.dryrun:
+        record_run()
 
 
 def reads(stage):
