@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NoReturn
@@ -22,6 +23,7 @@ from heatproof.files import read_json
 from heatproof.manifest import require_manifest
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
+from heatproof.stage import read_back
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime
@@ -57,10 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_plugins(runtime.get("plugins", ()))
         if runtime.get("baselines"):
             import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
-        stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
+        what, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
+        run: Callable[[Runtime], None]
+        if isinstance(what, type):
+            run, name = read_back(what, request["spec"]).run, what.name
+        else:
+            run = partial(what, request["spec"])
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
-        stage(request["spec"], runtime)
+        run(runtime)
         log.info("%s: done in %.2f s", name, time.time() - started)
 
     return guarded(work)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.publishing import escaped
+from heatproof.stage import STAGES
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -250,7 +252,6 @@ SHOWN = {
     "baselines": ("Scores", "every method under every baseline"),
     "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
     "belief": ("Ranking", "how far the ranking can be believed"),
-    "costs": ("Scores", "what each method costs, beside its score"),
     "accuracy": ("Models", "accuracy before and after finetuning"),
     "precision": ("Scores", "scores in lower precision beside those in float32"),
     "in_domain": ("Models", "are deleted patches in domain"),
@@ -272,3 +273,37 @@ def shown_in(report: Callable[..., Any], name: str, *files: str) -> list[Any]:
     shown = partial(report, caption=f"../report/{name}.rst", category=category)
     kinds = {file: KINDS.get(Path(file).suffix) for file in files}
     return [shown(file, labels={"what": what, "kind": kind}) if kind else file for file, kind in kinds.items()]
+
+
+def captions_folder() -> str:
+    """Return a folder for captions, which is removed when this process ends."""
+    folder = tempfile.mkdtemp(prefix="heatproof-captions-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def outputs_of(graph: Graph, stage: str, report: Callable[..., Any], captions: str | None) -> list[Any]:
+    """Return the outputs of a stage's rule, its manifest last, as Snakemake takes them.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    stage
+        The stage.
+    report
+        Snakemake's mark of what stands in its report.
+    captions
+        The folder that captions are written into, which Snakemake reads from files; None for none.
+    """
+    kind, results, marked = STAGES[stage], graph.plan.results, []
+    for name, output in kind.leaves(graph.plan).items():
+        file, about = results.file(output.path), output.about
+        if about is not None:
+            caption = Path(captions) / f"{stage}-{name}.rst" if captions else None
+            if caption:
+                caption.write_text(about.caption, encoding="utf-8")
+            labels = {"what": about.what, "kind": KINDS[Path(file).suffix]}
+            file = report(file, caption=caption and str(caption), category=about.category, labels=labels)
+        marked.append(file)
+    return [*marked, results.file(kind.kept_by)]

@@ -6,6 +6,7 @@ from functools import cache, partial
 from snakemake.io import report as in_report
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
+from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
 from heatproof import last_run
@@ -13,6 +14,7 @@ from heatproof import workflow as ours
 from heatproof.errors import HeatproofError
 from heatproof.plan import paths, reports
 from heatproof.plan.graph import benchmark_of
+from heatproof.stage import STAGES
 from heatproof.terminal import say_what_came_out, speak
 
 NAME = r"[\w.-]+"
@@ -37,6 +39,12 @@ THREADS = ours.job_threads(plan, workflow.resource_settings.cores, is_local)
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
 shown = partial(ours.shown_in, in_report)
+# Snakemake's report reads captions from files. A workflow that stands elsewhere has none.
+CAPTIONS = (
+    ours.captions_folder()
+    if is_main and isinstance(workflow.current_basedir, LocalSourceFile)
+    else None
+)
 WHO, WHOSE = (["explainer"], "{explainer}") if APART else ([], "all")
 NETWORK = ["dataset", "model", "weights"]
 
@@ -67,6 +75,15 @@ def reads(stage):
         return ours.one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
 
     return inputs
+
+
+def leaves(stage):
+    # What a stage says that it leaves, with its captions.
+    return ours.outputs_of(graph, stage, in_report, CAPTIONS)
+
+
+def says(stage):
+    return STAGES[stage].message
 
 
 def measured(stage, *wildcards):

@@ -55,13 +55,13 @@ use rule all_scores as costs with:
     input:
         reads("costs"),
     output:
-        shown("costs", paths.COSTS, paths.COSTS_MANIFEST),
+        leaves("costs"),
     log:
         "results/logs/costs.log",
     benchmark:
         measured("costs")
     message:
-        "cost of methods beside their scores"
+        says("costs")
 
 
 if reports.several_baselines(plan):

@@ -5,16 +5,21 @@ Rules, the check of results before a start, `heatproof accept`, `heatproof estim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
+
+from heatproof import stage as declared
+from heatproof.plan.plan import keyed
+from heatproof.stage import Wildcards, written
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
     from heatproof.specs.jobs import Spec
+    from heatproof.stage import Stage as Told
 
-Wildcards = Mapping[str, Any]
 # In the order in which they stand in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
 # Spec, inputs and products of one job.
@@ -83,6 +88,7 @@ class Job:
     inputs: tuple[str, ...]
     products: tuple[Product, ...]
     sources: tuple[str, ...] = ()
+    told: Told | None = None
 
     @property
     def outputs(self) -> list[str]:
@@ -146,6 +152,11 @@ def stage(
     return enter
 
 
+def every_stage() -> dict[str, Any]:
+    """Return all stages by their names."""
+    return {**STAGES, **declared.STAGES}
+
+
 @dataclass
 class Graph:
     """The jobs of a plan.
@@ -166,14 +177,39 @@ class Graph:
         """Return one job; wildcards can be texts, as Snakemake has them."""
         key = (stage, *sorted((name, str(value)) for name, value in wildcards.items()))
         if key not in self._known:
-            kind = STAGES[stage]
             plain = {name: int(v) if name in ("grid", "shard") else v for name, v in wildcards.items()}
-            spec, inputs, products = kind.make(self.plan, **plain)
-            sources = tuple(kind.sources(self.plan, **plain))
-            waits = tuple(dict.fromkeys([*inputs, *sources]))
-            job = self._known[key] = Job(stage, kind.run, plain, spec, waits, tuple(products), sources)
+            job = self._known[key] = self._made(stage, plain)
             self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
+
+    def _made(self, stage: str, wildcards: Wildcards) -> Job:
+        if stage in STAGES:
+            return self._made_by_builder(stage, wildcards)
+        kind, plan = declared.STAGES[stage], self.plan
+        told, inputs = kind.tell(self, **wildcards)
+        files = {name: plan.results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
+        told = replace(told, results=plan.results, files=files, **kind.common(plan))
+        told = replace(told, manifest=plan.results.file(kind.kept_by.format(**wildcards)))
+        told = replace(told, **{name: keyed(written(told), told.modules)[name] for name in ("code", "key")})
+        left = tuple(files.values())
+        products = (Product(told.manifest, told.key, (*left, told.manifest), left[0]),)
+        waits = tuple(dict.fromkeys(inputs))
+        return Job(stage, f"{kind.__module__}:{kind.__name__}", wildcards, written(told), waits, products, told=told)
+
+    def _made_by_builder(self, stage: str, wildcards: Wildcards) -> Job:
+        kind = STAGES[stage]
+        spec, inputs, products = kind.make(self.plan, **wildcards)
+        sources = tuple(kind.sources(self.plan, **wildcards))
+        waits = tuple(dict.fromkeys([*inputs, *sources]))
+        return Job(stage, kind.run, wildcards, spec, waits, tuple(products), sources)
+
+    def told(self, stage: str, **wildcards: Any) -> Any:
+        """Return what a job is told."""
+        return self.job(stage, wildcards).told
+
+    def has(self, stage: str) -> bool:
+        """Tell whether there are jobs of a stage."""
+        return any(True for _ in every_stage()[stage].every(self.plan))
 
     def jobs(self) -> list[Job]:
         """Return every job, stage by stage, what is upstream first."""
@@ -181,7 +217,14 @@ class Graph:
 
     @cached_property
     def _jobs(self) -> list[Job]:
-        return [self.job(name, wildcards) for name, kind in STAGES.items() for wildcards in kind.every(self.plan)]
+        found = {
+            name: [self.job(name, wildcards) for wildcards in kind.every(self.plan)]
+            for name, kind in every_stage().items()
+        }
+        makers = {name: (self.makers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()}
+        # In the order of their names where nothing else decides, so that it is the same in every process.
+        waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in makers.items()}
+        return [job for name in TopologicalSorter(waits).static_order() for job in found[name]]
 
     def read_by(self, job: Job) -> dict[str, str]:
         """Return the manifests of what a job reads, each with the key that it must have."""

@@ -14,7 +14,7 @@ from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
 from heatproof.plan.comparisons import all_comparisons, compared_cases, factors, plain_cases
-from heatproof.plan.graph import Level, Product, once_if, one_each, stage
+from heatproof.plan.graph import Graph, Level, Product, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
 from heatproof.provenance import ROOT, digest, file_digest
@@ -325,14 +325,6 @@ def in_domain(plan: Plan) -> Told:
     return spec, inputs, [paths.IN_DOMAIN]
 
 
-@_report("heatproof.report.costs:costs", paths.COSTS_MANIFEST)
-def costs(plan: Plan) -> Told:
-    """Return the job of the table that sets the cost of each method beside its score."""
-    files, keys = plan.score_files(), _keys(plan, plan.test_cases())
-    spec = {"scores": files, "table": paths.IDSDS_TABLE, "methods": _claimed_methods(plan), "upstream": keys}
-    return spec, [paths.IDSDS_TABLE, *files], [paths.COSTS]
-
-
 def chart_files(plan: Plan) -> list[str]:
     """Return the charts of the protocol checks: for every factor a PNG and an SVG."""
     return [paths.CHECKS_FIGURE.format(factor=f, ending=ending) for f in factors(plan) for ending in ("png", "svg")]
@@ -476,7 +468,6 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, ReportSpec]]:
     shown: dict[Callable[..., MadeReport], dict[str, str]] = {
         tables: paths.TABLES,
         in_domain: {"in_domain": paths.IN_DOMAIN},
-        costs: {"costs": paths.COSTS},
     }
     if several_baselines(plan):
         named = {"baselines": "scores", "baselines_agreement": "agreement", "baselines_conclusions": "conclusions"}
@@ -486,7 +477,8 @@ def _page_tables(plan: Plan) -> dict[str, tuple[str, ReportSpec]]:
         shown[claims] = {"claims": paths.CLAIMS, **paths.PUBLISHED}
         shown[reliability] = {name: paths.RELIABILITY[name] for name in ("ranking", "variance")}
         shown[checks] = {name: paths.CHECKS[name] for name in ("summary", "captions")}
-    return {name: (path, make(plan)[0]) for make, files in shown.items() for name, path in files.items()}
+    found = {name: (path, make(plan)[0]) for make, files in shown.items() for name, path in files.items()}
+    return found | {"costs": (paths.COSTS, Graph(plan).job("costs", {}).spec)}
 
 
 def _page_network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:

@@ -11,6 +11,7 @@ from typing import Any
 from heatproof.attribution.registry import SAME
 from heatproof.config import Config
 from heatproof.errors import HeatproofError
+from heatproof.folder import Folder
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
@@ -27,9 +28,10 @@ SIMILARITY_IMAGES = 512
 # Plans are compared as objects: a large one asks for the same few specs thousands of times, and keeps them.
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What a normalised config chooses."""
+    """What a normalised config chooses, and the folder that results are in."""
 
     config: Config
+    results: Folder = Folder()
 
     @cached_property
     def datasets(self) -> dict[str, DatasetChoice]:

@@ -10,24 +10,23 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.plan import paths
 from heatproof.report.drawing import broken, lay_out, new_figure, palette, white
 from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables import read_manifests
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import ClaimedMethod, CostsSpec
+    from heatproof.stages.costs import Costs
+    from heatproof.stages.methods import ClaimedMethod
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
 PANELS_IN_A_ROW = 2
 
 
-def costs(spec: CostsSpec, runtime: Runtime) -> None:
+def costs(told: Costs) -> None:
     """Write costs.csv."""
-    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec["scores"]).items()}
-    table = cost_table(read_table(spec["table"]), measured, spec["methods"])
-    publish(spec, {paths.COSTS: table}, [spec["table"], *spec["scores"]])
+    measured = {case: manifest["costs"] for case, manifest in read_manifests(told.scores).items()}
+    table = cost_table(read_table(told.table), measured, told.methods)
+    publish(told, {told.files["costs"]: table}, [told.table, *told.scores])
 
 
 def cost_table(
@@ -42,7 +41,7 @@ def cost_table(
     measured
         Test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and ``seconds``.
     methods
-        Each with its ``name``, ``explainer``, ``kind``, ``map`` and ``transform``.
+        All methods.
 
     Returns
     -------
@@ -53,17 +52,17 @@ def cost_table(
         of the same network: comparable between machines, lower is better. Methods of one ``series`` differ in the
         options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores higher.
     """
-    known = {one["name"]: one for one in methods}
+    known = {one.name: one for one in methods}
     rows = []
     for row in scores.dropna(subset=["score"]).to_dict("records"):
         case, method = measured[tuple(str(row[key]) for key in CASE)], known[row["method"]]
-        spent, drops = case["explainers"].get(method["explainer"]), case["drops"]
-        if spent is None or not method["uses_model"]:
+        spent, drops = case["explainers"].get(method.explainer), case["drops"]
+        if spent is None or not method.uses_model:
             continue
         seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
-        series = f"{method['map']} abs" if method["transform"] == "abs" else method["map"]
+        series = f"{method.map} abs" if method.transform == "abs" else method.map
         cost = seconds / forward if forward else np.nan
-        rows.append(row | {"series": series if method["map"] else method["kind"], "seconds": seconds, "cost": cost})
+        rows.append(row | {"series": series if method.map else method.kind, "seconds": seconds, "cost": cost})
     table = pd.DataFrame(rows).reindex(columns=COLUMNS)
     cheapest_first = table.sort_values(["cost", "score"], ascending=[True, False])
     best = cheapest_first.groupby(CASE)["score"].transform(lambda scores: scores.cummax().shift(fill_value=-np.inf))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from heatproof.specs.jobs import Published, Runtime
     from heatproof.specs.reports import Bootstrap, FigureSpec, ReportSpec
+    from heatproof.stage import Stage
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
@@ -84,14 +85,14 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
 
 
 def publish(
-    spec: Published, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]
+    told: Stage | Published, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]
 ) -> None:
     """Write what a job made, and its manifest.
 
     Parameters
     ----------
-    spec
-        Has its ``key`` and the path ``manifest``.
+    told
+        What the job is told, for its key and its manifest.
     made
         Path to a table, a figure or a page; None for a file that is written already.
     inputs
@@ -109,6 +110,7 @@ def publish(
             write_text(path, content)
         elif content is not None:
             save(content, path)
+    spec: Published = told if isinstance(told, Mapping) else {"key": told.key, "manifest": told.manifest}
     publish_tables(spec, made, inputs)
 
 

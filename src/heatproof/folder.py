@@ -1,0 +1,99 @@
+"""The results folder, as a value: where everything that more than one stage reads or writes is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Stands for the model and for the weights in the path of maps that know no model.
+NO_MODEL = "no_model"
+_NETWORK = "{dataset}/{model}/{weights}"
+# By the names that jobs know their files by.
+_ENDINGS = {"output": ".safetensors", "history": ".history.csv", "manifest": ".json"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A results folder. Properties are patterns of paths with the wildcards of the rules.
+
+    Attributes
+    ----------
+    root
+        The folder.
+    upstream
+        The results folder that datasets and weights are in, where that is another one; "" where they are in this one.
+    """
+
+    root: str = "results"
+    upstream: str = ""
+
+    def file(self, name: str) -> str:
+        """Return the path of a file by its name in the folder, in which wildcards stay."""
+        return f"{self.root}/{name}"
+
+    def _shared(self, name: str) -> str:
+        return f"{self.upstream or self.root}/{name}"
+
+    @property
+    def dataset(self) -> str:
+        """Manifest of a dataset."""
+        return self._shared("datasets/{dataset}.json")
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Files of weights by the names that their job knows them by: ``output``, ``history`` and ``manifest``."""
+        return {name: self._shared(f"weights/{_NETWORK}{ending}") for name, ending in _ENDINGS.items()}
+
+    @property
+    def kept(self) -> str:
+        """States of the epochs that a training keeps; no entry of `weights` can have this path."""
+        return self._shared("weights/{dataset}/{model}/kept/{weights}.safetensors")
+
+    @property
+    def start(self) -> dict[str, str]:
+        """Files of published weights with which a training begins; one for all datasets of a model."""
+        return {name: self._shared(f"checkpoints/{{model}}{ending}") for name, ending in _ENDINGS.items()}
+
+    @property
+    def maps(self) -> str:
+        """Store of an explainer's maps, without its ending."""
+        return self.file(f"maps/{_NETWORK}/{{explainer}}")
+
+    @property
+    def reference_maps(self) -> str:
+        """Store of the maps of an explainer that knows no model, without its ending."""
+        return self.file(f"maps/{{dataset}}/{NO_MODEL}/{NO_MODEL}/{{explainer}}")
+
+    def store(self, rule: str) -> str:
+        """Return the store of the responses that a rule makes, without its ending.
+
+        Parameters
+        ----------
+        rule
+            ``drops``, ``features``, ``curves``, ``subsets``, ``parts`` or ``channels``.
+        """
+        return self.file(f"{rule}/{_NETWORK}{STORED[rule]}")
+
+    @property
+    def drops(self) -> str:
+        """Store of patch drops on a grid and baseline, without its ending."""
+        return self.store("drops").replace("{response}", "g{grid}_{baseline}")
+
+    @property
+    def features(self) -> str:
+        """Store of features on a grid and baseline, without its ending."""
+        return self.store("features").replace("{response}", "g{grid}_{baseline}")
+
+    @property
+    def scores(self) -> str:
+        """Scores of a test case."""
+        return self.file(f"scores/{_NETWORK}/{{metric}}.parquet")
+
+    @property
+    def scores_manifest(self) -> str:
+        """Manifest of the scores of a test case."""
+        return self.file(f"scores/{_NETWORK}/{{metric}}.json")
+
+
+# Rule to the end of the path of its stores, in the place of a network; patch drops and features have names too.
+STORED = {"drops": "/{response}", "features": "/{response}", "curves": "/{explainer}/{response}"}
+STORED |= {"subsets": "/{response}", "parts": "", "channels": ""}

@@ -1,0 +1,233 @@
+"""A stage of the workflow, said once: what it is told, what runs, what it leaves, and what is said of it.
+
+A stage is a frozen dataclass in a module of `heatproof.stages`. Its fields are what a job is told. The plan makes one
+for each job, the job gets it as JSON, and reads it back with the same types. Importable without pandas and torch, as
+the workflow reads the table of stages while it builds its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, TypeVar, dataclass_transform
+
+from heatproof.folder import Folder
+from heatproof.registry import Registry
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from heatproof.plan.graph import Graph
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+Wildcards = Mapping[str, Any]
+S = TypeVar("S", bound="Stage")
+
+
+@dataclass(frozen=True)
+class About:
+    """What Snakemake's report says of files.
+
+    Attributes
+    ----------
+    category, what
+        Under which heading they stand, and what they are in a few words.
+    caption
+        The text beside them, in reStructuredText, with Jinja's ``{{ snakemake.wildcards }}`` and the like.
+    """
+
+    category: str
+    what: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a stage leaves: its path in the results folder, with wildcards, and what the report says of it."""
+
+    path: str
+    about: About | None = None
+
+
+def shown(category: str, what: str, caption: str, /, **paths: str) -> dict[str, Output]:
+    """Return outputs that stand in Snakemake's report, by the names that the stage knows them by.
+
+    Parameters
+    ----------
+    category, what, caption
+        See `About`.
+    paths
+        Name to the path in the results folder.
+    """
+    about = About(category, what, caption)
+    return {name: Output(path, about) for name, path in paths.items()}
+
+
+class Bootstrap(TypedDict):
+    """Keyword arguments of what draws intervals."""
+
+    seed: int
+    repetitions: int
+    level: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What a job is told.
+
+    Attributes
+    ----------
+    results
+        The results folder.
+    files, manifest
+        Paths of what the job leaves, by the names of `outputs`, and of its manifest.
+    code
+        Digest of the code that it can run.
+    key
+        What the manifest must say for this config and code.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    # The graph fills these in.
+    results: Folder = field(default_factory=Folder)
+    files: dict[str, str] = field(default_factory=dict)
+    manifest: str = ""
+    code: str = ""
+    key: str = ""
+
+    name: ClassVar[str] = ""
+    """Of the stage, and of its rule."""
+    message: ClassVar[str] = ""
+    """What a job makes, for the terminal."""
+    outputs: ClassVar[Mapping[str, Output]] = {}
+    """What it leaves beside the manifest; the first is what stands for it."""
+    kept_by: ClassVar[str] = ""
+    """Path of its manifest in the results folder."""
+    tables: ClassVar[Mapping[str, str]] = {}
+    """Tables that figures and the index page read: their names there, and which of the outputs they are."""
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the wildcards of all jobs of the stage."""
+        return [{}]
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for what it leaves."""
+        return False
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return what it leaves beside the manifest, where that follows from the config."""
+        return cls.outputs
+
+    @classmethod
+    def common(cls, plan: Plan) -> dict[str, Any]:
+        """Return what every job of its kind is told."""
+        return {}
+
+    @classmethod
+    def tell(cls, graph: Graph, **where: Any) -> tuple[Self, list[str]]:
+        """Return what a job is told, and the files that it waits for.
+
+        Parameters
+        ----------
+        graph
+            Of the plan, and of the other jobs.
+        where
+            The job's wildcards.
+        """
+        raise NotImplementedError
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code the job can run, with all that they import."""
+        return [type(self).__module__]
+
+    def run(self, runtime: Runtime) -> None:
+        """Do the work."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Stage):
+    """What every job after the scores is told; none of them runs a network.
+
+    Attributes
+    ----------
+    seed, bootstrap, level
+        Seed, number and coverage of bootstrap intervals.
+    references
+        Methods that know no model.
+    """
+
+    seed: int = 0
+    bootstrap: int = 0
+    level: float = 0.0
+    references: list[str] = field(default_factory=list)
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for what it leaves: always, unless a stage says otherwise."""
+        return True
+
+    @classmethod
+    def common(cls, plan: Plan) -> dict[str, Any]:
+        """Return how intervals are drawn, and the reference methods."""
+        scores = plan.config["scores"]
+        drawn = {"seed": plan.config["seed"], "bootstrap": scores["bootstrap"], "level": scores["level"]}
+        return {**drawn, "references": plan.reference_methods}
+
+    @property
+    def resampling(self) -> Bootstrap:
+        """How resamples are drawn, by the names that functions have for it."""
+        return {"seed": self.seed, "repetitions": self.bootstrap, "level": self.level}
+
+
+STAGES: Registry[type[Stage]] = Registry("heatproof.stages", "stage")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def stage(name: str) -> Callable[[type[S]], type[S]]:
+    """Make a class a frozen dataclass, and enter it in the table of stages.
+
+    Parameters
+    ----------
+    name
+        Of the stage and its rule.
+    """
+
+    def enter(kind: type[S]) -> type[S]:
+        made = dataclass(frozen=True, kw_only=True)(kind)
+        made.name = name
+        STAGES[name] = made
+        return made
+
+    return enter
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    # Here, because planning and jobs alone need it, and the import takes a while.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def written(told: Stage) -> dict[str, Any]:
+    """Return what a job is told as plain JSON values."""
+    return _adapter(type(told)).dump_python(told, mode="json")
+
+
+def read_back(kind: type[S], plain: Mapping[str, Any]) -> S:
+    """Return what a job is told, of what `written` made of it.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If a field is missing, unknown, or of another type.
+    """
+    return _adapter(kind).validate_python(plain)

@@ -1,0 +1,61 @@
+"""What the maps of each method cost, beside what they score."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from heatproof.stage import Report, shown, stage
+from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
+
+if TYPE_CHECKING:
+    from heatproof.plan.graph import Graph
+    from heatproof.specs.jobs import Runtime
+
+
+@stage("costs")
+class Costs(Report):
+    """The table of costs.
+
+    Attributes
+    ----------
+    scores
+        Files of scores.
+    table
+        That of the scores.
+    methods
+        With the maps that they are.
+    upstream
+        Digest of the keys of all scores.
+    """
+
+    message = "cost of methods beside their scores"
+    kept_by = "costs.json"
+    outputs = shown(
+        "Scores",
+        "what each method costs, beside its score",
+        """
+Network passes and seconds that a map of each method takes, beside its score. A method is on the front where no cheaper one
+scores higher on the same network.
+""",
+        costs="costs.csv",
+    )
+    tables = {"costs": "costs"}
+
+    scores: list[str]
+    table: str
+    methods: list[ClaimedMethod]
+    upstream: str
+
+    @classmethod
+    def tell(cls, graph: Graph) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        files, table = plan.score_files(), plan.results.file("idsds_table.csv")
+        keys = keys_of(plan, plan.test_cases())
+        return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the table."""
+        from heatproof.report.costs import costs
+
+        costs(self)

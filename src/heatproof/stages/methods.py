@@ -1,0 +1,119 @@
+"""Methods and scores of a plan, as stages after the scores are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.plan import paths
+from heatproof.provenance import digest
+
+if TYPE_CHECKING:
+    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.plan import Plan
+
+# Dataset, model, weights and metric.
+Place = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class ShownMethod:
+    """A method as pages show it.
+
+    Attributes
+    ----------
+    method, transform
+        Its name, and what is done to its map: ``raw`` or ``abs``.
+    explainer, index, place
+        Its explainer, the place of its map in the explainer's store, and its own among the explainer's methods.
+    reference
+        Whether it knows no model.
+    """
+
+    method: str
+    explainer: str
+    index: int
+    place: int
+    transform: str
+    reference: bool
+
+
+@dataclass(frozen=True)
+class ClaimedMethod:
+    """A method with the map that it is by the name of heatproof's explainer, where it is one of its own.
+
+    Attributes
+    ----------
+    name, transform
+        Its name, and what is done to its map: ``raw`` or ``abs``.
+    explainer, kind, map
+        Its explainer, that explainer's name in the table of explainers, and the name of the map there.
+    uses_model
+        Whether it knows the model.
+    """
+
+    name: str
+    explainer: str
+    kind: str
+    map: str
+    transform: str
+    uses_model: bool
+
+
+def shown_methods(plan: Plan) -> list[ShownMethod]:
+    """Return every method, explainer by explainer."""
+    return [
+        ShownMethod(row["method"], entry.name, row["index"], place, row["transform"], not entry.uses_model)
+        for entry in plan.explainers.values()
+        for place, row in enumerate(entry.rows)
+    ]
+
+
+def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
+    """Return every method, explainer by explainer."""
+    methods = []
+    for shown in shown_methods(plan):
+        entry = plan.explainers[shown.explainer]
+        known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
+        name = (list(known.maps) if known else own)[shown.index]
+        about = (shown.method, shown.explainer, entry.kind, name, shown.transform)
+        methods.append(ClaimedMethod(*about, not shown.reference))
+    return methods
+
+
+def keys_of(plan: Plan, cases: Iterable[Case]) -> str:
+    """Return a digest of the keys of some test cases' scores."""
+    return digest([plan.score_spec(case)["key"] for case in cases])
+
+
+def directions_of(plan: Plan, cases: Iterable[Case]) -> dict[str, bool]:
+    """Return of some test cases' metrics whether higher is better."""
+    return {case.metric: plan.score_spec(case)["higher_is_better"] for case in cases}
+
+
+def places_of(cases: Iterable[Case]) -> list[Place]:
+    """Return test cases network by network."""
+    return sorted(((*case.network, case.metric) for case in cases), key=lambda place: place[:3])
+
+
+def all_metrics(plan: Plan) -> bool:
+    """Tell whether the page shows every metric of the config, and the response curves behind them."""
+    return bool(plan.config["report"]["all_metrics"] and plan.metrics)
+
+
+def shown_images(plan: Plan) -> int:
+    """Return how many images are shown with their maps; 0 for none."""
+    return min(plan.config["report"]["images"], plan.images)
+
+
+def map_files(plan: Plan, networks: Iterable[Network], images: int, explainers: Iterable[str]) -> list[str]:
+    """Return the shards of maps of some networks; those that know no model belong to all of a dataset."""
+    bases = dict.fromkeys(plan.maps_of(*network, name) for network in networks for name in explainers)
+    return [file for base in bases for shard in plan.shards(images) for file in paths.map_files(base, shard)]
+
+
+def dataset_files(plan: Plan) -> list[str]:
+    """Return the manifests of all datasets."""
+    return [plan.results.dataset.format(dataset=dataset) for dataset in plan.datasets]
