@@ -46,7 +46,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        lambda wildcards: reports.targets(plan),
+        lambda wildcards: graph.targets(),
 
 
 include: "workflow/rules/prepare.smk"
@@ -64,7 +64,7 @@ include: "workflow/rules/report.smk"
 
 
 onsuccess:
-    say_what_came_out()
+    say_what_came_out(plan.results)
 
 
 onerror:

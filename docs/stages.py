@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from heatproof.config import merge, read_config
-from heatproof.plan.graph import STAGES, Graph
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,8 @@ def page() -> str:
     """Return the page."""
     graph = Graph(make_plan(merge(read_config(ROOT / "config/everything.yaml"), MORE)))
     makers: dict[str, str] = {}
-    waits: dict[str, dict[str, None]] = {name: {} for name in STAGES}
+    stages = dict.fromkeys(job.stage for job in graph.jobs())
+    waits: dict[str, dict[str, None]] = {name: {} for name in stages}
     leaves: dict[str, str] = {}
     for job in graph.jobs():
         makers |= dict.fromkeys(job.outputs, job.stage)
@@ -43,10 +44,11 @@ def page() -> str:
         example = job.products[0].data
         # Every figure has a job of its own: the page stays as it is when one is added.
         leaves.setdefault(job.stage, example.replace("idsds.svg", "NAME.svg") if job.stage == "figure" else example)
-    order = [*STAGES, "a file of yours"]
+    of = {job.stage: job.run for job in graph.jobs()}
+    order = [*stages, "a file of yours"]
     rows = [
-        f"| `{name}` | `{kind.run}` | {', '.join(sorted(waits[name], key=order.index)) or '–'} | `{leaves[name]}` |"
-        for name, kind in STAGES.items()
+        f"| `{name}` | `{of[name]}` | {', '.join(sorted(waits[name], key=order.index)) or '–'} | `{leaves[name]}` |"
+        for name in stages
     ]
     return HEAD + "\n".join(rows) + "\n"
 

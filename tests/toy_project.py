@@ -11,7 +11,6 @@ from heatproof.data.prepare import prepare
 from heatproof.metrics.score import score
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.report.tables import all_scores, tables
 from heatproof.responses.run import respond
 from heatproof.store import describe, read
 from heatproof.training.stages import finetune, pretrain
@@ -47,6 +46,15 @@ class Project:
         os.chdir(self.folder)
         try:
             stage(spec, self.runtime(batch_size))
+        finally:
+            os.chdir(before)
+
+    def make(self, stage, told=None):
+        """Run the job of a stage that has one, on what the plan tells it or on something else."""
+        before = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            (told or self.job(stage).told).run(self.runtime())
         finally:
             os.chdir(before)
 
@@ -93,7 +101,7 @@ class Project:
         self.drop()
         for case in self.plan.all_cases():
             self.inside(score, self.plan.score_spec(case))
-        self.inside(all_scores, self.job("all_scores").spec)
+        self.make("all_scores")
         return self
 
     def scores(self, metric):
@@ -102,7 +110,7 @@ class Project:
     def score(self):
         for case in self.plan.test_cases():
             self.inside(score, self.plan.score_spec(case))
-        self.inside(tables, self.job("tables").spec)
+        self.make("tables")
         return self
 
     def base(self, explainer="mine"):

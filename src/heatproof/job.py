@@ -23,7 +23,7 @@ from heatproof.files import read_json
 from heatproof.manifest import require_manifest
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
-from heatproof.stage import read_back
+from heatproof.stage import Stage, read_back
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
         what, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         run: Callable[[Runtime], None]
-        if isinstance(what, type):
+        if isinstance(what, type) and issubclass(what, Stage):
             run, name = read_back(what, request["spec"]).run, what.name
         else:
             run = partial(what, request["spec"])

@@ -20,7 +20,6 @@ from heatproof.files import read_json, refuse_links, write_text
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import MAPS, RESULTS, STORES
-from heatproof.plan.reports import targets as all_of
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
 
@@ -113,7 +112,7 @@ def prune(
         raise HeatproofError(f"There is no folder {folder} here: run this where the results are.")
     plan = make_plan(read_config(*configs))
     graph = Graph(plan)
-    wanted = graph.needed(targets or all_of(plan))
+    wanted = graph.needed(targets or graph.targets())
     if not wanted:
         raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
     held = hold_folder(str(folder))

@@ -138,25 +138,24 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
     from heatproof.adopt import Results
     from heatproof.last_run import NAMED, follow
     from heatproof.plan.graph import Graph
-    from heatproof.plan.paths import PAGE
 
     followed = follow(configs)
-    lacking = Counter(
-        job.stage for job in Results(Graph(followed.plan)).to_make([PAGE]) if job.run.startswith(OF_NETWORKS)
-    )
+    graph = Graph(followed.plan)
+    page = graph.told("report_page").files["page"]
+    lacking = Counter(job.stage for job in Results(graph).to_make([page]) if job.run.startswith(OF_NETWORKS))
     if lacking:
         stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
         raise HeatproofError(
             f"{followed.told} The page needs {lacking.total()} jobs first that train networks or pass images through "
-            f"them ({stages}): {_command(followed.named, PAGE)} runs them.".strip()
+            f"them ({stages}): {_command(followed.named, page)} runs them.".strip()
         )
     if followed.told:
         print(escaped(followed.told))
     with TemporaryDirectory() as folder:
         values = Path(folder) / "config.yaml"
         values.write_text(yaml.safe_dump(followed.config, sort_keys=False), encoding="utf-8")
-        _start([str(values)], cores=cores, targets=[PAGE], **{NAMED: json.dumps(followed.named)})
-    print(Path(PAGE).resolve())
+        _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
+    print(Path(page).resolve())
 
 
 def _command(named: Sequence[str], target: str = "") -> str:
@@ -169,13 +168,12 @@ def status(configs: Sequence[str]) -> str:
     from heatproof.adopt import Results
     from heatproof.last_run import follow
     from heatproof.plan.graph import Graph
-    from heatproof.plan.reports import targets
 
     followed = follow(configs)
     graph = Graph(followed.plan)
     results = Results(graph)
     stages: dict[str, list[bool]] = {}
-    for job in graph.needed(targets(graph.plan)):
+    for job in graph.needed(graph.targets()):
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
         stages.setdefault(job.stage, []).append(whole)
     every = [one for jobs in stages.values() for one in jobs]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, TypeVar, dataclass_transform
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
 from heatproof.registry import Registry
@@ -18,7 +18,6 @@ from heatproof.registry import Registry
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from heatproof.plan.graph import Graph
     from heatproof.plan.plan import Plan
     from heatproof.specs.jobs import Runtime
 
@@ -61,8 +60,29 @@ def shown(category: str, what: str, caption: str, /, **paths: str) -> dict[str, 
     paths
         Name to the path in the results folder.
     """
-    about = About(category, what, caption)
+    about = About(category, what, cleandoc(caption))
     return {name: Output(path, about) for name, path in paths.items()}
+
+
+def unshown(**paths: str) -> dict[str, Output]:
+    """Return outputs that stand in no report, by the names that the stage knows them by."""
+    return {name: Output(path) for name, path in paths.items()}
+
+
+def read_as(**outputs: str) -> Mapping[str, str]:
+    """Return tables that figures and the index page read: name there to the name of the output."""
+    return outputs
+
+
+class Planned(Protocol):
+    """The jobs of a plan, as a stage asks for them: `heatproof.plan.graph.Graph`."""
+
+    @property
+    def plan(self) -> Plan:
+        """What the jobs follow from."""
+
+    def told(self, stage: str, **wildcards: Any) -> Any:
+        """Return what a job of another stage is told."""
 
 
 class Bootstrap(TypedDict):
@@ -104,7 +124,7 @@ class Stage:
     """What a job makes, for the terminal."""
     outputs: ClassVar[Mapping[str, Output]] = {}
     """What it leaves beside the manifest; the first is what stands for it."""
-    kept_by: ClassVar[str] = ""
+    manifest_path: ClassVar[str] = ""
     """Path of its manifest in the results folder."""
     tables: ClassVar[Mapping[str, str]] = {}
     """Tables that figures and the index page read: their names there, and which of the outputs they are."""
@@ -125,12 +145,17 @@ class Stage:
         return cls.outputs
 
     @classmethod
+    def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
+        """Return the paths of `outputs` in a results folder, by their names."""
+        return {name: results.file(one.path.format(**where)) for name, one in cls.outputs.items()}
+
+    @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
         """Return what every job of its kind is told."""
         return {}
 
     @classmethod
-    def tell(cls, graph: Graph, **where: Any) -> tuple[Self, list[str]]:
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what a job is told, and the files that it waits for.
 
         Parameters
@@ -175,6 +200,11 @@ class Report(Stage):
         return True
 
     @classmethod
+    def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
+        """Return the paths of `outputs` in a results folder, by their names."""
+        return {name: results.file(one.path.format(**where)) for name, one in cls.outputs.items()}
+
+    @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
         """Return how intervals are drawn, and the reference methods."""
         scores = plan.config["scores"]
@@ -209,12 +239,16 @@ def stage(name: str) -> Callable[[type[S]], type[S]]:
     return enter
 
 
-@cache
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     # Here, because planning and jobs alone need it, and the import takes a while.
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def written(told: Stage) -> dict[str, Any]:

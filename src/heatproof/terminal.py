@@ -20,12 +20,14 @@ from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.options import seconds_of
-from heatproof.plan import paths
-from heatproof.plan.graph import Graph, Wildcards
+from heatproof.plan.graph import Graph
+from heatproof.plan.paths import LONG_AGO
 from heatproof.publishing import escaped
 from heatproof.registry import nearest
+from heatproof.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
+    from heatproof.folder import Folder
     from heatproof.specs.jobs import Spec
 
 # Seconds between two lines of progress.
@@ -171,13 +173,14 @@ def sentence_of(logs: list[str]) -> str:
     return "The job left no word: its log was not written."
 
 
-def say_what_came_out() -> None:
+def say_what_came_out(results: Folder) -> None:
     """Print where the tables are, what they come to in words, and the first lines of the ranking."""
-    tables = [path for path in (*paths.TABLES.values(), paths.SCORES_TABLE, paths.CLAIMS) if _is_current(path)]
-    if tables:
+    made = {name: kind.paths(results) for name, kind in STAGES.items() if name != "figure"}
+    shown = (*made["tables"].values(), made["all_scores"]["scores"], made["claims"]["claims"])
+    if tables := [path for path in shown if _is_current(path)]:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
-    if _is_current(paths.VERDICT):
-        with open(paths.VERDICT, encoding="utf-8") as file:
+    if _is_current(verdict := made["tables"]["verdict"]):
+        with open(verdict, encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         # In-domain scores first: the others are of networks that have seen no deleted patch.
         rows.sort(key=lambda row: not row["metric"].startswith("idsds"))
@@ -185,19 +188,20 @@ def say_what_came_out() -> None:
             told = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
             print(escaped(told), file=sys.stderr)
         if len(rows) > VERDICTS:
-            print(f"{len(rows) - VERDICTS} more verdicts: {paths.VERDICT}", file=sys.stderr)
+            print(f"{len(rows) - VERDICTS} more verdicts: {verdict}", file=sys.stderr)
         for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
             print(escaped(sentence), file=sys.stderr)
-    if _is_current(paths.BASELINES["summary"]):
-        print(escaped(Path(paths.BASELINES["summary"]).read_text(encoding="utf-8").strip()), file=sys.stderr)
-    for of, table in (("patch drops alone", paths.META_RANK), ("all metrics", paths.RELIABILITY["ranking"])):
+    if _is_current(summary := made["baselines"]["summary"]):
+        print(escaped(Path(summary).read_text(encoding="utf-8").strip()), file=sys.stderr)
+    rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
+    for of, table in rankings.items():
         if _is_current(table):
             _say_ranking(of, table)
-    if _is_current(paths.OVERVIEW["captions"]):
-        with open(paths.OVERVIEW["captions"], encoding="utf-8") as file:
+    if _is_current(captions := made["overview"]["captions"]):
+        with open(captions, encoding="utf-8") as file:
             print(escaped(next(csv.DictReader(file))["conclusion"]), file=sys.stderr)
-    if _is_current(paths.PAGE):
-        print(f"Page: {paths.PAGE}", file=sys.stderr)
+    if _is_current(page := made["report_page"]["page"]):
+        print(f"Page: {page}", file=sys.stderr)
 
 
 def _say_ranking(of: str, table: str) -> None:
@@ -216,4 +220,4 @@ def _say_ranking(of: str, table: str) -> None:
 
 def _is_current(path: str) -> bool:
     """Tell whether a file is there and not of another config or other code, which dates it back."""
-    return Path(path).exists() and Path(path).stat().st_mtime >= paths.LONG_AGO
+    return Path(path).exists() and Path(path).stat().st_mtime >= LONG_AGO

@@ -244,26 +244,7 @@ def why_it_failed(folder: str) -> str | None:
 
 
 # What a file of the report is, by the name of its caption.
-SHOWN = {
-    "verdict": ("Scores", "what was found, in words"),
-    "idsds_table": ("Scores", "every method on every model"),
-    "figure": ("Scores", "figure of one table"),
-    "scores": ("Scores", "every metric, every method, every model"),
-    "baselines": ("Scores", "every method under every baseline"),
-    "meta_rank": ("Ranking", "Meta-Rank over all test cases"),
-    "belief": ("Ranking", "how far the ranking can be believed"),
-    "accuracy": ("Models", "accuracy before and after finetuning"),
-    "precision": ("Scores", "scores in lower precision beside those in float32"),
-    "in_domain": ("Models", "are deleted patches in domain"),
-    "applicability": ("Models", "which explainer applies to which model"),
-    "claims": ("Claims", "published claims, on published numbers and on this run"),
-    "similarity": ("Networks", "networks before and after finetuning"),
-    "overview": ("Metrics", "all metrics in one picture"),
-    "checks": ("Protocol checks", "under which conventions the order flips"),
-    "montage": ("Maps", "maps of every method, best first"),
-    "maps": ("Maps", "the first images under every method"),
-    "index": ("Report", "everything in one page that opens from disk"),
-}
+SHOWN = {"precision": ("Scores", "scores in lower precision beside those in float32")}
 KINDS = {".csv": "table", ".txt": "text", ".html": "page", ".png": "figure", ".svg": "figure"}
 
 
@@ -297,13 +278,13 @@ def outputs_of(graph: Graph, stage: str, report: Callable[..., Any], captions: s
         The folder that captions are written into, which Snakemake reads from files; None for none.
     """
     kind, results, marked = STAGES[stage], graph.plan.results, []
-    for name, output in kind.leaves(graph.plan).items():
+    for output in kind.leaves(graph.plan).values():
         file, about = results.file(output.path), output.about
         if about is not None:
-            caption = Path(captions) / f"{stage}-{name}.rst" if captions else None
+            caption = Path(captions) / f"{stage}-{digest(about.what)}.rst" if captions else None
             if caption:
                 caption.write_text(about.caption, encoding="utf-8")
             labels = {"what": about.what, "kind": KINDS[Path(file).suffix]}
             file = report(file, caption=caption and str(caption), category=about.category, labels=labels)
         marked.append(file)
-    return [*marked, results.file(kind.kept_by)]
+    return [*marked, results.file(kind.manifest_path)]

@@ -1,17 +1,12 @@
 """The claims card from cached stores."""
 
-import os
-
 import pandas as pd
 import pytest
 
-from heatproof.claims.card import claims, ordered_claims
+from heatproof.claims.card import ordered_claims
 from heatproof.claims.published_numbers import FILES
-from heatproof.plan.paths import RELIABILITY, RELIABILITY_PNG
 from heatproof.report.ranking import rank_table
-from heatproof.report.reliability import reliability
 from heatproof.report.score_import import read_scores
-from heatproof.report.tables import all_scores, tables
 
 CURVES = ("rise_insertion", "rise_deletion", "mas_insertion", "mas_deletion")
 CONFIG = {
@@ -25,17 +20,8 @@ def made(project):
     return project(**CONFIG).attribute().drop().respond().score_all().score()
 
 
-def inside(folder, run):
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        return run()
-    finally:
-        os.chdir(before)
-
-
 def test_the_card_has_every_claim(made):
-    inside(made.folder, lambda: claims(made.job("claims").spec, made.runtime()))
+    made.make("claims")
     card = pd.read_csv(made.folder / "results/claims.csv").set_index("claim")
     assert list(card.index) == [claim.name for claim in ordered_claims()]
     assert card.loc["bagnet_beats_post_hoc_methods", "verdict"] == "not testable here"
@@ -43,14 +29,11 @@ def test_the_card_has_every_claim(made):
 
 
 def test_a_case_says_its_grid_baseline_and_output(project):
-    spec = project(**CONFIG).job("claims").spec
-    assert {name: spec["metrics"]["idsds"][name] for name in ("grid", "baseline", "output")} == {
-        "grid": 4,
-        "baseline": "mean",
-        "output": "logit",
-    }
-    assert spec["explains"] == "logit"
-    assert set(spec["published"]) == {f"{name}.csv" for name in FILES}
+    told = project(**CONFIG).job("claims").told
+    metric = told.metrics["idsds"]
+    assert (metric.grid, metric.baseline, metric.output) == (4, "mean", "logit")
+    assert told.explains == "logit"
+    assert set(told.published) == {f"{name}.csv" for name in FILES}
 
 
 def test_it_reads_what_its_rule_names(made):
@@ -60,8 +43,8 @@ def test_it_reads_what_its_rule_names(made):
 
 def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
     """The command ranked 36 test cases where the run's own ranking had 2, and ordered them otherwise."""
-    for job, stage in (("all_scores", all_scores), ("reliability", reliability), ("tables", tables)):
-        inside(made.folder, lambda job=job, stage=stage: stage(made.job(job).spec, made.runtime()))
+    for stage in ("all_scores", "reliability", "tables"):
+        made.make(stage)
     results = made.folder / "results"
     for table, ranking in (("scores", "ranking/ranking"), ("idsds_table", "meta_rank")):
         found = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
@@ -80,10 +63,10 @@ def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
 
 
 def test_how_far_the_ranking_can_be_believed(made):
-    spec = made.job("reliability").spec
-    inside(made.folder, lambda: reliability(spec, made.runtime()))
-    assert all((made.folder / file).stat().st_size for file in [*RELIABILITY.values(), *RELIABILITY_PNG.values()])
-    found = {name: pd.read_csv(made.folder / path) for name, path in RELIABILITY.items()}
+    made.make("reliability")
+    files = made.job("reliability").told.files
+    assert all((made.folder / file).stat().st_size for file in files.values())
+    found = {name: pd.read_csv(made.folder / path) for name, path in files.items() if path.endswith(".csv")}
     methods = len(made.plan.methods)
     assert sorted(found["ranking"]["method"]) == sorted(made.plan.methods)
     assert found["ranking"]["n_cases"].max() == len(made.plan.all_cases())

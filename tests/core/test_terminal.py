@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.plan import paths
+from heatproof.folder import Folder
 from heatproof.plan.graph import Graph
+from heatproof.plan.paths import LONG_AGO
 from heatproof.plan.validate import make_plan
 from heatproof.terminal import (
     OneLine,
@@ -129,14 +130,14 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     rows = rows.replace("m0,3,2,,1,6,1", "m0,3,2,,1,6,1,1 network: an interval needs 3")
     header = "method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry,note"
     (tmp_path / "results/meta_rank.csv").write_text(f"{header}\n{rows}")
-    say_what_came_out()
+    say_what_came_out(Folder())
     told = capsys.readouterr().err
     assert "Tables: results/meta_rank.csv" in told
     assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in told
     assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
     # Stale, because another config ran here last.
-    os.utime("results/meta_rank.csv", (paths.LONG_AGO - 2,) * 2)
-    say_what_came_out()
+    os.utime("results/meta_rank.csv", (LONG_AGO - 2,) * 2)
+    say_what_came_out(Folder())
     assert not capsys.readouterr().err
 
 
@@ -145,14 +146,15 @@ def test_the_end_says_what_each_ranking_is_of_and_what_scores_cannot_see(tmp_pat
     (tmp_path / "results/ranking").mkdir(parents=True)
     (tmp_path / "results/figures/overview").mkdir(parents=True)
     header = "method,kappa,ci_low,ci_high,rank,n_cases,note"
-    Path(paths.META_RANK).write_text(f"{header}\nm0,0.98,0.5,1.5,1,6,\n")
-    Path(paths.RELIABILITY["ranking"]).write_text(f"{header}\nm1,0.47,0.2,0.7,1,54,\n")
-    Path(paths.VERDICT).write_text(
+    Path("results/meta_rank.csv").write_text(f"{header}\nm0,0.98,0.5,1.5,1,6,\n")
+    Path("results/ranking/ranking.csv").write_text(f"{header}\nm1,0.47,0.2,0.7,1,54,\n")
+    Path("results/verdict.csv").write_text(
         "dataset,model,weights,metric,sentence,cannot_see\n"
         "d,one,finetuned,idsds,m0 is the best.,Blind spots.\nd,two,finetuned,idsds,Open.,Blind spots.\n"
     )
-    Path(paths.OVERVIEW["captions"]).write_text("figure,shows,conclusion\nplaces.png,places,Metrics disagree.\n")
-    say_what_came_out()
+    captions = Path("results/figures/overview/captions.csv")
+    captions.write_text("figure,shows,conclusion\nplaces.png,places,Metrics disagree.\n")
+    say_what_came_out(Folder())
     told = capsys.readouterr().err.splitlines()
     assert told[2:] == [
         "d / one finetuned / idsds: m0 is the best.",

@@ -127,7 +127,7 @@ class ToyProject(Project):
 
     def start(self) -> subprocess.Popen:
         return subprocess.Popen(
-            self.command(paths.IDSDS_TABLE),
+            self.command("results/idsds_table.csv"),
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,
@@ -156,7 +156,7 @@ def project(whole: Run, folder: Path, draw: random.Random) -> ToyProject:
 
 def compared(made: ToyProject, whole: Run, outcome: Outcome) -> Outcome:
     done = subprocess.run(
-        made.command(paths.IDSDS_TABLE), cwd=made.folder, env=made.environment(), capture_output=True, text=True
+        made.command("results/idsds_table.csv"), cwd=made.folder, env=made.environment(), capture_output=True, text=True
     )
     expected = whole.bytes()
     left = {name: content for name, content in Run(made.folder, []).bytes().items() if "/logs/" not in name}

@@ -19,7 +19,6 @@ from toy_project import BASE
 from heatproof.adopt import adopt
 from heatproof.config import merge
 from heatproof.files import read_json
-from heatproof.plan import paths
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 
@@ -43,7 +42,7 @@ def config(**change) -> dict:
 def jobs_of(plan) -> list[Job]:
     """Return the jobs that lead to the tables and their pages, upstream first."""
     graph = Graph(plan)
-    pages = [*paths.TABLES.values(), paths.SCORES_TABLE, paths.PAGE]
+    pages = [file for name in ("tables", "all_scores", "report_page") for file in graph.told(name).files.values()]
     return [_without_claims(job) for job in graph.needed(pages) if job.stage != "claims"]
 
 
@@ -51,9 +50,9 @@ def _without_claims(job: Job) -> Job:
     """Return the index page without the claims card, which the toy's few methods are too few for."""
     if job.stage != "report_page":
         return job
-    tables = {name: path for name, path in job.spec["tables"].items() if name != "claims"}
+    tables = {name: path for name, path in job.spec["tables_shown"].items() if name != "claims"}
     inputs = tuple(path for path in job.inputs if "claims" not in path)
-    return replace(job, spec={**job.spec, "tables": tables}, inputs=inputs)
+    return replace(job, spec={**job.spec, "tables_shown": tables}, inputs=inputs)
 
 
 @dataclass

@@ -6,8 +6,8 @@ from heatproof.config import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.graph import Graph
-from heatproof.plan.reports import several_baselines, targets
 from heatproof.plan.validate import make_plan
+from heatproof.stages.baselines import several_baselines
 
 AXIS = ["mean", "background", "neighbours"]
 
@@ -31,8 +31,8 @@ def test_each_baseline_has_its_weights_and_its_scores():
     ]
     assert plan.combinations_on("pretrained", "vgg") == [(4, name) for name in AXIS]
     assert plan.combinations_on("finetuned_background", "vgg") == [(4, "background")]
-    assert "results/baselines.csv" in targets(plan)
-    assert not [file for file in targets(plan_of()) if "baselines" in file]
+    assert "results/baselines.csv" in Graph(plan).targets()
+    assert not [file for file in Graph(plan_of()).targets() if "baselines" in file]
 
 
 def test_a_metric_without_a_baseline_of_its_own_takes_that_of_the_weights():

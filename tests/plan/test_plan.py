@@ -10,15 +10,14 @@ import pytest
 from heatproof import check
 from heatproof.config import default_config, merge, read_config
 from heatproof.errors import HeatproofError
-from heatproof.plan import reports
-from heatproof.plan.graph import STAGES, Graph
-from heatproof.plan.reports import targets
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
+from heatproof.stage import STAGES, Report
 from heatproof.workflow import one_a_job
 
 ROOT = Path(__file__).parents[2]
-AFTER_SCORES = [name for name, kind in STAGES.items() if kind.make.__module__ == reports.__name__]
+AFTER_SCORES = [name for name, kind in STAGES.items() if issubclass(kind, Report)]
 # Those that are laid over another are planned so by test_papers_page.py.
 ALONE = [path for path in (ROOT / "config").rglob("*.yaml") if not path.name.startswith("paper_")]
 CONFIGS = sorted(str(path.relative_to(ROOT / "config")) for path in ALONE)
@@ -221,7 +220,7 @@ def check_graph(plan):
         assert rank == 1 + max((ranks[path] for path in upstream), default=-1)
         made.update(job.outputs)
         ranks |= dict.fromkeys(job.outputs, rank)
-    assert set(targets(plan)) <= made
+    assert set(graph.targets()) <= made
     return jobs
 
 
@@ -263,7 +262,7 @@ def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
         **dict.fromkeys(("prepare", "pretrain", "finetune", "score"), 1),
         **dict.fromkeys(("attribute", "attribute_reference", "drops"), shards),
     }
-    everything = graph.needed(targets(plan))
+    everything = graph.needed(graph.targets())
     assert everything == list(graph.jobs())
     assert graph.needed([]) == []
 

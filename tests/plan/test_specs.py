@@ -13,7 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from heatproof.config import merge, read_config
 from heatproof.plan.graph import STAGES, Graph
 from heatproof.plan.validate import make_plan
-from heatproof.specs import jobs, reports
+from heatproof.specs import jobs
+from heatproof.stage import STAGES as DECLARED
+from heatproof.stage import read_back, written
 
 ROOT = Path(__file__).parents[2]
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -48,18 +50,23 @@ def plan_of(name):
 
 
 @functools.cache
-def specs_of(name):
-    """Return the specs of all jobs of a config, by stage."""
+def jobs_of(name):
+    """Return all jobs of a config, by stage."""
     found = {}
     for job in Graph(plan_of(name)).jobs():
-        found.setdefault(job.stage, []).append(job.spec)
+        found.setdefault(job.stage, []).append(job)
     return found
+
+
+def specs_of(name):
+    """Return the specs of all jobs of a config, by stage."""
+    return {stage: [job.spec for job in jobs] for stage, jobs in jobs_of(name).items()}
 
 
 @functools.cache
 def declared(run, argument):
     """Return what holds a list of values against the annotation of an argument of a stage's function."""
-    types = get_type_hints(resolve_name(run), localns=vars(jobs) | vars(reports))
+    types = get_type_hints(resolve_name(run), localns=vars(jobs))
     return TypeAdapter(list[types[argument]], config=STRICT)
 
 
@@ -71,12 +78,39 @@ def hold(run, argument, values):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_spec_is_of_the_type_that_its_stage_declares(name):
     for stage, specs in specs_of(name).items():
+        if stage in DECLARED:
+            continue
         hold(STAGES[stage].run, "spec", specs)
         hold(STAGES[stage].run, "runtime", [plan_of(name).runtime()])
 
 
 def test_every_stage_is_looked_at():
-    assert {stage for name in CONFIGS for stage in specs_of(name)} == set(STAGES)
+    assert {stage for name in CONFIGS for stage in specs_of(name)} == {*STAGES, *DECLARED}
+
+
+@functools.cache
+def told_of(name):
+    """Return what the job of a stage is told by one of the configs that have it."""
+    return next(jobs_of(config)[name][0].told for config in CONFIGS if name in jobs_of(config))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_what_a_job_is_told_is_read_back_as_it_was(name):
+    """By way of the JSON that a job gets, in which there is no tuple."""
+    told = told_of(name)
+    assert read_back(type(told), json.loads(json.dumps(written(told)))) == told
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_field_more_or_less_or_of_another_type_is_found(name):
+    told = told_of(name)
+    plain = written(told)
+    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
+        read_back(type(told), {**plain, "another": 1})
+    with pytest.raises(ValidationError, match="Field required"):
+        read_back(type(told), {key: plain[key] for key in ("results", "files", "manifest", "code", "key")})
+    with pytest.raises(ValidationError, match="should be"):
+        read_back(type(told), {**plain, "key": [1]})
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -5,7 +5,9 @@ import pandas as pd
 
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.metrics.bootstrap import bootstrap_means
+from heatproof.plan.comparisons import Compared
 from heatproof.report.protocol import check_tables
+from heatproof.stages.checks import Checks
 
 METHODS = [f"method_{place}" for place in range(6)]
 NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}
@@ -27,24 +29,20 @@ def noise(images):
 
 def test_levels_are_compared_on_the_images_of_the_fewest():
     long, short = noise(40), noise(40)[:, :10]
-    asked = {
-        "factor": "images",
-        "setting": "all",
-        "reference": "long",
-        "levels": [["long", "pretrained", "long", "raw"], ["short", "pretrained", "short", "raw"]],
-        "networks": [["digits", "net"]],
-    }
-    spec = {
-        "comparisons": [asked],
-        "directions": {"long": True, "short": True},
-        "images": {"long": 40, "short": 10},
-        "transforms": {},
-        "seed": 0,
-        "bootstrap": 50,
-        "level": 0.95,
-        "least_coverage": 0.5,
-    }
-    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), spec)
+    levels = [("long", "pretrained", "long", "raw"), ("short", "pretrained", "short", "raw")]
+    told = Checks(
+        comparisons=[Compared("images", "all", "long", levels, [("digits", "net")])],
+        directions={"long": True, "short": True},
+        images={"long": 40, "short": 10},
+        bootstrap=50,
+        level=0.95,
+        least_coverage=0.5,
+        cases=[],
+        upstream="u",
+        transforms={},
+        templates="t",
+    )
+    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), told)
     # On the shared images the two are one metric.
     assert pairs["spearman"].tolist() == [1.0]
     assert set(methods["n_images"]) == {10}

@@ -7,9 +7,11 @@ from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.files import write_table
-from heatproof.plan.paths import DROPS, MAPS, NO_MODEL, REFERENCE_MAPS, SCORES
+from heatproof.folder import NO_MODEL, Folder
 from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec
+
+RESULTS = Folder()
 
 
 @pytest.fixture
@@ -55,13 +57,13 @@ def results(tmp_path, monkeypatch):
         )
         return {name: values[:, place] for place, name in enumerate(names)}
 
-    stored = maps(MAPS, "gradient", ["gradient"], made_by)
-    stored |= maps(MAPS, "noise", ["smooth", "variance"], made_by)
-    stored |= maps(REFERENCE_MAPS, "random", ["random"], {**made_by, "model": None, "weights": None})
-    maps(MAPS, "cam", ["cam"], made_by, gap="it has <b>no</b> layer")
+    stored = maps(RESULTS.maps, "gradient", ["gradient"], made_by)
+    stored |= maps(RESULTS.maps, "noise", ["smooth", "variance"], made_by)
+    stored |= maps(RESULTS.reference_maps, "random", ["random"], {**made_by, "model": None, "weights": None})
+    maps(RESULTS.maps, "cam", ["cam"], made_by, gap="it has <b>no</b> layer")
     logits = generator.normal(size=(IMAGES, 17)).astype(np.float32)
     store(
-        DROPS.format(**where, grid=4, baseline="zeros"),
+        RESULTS.drops.format(**where, grid=4, baseline="zeros"),
         {"logit": logits, "predicted": np.ones((IMAGES, 17))},
         {
             name: ArraySpec(("variant",), (17,), kind, False)
@@ -74,13 +76,13 @@ def results(tmp_path, monkeypatch):
         for method in ("gradient", "smooth", "random")
         for image, score in zip(split.ids, [0.25, float("nan"), -0.5, 0.001], strict=False)
     ]
-    write_table(pd.DataFrame(rows), SCORES.format(**where, metric="idsds"))
+    write_table(pd.DataFrame(rows), RESULTS.scores.format(**where, metric="idsds"))
     return stored
 
 
 @pytest.fixture
 def folder():
-    return MAPS.rpartition("/")[0].format(dataset="tiny", model="net", weights="finetuned")
+    return RESULTS.maps.rpartition("/")[0].format(dataset="tiny", model="net", weights="finetuned")
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Protocol checks and montages from cached scores and maps."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
-from heatproof.plan.paths import CHECKS
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS
-from heatproof.report.montage import montage
-from heatproof.report.protocol import WHERE, check_tables, checks
+from heatproof.report.protocol import WHERE, check_tables
 
 EXPLAINERS = [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"]
 
@@ -20,9 +20,10 @@ def made(project):
 def test_the_stage_tells_what_the_score_tables_tell(made):
     missing = [path for path in made.job("checks").inputs if not (made.folder / path).exists()]
     assert not missing
-    made.inside(checks, made.job("checks").spec)
+    made.make("checks")
+    files = made.job("checks").told.files
     assert all((made.folder / file).stat().st_size for file in made.job("checks").outputs)
-    methods = pd.read_csv(made.folder / CHECKS["methods"])
+    methods = pd.read_csv(made.folder / files["methods"])
     table = pd.read_csv(made.folder / "results/idsds_table.csv").set_index(["metric", "method"])
     rows = methods[(methods["factor"] == "grid") & (methods["level"] == "P = 4")]
     assert sorted(rows["method"]) == sorted(made.plan.methods)
@@ -34,27 +35,27 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
     assert list(absolute.index) == ["mine", "saliency", "random", "edges"]
     assert absolute["mine"] == pytest.approx(table.loc[("idsds", "mine_abs"), "score"])
     assert absolute["edges"] == pytest.approx(table.loc[("idsds", "edges"), "score"])
-    summary = pd.read_csv(made.folder / CHECKS["summary"])
+    summary = pd.read_csv(made.folder / files["summary"])
     assert list(summary["factor"]) == ["grid", "output", "transform"]
-    captions = pd.read_csv(made.folder / CHECKS["captions"])
+    captions = pd.read_csv(made.folder / files["captions"])
     assert list(captions["factor"]) == ["grid", "output", "transform"]
-    page = (made.folder / CHECKS["page"]).read_text()
+    page = (made.folder / files["page"]).read_text()
     assert page.count("data:image/png") == 3
     assert captions.loc[0, "shows"] in page
 
 
 def test_nothing_varies_and_tables_have_their_heads(made):
-    spec = {**made.job("checks").spec, "comparisons": []}
-    made.inside(checks, spec)
-    assert list(pd.read_csv(made.folder / CHECKS["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
-    assert list(pd.read_csv(made.folder / CHECKS["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
-    assert pd.read_csv(made.folder / CHECKS["captions"]).empty
-    assert "every convention has one level" in (made.folder / CHECKS["page"]).read_text()
+    told = made.job("checks").told
+    files = told.files
+    made.make("checks", replace(told, comparisons=[]))
+    assert list(pd.read_csv(made.folder / files["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
+    assert list(pd.read_csv(made.folder / files["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
+    assert pd.read_csv(made.folder / files["captions"]).empty
+    assert "every convention has one level" in (made.folder / files["page"]).read_text()
 
 
 def test_a_network_without_scores_is_left_out(made):
-    spec = made.job("checks").spec
-    methods, pairs = check_tables(pd.DataFrame(), spec)
+    methods, pairs = check_tables(pd.DataFrame(), made.job("checks").told)
     assert methods.empty
     assert pairs.empty
 
@@ -62,6 +63,6 @@ def test_a_network_without_scores_is_left_out(made):
 def test_montages(made):
     job = made.job("montage")
     assert not [path for path in job.inputs if not (made.folder / path).exists()]
-    made.inside(montage, job.spec)
+    made.make("montage")
     pictures = [file for file in job.outputs if file.endswith(".png")]
     assert [(made.folder / file).stat().st_size > 0 for file in pictures] == [True]

@@ -4,17 +4,11 @@ import numpy as np
 import pandas as pd
 
 from heatproof.report.costs import cost_table, draw_costs
+from heatproof.stages.methods import ClaimedMethod
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}
 METHODS = [
-    {
-        "name": name,
-        "explainer": explainer,
-        "kind": kind,
-        "map": kind,
-        "transform": "raw",
-        "uses_model": kind != "random",
-    }
+    ClaimedMethod(name, explainer, kind, kind, "raw", kind != "random")
     for name, explainer, kind in [
         ("saliency", "saliency", "saliency"),
         ("ig", "ig", "integrated_gradients"),

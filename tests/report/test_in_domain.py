@@ -1,5 +1,7 @@
 """Is a deleted patch in domain? Planted features, planted answers, and the table from stores."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -11,7 +13,6 @@ from heatproof import provenance
 from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.plan import plan as planned
-from heatproof.plan.paths import IN_DOMAIN
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report import in_domain as report
 from heatproof.report.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
@@ -243,27 +244,27 @@ def test_shards_change_nothing(made, tmp_path):
         np.testing.assert_array_equal(stored(cut, array), stored(made, array))
 
 
-def area_of_resamples(scores, spec):
+def area_of_resamples(scores, told):
     """Return the percentiles of the area over resampled images."""
-    rng, measure = numpy_generator(spec["seed"], "bootstrap over images"), area_under_curve(scores)
-    areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(spec["bootstrap"])]
+    rng, measure = numpy_generator(told.seed, "bootstrap over images"), area_under_curve(scores)
+    areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(told.bootstrap)]
     return np.quantile(areas, [0.025, 0.975])
 
 
 def test_the_table_has_all_layers_and_the_answers(made):
-    made.inside(report.in_domain, made.job("in_domain").spec)
-    table = pd.read_csv(made.folder / IN_DOMAIN)
+    made.make("in_domain")
+    table = pd.read_csv(made.folder / "results/in_domain.csv")
     labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
     assert list(table.columns) == report.COLUMNS
     assert list(table["layer"]) == ["features.0", "features.4", "penultimate", "output"]
     probed, answers = table.iloc[:-1], table.iloc[-1]
     assert table["in_domain"].all()
     for place, row in enumerate(probed.to_dict("records")):
-        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec["seed"])
+        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").told.seed)
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
         assert [row[key] for key in report.PROBED[:4]] == pytest.approx(expected)
         # As resampled images have it, times the root of two.
-        drawn = area_of_resamples(scores, made.job("in_domain").spec)
+        drawn = area_of_resamples(scores, made.job("in_domain").told)
         for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):
             assert row[end] == pytest.approx(np.clip(row["auc"] + np.sqrt(2) * (other - row["auc"]), 0, 1))
     assert probed[report.QUANTITIES].isna().all(axis=None)
@@ -287,8 +288,8 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
     made.inside(respond, {**spec, "store": "flat"})
     monkeypatch.chdir(made.folder)
     assert read_shard("flat", 0)["gap"] == "nothing to follow"
-    job = made.job("in_domain").spec
-    table = report.in_domain_table({**job, "scored": [{**job["scored"][0], "features": "flat"}]})
+    told = made.job("in_domain").told
+    table = report.in_domain_table(replace(told, scored=[replace(told.scored[0], features="flat")]))
     assert list(table["gap"]) == ["nothing to follow"]
     assert not report.draw_in_domain(table, 0.95).axes
 
@@ -328,10 +329,9 @@ def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypat
 
 def test_the_default_run_makes_it_and_the_table_of_scores_alone_does_not():
     from heatproof.plan.graph import Graph
-    from heatproof.plan.reports import targets
 
     project = Project(".")
-    assert IN_DOMAIN in targets(project.plan)
+    assert "results/in_domain.csv" in Graph(project.plan).targets()
     alone = {job.stage for job in Graph(project.plan).needed(["results/idsds_table.csv"])}
     assert not alone & {"features", "in_domain"}
-    assert tuple(project.job("in_domain").spec["scored"][0][key] for key in ("dataset", "model", "weights")) == WHERE
+    assert next((one.dataset, one.model, one.weights) for one in project.job("in_domain").told.scored) == WHERE

@@ -5,12 +5,20 @@ import pandas as pd
 import pytest
 
 from heatproof.files import write_table
+from heatproof.folder import Folder
 from heatproof.manifest import publish_tables
-from heatproof.plan.paths import OVERVIEW, OVERVIEW_MANIFEST
 from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
+from heatproof.stages.overview import Overview
 
 METHODS = ["a", "b", "c", "d", "e", "f"]
 KINDS = {"soundness": "soundness", "completeness": "completeness"}
+OVERVIEW = Overview.paths(Folder())
+
+
+def told(kinds):
+    return Overview(
+        scores="results/scores.csv", kinds=kinds, upstream="u", key="k", files=OVERVIEW, manifest="results/o.json"
+    )
 
 
 def table(columns, models=("net",)):
@@ -66,7 +74,7 @@ def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"kinds": {}, "key": "k", "manifest": OVERVIEW_MANIFEST}, {})
+    overview(told({}))
     captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTIONS
     assert "nothing to conclude" in captions["conclusion"][1]
@@ -79,10 +87,9 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    spec = {"kinds": KINDS, "key": "k", "manifest": OVERVIEW_MANIFEST}
-    overview(spec, {})
+    overview(told(KINDS))
     before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
-    overview(spec, {})
+    overview(told(KINDS))
     assert {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()} == before
     assert len(pd.read_csv(OVERVIEW["dual"])) == 12
 
@@ -94,7 +101,7 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
     publish_tables({"key": "k", "manifest": "results/scores.json"}, ["results/scores.csv"], [])
-    overview({"kinds": {}, "key": "k", "manifest": OVERVIEW_MANIFEST}, {})
+    overview(told({}))
     places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)
     assert len(places) == 11

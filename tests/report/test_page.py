@@ -1,11 +1,11 @@
 """The index page: what it holds, and what a reader can do with it in a browser."""
 
 import base64
-import copy
 import io
 import json
 import os
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,16 +19,26 @@ from heatproof.claims.card import COLUMNS as CLAIM_COLUMNS
 from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.folder import Folder
 from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
-from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.validate import make_plan
 from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
 from heatproof.sequences import Perturbation
 from heatproof.shards import Origin, open_shard
+from heatproof.stages.checks import Checks
+from heatproof.stages.methods import ShownMethod
+from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 from heatproof.store import ArraySpec
+
+RESULTS = Folder()
+FILES = {"page": "results/report/index.html", "gallery": "results/figures/maps.html"}
+PAGE, GALLERY = FILES.values()
+SCORES_TABLE = "results/scores.csv"
+LINKS = {"checks.page": "checks/index.html", "figure.idsds": "figures/idsds.svg", "overview.places_png": "places.png"}
+LINKS |= {"reliability.consistency_png": "ranking/consistency.png", "similarity.figure": "similarity/similarity.png"}
 
 EVIL = "<img src=x onerror=\"document.title='pwned'\">&amp;"
 QUOTED = '"' + EVIL.replace('"', '""') + '"'
@@ -96,18 +106,11 @@ class Reader(HTMLParser):
 
 
 def method(name, explainer, index=0, place=0, reference=False):
-    return {
-        "method": name,
-        "explainer": explainer,
-        "index": index,
-        "transform": "raw",
-        "reference": reference,
-        "place": place,
-    }
+    return ShownMethod(name, explainer, index, place, "raw", reference)
 
 
 def told_table(path):
-    return {"path": path, "manifest": "results/tables.json", "code": "tables-code"}
+    return PageTable(path, "results/tables.json", "tables-code")
 
 
 @pytest.fixture
@@ -131,7 +134,9 @@ def spec(results):
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
         piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
-            CURVES.format(dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"),
+            RESULTS.store("curves").format(
+                dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"
+            ),
             Origin("key", {"seed": 0}),
             split,
             {"response": ArraySpec(("method", "quantity", "point"), (methods, 4, 5), "float64", chunk_by_image=False)},
@@ -144,44 +149,48 @@ def spec(results):
         values = np.stack([steps * 256, np.full(5, 256.0), 2 - steps, np.log(1 - steps * 0.5)])
         piece.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
         piece.publish("cpu")
-    network = {
-        "where": {"dataset": "tiny", "model": "net", "weights": "finetuned"},
-        "grids": [[4, "zeros"]],
-        "shown": ["idsds"],
-        "drops": [4, "zeros", "logit"],
-        "scored": ["idsds"],
-        "weights_code": "weights-code",
-    }
-    return {
-        "tables": {name: told_table(f"results/{name}.csv") for name in texts},
-        "all_metrics": False,
-        "directions": {"idsds": True, "infidelity": False},
-        "references": ["random"],
-        "level": 0.9,
-        "seed": 7,
-        "evaluated": IMAGES,
-        "images": 3,
-        "shards": 1,
-        "drop_shards": 1,
-        "datasets": [{"dataset": {**DATASET, "manifest": "results/datasets/tiny.json"}, "networks": [network]}],
-        "methods": [
+    network = PageNetwork(
+        where={"dataset": "tiny", "model": "net", "weights": "finetuned"},
+        grids=[(4, "zeros")],
+        shown=["idsds"],
+        drops=(4, "zeros", "logit"),
+        scored=["idsds"],
+        weights_code="weights-code",
+    )
+    return ReportPage(
+        tables_shown={name: told_table(f"results/{name}.csv") for name in texts},
+        all_metrics=False,
+        directions={"idsds": True, "infidelity": False},
+        references=["random"],
+        level=0.9,
+        seed=7,
+        evaluated=IMAGES,
+        images=3,
+        shards=1,
+        drop_shards=1,
+        datasets=[PageDataset({**DATASET, "manifest": "results/datasets/tiny.json"}, [network])],
+        methods=[
             method(EVIL, "gradient"),
             method("smooth", "noise"),
             method("variance", "noise", index=1, place=1),
             method("cam", "cam"),
             method("random", "random", reference=True),
         ],
-        "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"], "images": IMAGES, "shards": 1}],
-        "figures": [],
-        "codes": {"idsds": "scores-code"},
-        "manifest": PAGE_MANIFEST,
-        "key": "page-key",
-        "code": "page-code",
-    }
+        curves=[PageCurve("d", SEQUENCE, ["ids"], IMAGES, 1)],
+        figures=[],
+        codes={"idsds": "scores-code"},
+        upstream="upstream",
+        links={name: f"results/{path}" for name, path in LINKS.items()},
+        templates="templates",
+        files=FILES,
+        manifest="results/report/index.json",
+        key="page-key",
+        code="page-code",
+    )
 
 
 def written(spec, path=PAGE):
-    report_page(spec, {})
+    report_page(spec)
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -202,7 +211,7 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
 
 
 def test_the_answer_stands_first_then_how_sure_it_is(spec):
-    report_page(spec, {})
+    report_page(spec)
     shown = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
     places = [shown.index(f'<section id="{name}"') for name in order]
@@ -212,7 +221,7 @@ def test_the_answer_stands_first_then_how_sure_it_is(spec):
 def test_downloads_are_the_tables(spec):
     links = [link for link in Reader(written(spec)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(facts["path"]).read_bytes() for facts in spec["tables"].values()}
+    assert given == {Path(facts.path).read_bytes() for facts in spec.tables_shown.values()}
 
 
 def test_scores_have_their_case_and_manifest(spec):
@@ -253,8 +262,8 @@ def test_every_manifest_is_in_the_provenance(spec):
 def test_claims_curves_and_maps_only_where_they_are_named(spec):
     full = written(spec)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
-    bare = copy.deepcopy({**spec, "images": 0, "curves": []})
-    del bare["tables"]["claims"]
+    tables = {name: table for name, table in spec.tables_shown.items() if name != "claims"}
+    bare = replace(spec, images=0, curves=[], tables_shown=tables)
     assert GALLERY.rpartition("/")[2] in full
     Path(GALLERY).unlink()
     page = written(bare)
@@ -287,11 +296,10 @@ def test_reasons_that_lack_one_thing_of_many_stand_together():
 
 def test_protocol_checks_stand_where_they_are_made(spec):
     assert 'id="checks"' not in written(spec)
-    path = Path(CHECKS["captions"])
+    path = Path(Checks.paths(RESULTS)["captions"])
     path.parent.mkdir()
     path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
-    more = copy.deepcopy(spec)
-    more["tables"]["captions"] = told_table(str(path))
+    more = replace(spec, tables_shown={**spec.tables_shown, "captions": told_table(str(path))})
     page = written(more)
     assert 'id="checks"' in page
     assert "P &lt; 16 flips them." in page
@@ -299,9 +307,9 @@ def test_protocol_checks_stand_where_they_are_made(spec):
 
 
 def test_a_missing_store_is_one_sentence(spec):
-    Path(MAPS.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
+    Path(RESULTS.maps.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
-        report_page(spec, {})
+        report_page(spec)
 
 
 # ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
@@ -323,7 +331,7 @@ cam,,,,,0,0,,False,
 def shown(spec):
     Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
     Path("results/meta_rank.csv").write_text(RANKS)
-    return Reader(written({**spec, "references": ["poor"], "images": 0, "curves": []}))
+    return Reader(written(replace(spec, references=["poor"], images=0, curves=[])))
 
 
 def test_scores_side_by_side_tell_every_case(shown):
@@ -348,8 +356,8 @@ def test_what_no_interval_parts_from_the_best_is_open(shown):
 def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):
     """With all metrics these are of scores.csv, and the ranking is the one that `heatproof rank` prints of it."""
     Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
-    tables = {**spec["tables"], "ranking": told_table("results/ranking.csv")}
-    texts = Reader(written({**spec, "tables": tables, "images": 0, "curves": []})).texts
+    tables = {**spec.tables_shown, "ranking": told_table("results/ranking.csv")}
+    texts = Reader(written(replace(spec, tables_shown=tables, images=0, curves=[]))).texts
     assert "−4.250" in texts
     assert "1.500" in texts
     # κ of the patch drops alone stands beside it.
@@ -380,7 +388,7 @@ def page(spec):
         method("cam", "cam"),
         method("random", "random", reference=True),
     ]
-    return written({**spec, "methods": methods, "curves": []}, GALLERY)
+    return written(replace(spec, methods=methods, curves=[]), GALLERY)
 
 
 def test_gallery_escapes_names(page):
@@ -453,13 +461,13 @@ def test_plan_names_other_metrics_only_where_asked_for():
     plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
     quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
     assert SCORES_TABLE not in quick.inputs
-    assert quick.spec["curves"] == []
+    assert quick.told.curves == []
     assert SCORES_TABLE in page.inputs
-    full, asked = plans[1], page.spec
-    assert len(asked["curves"]) == sum(r.kind == "curves" for r in full.method_responses.values())
-    assert set(asked["directions"]) == set(full.metric_names())
+    full, asked = plans[1], page.told
+    assert len(asked.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
+    assert set(asked.directions) == set(full.metric_names())
     # A small file.
-    assert len(json.dumps(asked)) < 100_000
+    assert len(json.dumps(page.spec)) < 100_000
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -481,7 +489,7 @@ def browser():
 @pytest.fixture
 def opened(browser, spec):
     """The page from disk, offline; nothing may be asked of the network or said on the console."""
-    report_page(spec, {})
+    report_page(spec)
     said, asked = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)

@@ -5,11 +5,12 @@ import pytest
 from PIL import Image
 
 from heatproof.errors import HeatproofError
-from heatproof.plan.paths import FIGURE_FILES, FIGURE_MANIFEST, IDSDS_TABLE, filled
+from heatproof.folder import Folder
 from heatproof.report.plots import draw, draw_variance, method_order
 from heatproof.report.results import draw_figure, read_table
+from heatproof.stages.pages import Figure, ReadTable
 
-PLOT = filled(FIGURE_FILES, figure="idsds")
+PLOT = Figure.paths(Folder(), figure="idsds")
 
 COLUMNS = "dataset,model,weights,method,metric,score,ci_low,ci_high,n_images,n_undefined,rank,gap"
 ROWS = """
@@ -30,7 +31,7 @@ tiny,other,finetuned,good,idsds,0.4,0.3,0.5,10,0,1,
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / IDSDS_TABLE
+    path = tmp_path / "results/idsds_table.csv"
     path.parent.mkdir()
     path.write_text(COLUMNS + ROWS)
     return path
@@ -101,12 +102,19 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    spec = {"figure": "idsds", "module": "heatproof.report.figures.scores", "table": IDSDS_TABLE, "key": "k"}
-    spec |= {"references": ["random"], "level": 0.95, "plain": "grid 4, zeros"}
-    spec["manifest"] = FIGURE_MANIFEST.format(figure="idsds")
-    draw_figure(spec, {})
+    told = Figure(
+        figure="idsds",
+        module="heatproof.report.figures.scores",
+        read=ReadTable("results/idsds_table.csv", "u"),
+        references=["random"],
+        level=0.95,
+        plain="grid 4, zeros",
+        files=PLOT,
+        manifest="results/figures/idsds.figure.json",
+    )
+    draw_figure(told)
     first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
-    draw_figure(spec, {})
+    draw_figure(told)
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]

@@ -1,14 +1,31 @@
 """Charts and captions of protocol checks say what is in the table."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.plan.paths import CHECKS, CHECKS_MANIFEST
+from heatproof.folder import Folder
+from heatproof.plan.comparisons import Compared
 from heatproof.report import protocol
 from heatproof.report.protocol import COLOURED, caption, check_tables, draw_bumps
+from heatproof.stages.checks import Checks
 
 NAMES = [f"method_{place}" for place in range(12)]
+LEVELS = [("logit", "pretrained", "sds", "raw"), ("probability", "pretrained", "sds_probability", "raw")]
+TOLD = Checks(
+    comparisons=[Compared("output", "pretrained", "logit", LEVELS, [("digits", "net")])],
+    cases=[],
+    directions={"sds": True, "sds_probability": True},
+    images={"sds": 10, "sds_probability": 10},
+    transforms={},
+    bootstrap=50,
+    level=0.95,
+    least_coverage=0.5,
+    upstream="u",
+    templates="t",
+)
 FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
 
 
@@ -25,25 +42,8 @@ def found():
                 {"metric": metric, "method": method, "image": f"image-{place}", "score": score}
                 for place, score in enumerate(row)
             ]
-    levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
-    asked = {
-        "factor": "output",
-        "setting": "pretrained",
-        "reference": "logit",
-        "levels": levels,
-        "networks": [["digits", "net"]],
-    }
-    spec = {
-        "comparisons": [asked],
-        "directions": {"sds": True, "sds_probability": True},
-        "transforms": {},
-        "seed": 0,
-        "bootstrap": 50,
-        "level": 0.95,
-        "least_coverage": 0.5,
-    }
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
-    return check_tables(table, spec)
+    return check_tables(table, TOLD)
 
 
 def test_a_caption_names_what_moves(found):
@@ -98,14 +98,9 @@ def test_no_more_colours_than_can_be_told_apart(found):
 def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
     """Where no explainer applies to a network; the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(protocol, "read_scores", lambda spec: ([], [], pd.DataFrame()))
-    levels = [["logit", "pretrained", "sds", "raw"], ["probability", "pretrained", "sds_probability", "raw"]]
-    asked = {"factor": "output", "setting": "pretrained", "reference": "logit", "levels": levels}
-    spec = {
-        "comparisons": [{**asked, "networks": [["digits", "net"]]}],
-        "manifest": CHECKS_MANIFEST,
-        "key": "k",
-    }
-    protocol.checks(spec, {})
+    monkeypatch.setattr(protocol, "read_scores", lambda *given: ([], pd.DataFrame()))
+    charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}
+    files = Checks.paths(Folder()) | charts
+    protocol.checks(replace(TOLD, files=files, manifest="results/checks/manifest.json"))
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
-    assert "two levels" in pd.read_csv(CHECKS["captions"])["conclusion"][0]
+    assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]

@@ -16,6 +16,7 @@ from heatproof.report.tables import (
     score_table,
     with_kinds,
 )
+from heatproof.stages.tables import Drops
 from heatproof.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
@@ -151,7 +152,7 @@ def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
 
 def test_models_of_one_kind_have_it_in_the_tables():
     table = pd.DataFrame({"model": ["net_s0", "net_s1", "other"]})
-    found = with_kinds(table, {"model_kinds": {"net_s0": "net", "net_s1": "net"}})
+    found = with_kinds(table, {"net_s0": "net", "net_s1": "net"})
     assert found["kind"].tolist() == ["net", "net", "other"]
     assert "kind" not in with_kinds(table, {})
 
@@ -214,7 +215,7 @@ def test_accuracy_by_hand(tmp_path, metric, in_domain):
         [9, 9, 9, 9, 9],  # never
     ]
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
-    item = {**where, "metric": metric, "drops": drops_with(tmp_path, target_rank)}
+    item = Drops(**where, metric=metric, drops=drops_with(tmp_path, target_rank))
     (row,) = accuracy_table([item], 5).to_dict("records")
     assert row == {
         **where,

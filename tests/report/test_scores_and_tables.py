@@ -11,7 +11,6 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
-from heatproof.report.tables import tables
 
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
@@ -128,7 +127,7 @@ def test_a_lost_manifest_of_scores_is_said(scored):
     made = scored()
     (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
     with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
-        made.inside(tables, made.job("tables").spec)
+        made.make("tables")
 
 
 def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored):

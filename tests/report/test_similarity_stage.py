@@ -11,8 +11,7 @@ from heatproof.errors import NotApplicable
 from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
-from heatproof.plan.paths import SIMILARITY
-from heatproof.report.similarity import COLUMNS, shared_images, similarity
+from heatproof.report.similarity import COLUMNS, shared_images
 from heatproof.responses.run import respond
 from heatproof.store import read
 from heatproof.training.stages import finetune, pretrain
@@ -41,7 +40,7 @@ class Alike(Project):
             self.inside(finetune, plan.finetune_spec("toy", model, "finetuned"))
             for weights in plan.weights:
                 self.network(("toy", model, weights))
-        self.inside(similarity, self.job("similarity").spec)
+        self.make("similarity")
         return self
 
     def network(self, net):
@@ -53,7 +52,7 @@ class Alike(Project):
         self.inside(respond, self.on_network("channels", *net, shard=0).spec)
 
     def table(self):
-        return pd.read_csv(self.folder / SIMILARITY["output"])
+        return pd.read_csv(self.folder / "results/similarity/similarity.csv")
 
 
 @pytest.fixture(scope="module")

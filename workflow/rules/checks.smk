@@ -3,27 +3,25 @@ use rule all_scores as checks with:
     input:
         reads("checks"),
     output:
-        shown("checks", *paths.CHECKS.values()),
-        reports.chart_files(plan),
-        paths.CHECKS_MANIFEST,
+        leaves("checks"),
     log:
         "results/logs/checks.log",
     benchmark:
         measured("checks")
     message:
-        "protocol checks"
+        says("checks")
 
 
-if reports.shown_images(plan):
+if graph.has("montage"):
 
     use rule overview as montage with:
         input:
             reads("montage"),
         output:
-            shown("montage", *reports.montage_files(plan), paths.MONTAGE_MANIFEST),
+            leaves("montage"),
         log:
             "results/logs/montage.log",
         benchmark:
             measured("montage")
         message:
-            "montages of maps"
+            says("montage")

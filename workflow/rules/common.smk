@@ -12,7 +12,7 @@ from snakemake.sourcecache import LocalSourceFile
 from heatproof import last_run
 from heatproof import workflow as ours
 from heatproof.errors import HeatproofError
-from heatproof.plan import paths, reports
+from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
 from heatproof.stage import STAGES
 from heatproof.terminal import say_what_came_out, speak

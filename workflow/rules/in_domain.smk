@@ -16,10 +16,10 @@ use rule all_scores as in_domain with:
     input:
         reads("in_domain"),
     output:
-        shown("in_domain", paths.IN_DOMAIN, paths.IN_DOMAIN_MANIFEST),
+        leaves("in_domain"),
     log:
         "results/logs/in_domain.log",
     benchmark:
         measured("in_domain")
     message:
-        "whether deleted patches are in domain"
+        says("in_domain")

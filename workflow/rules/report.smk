@@ -3,15 +3,13 @@ use rule score as figure with:
     input:
         reads("figure"),
     output:
-        shown("figure", paths.FIGURE_FILES["svg"]),
-        paths.FIGURE_FILES["png"],
-        paths.FIGURE_MANIFEST,
+        leaves("figure"),
     log:
         "results/logs/figure/{figure}.log",
     benchmark:
         measured("figure", "figure")
     message:
-        "figure"
+        says("figure")
 
 
 # The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.
@@ -19,12 +17,10 @@ use rule overview as report_page with:
     input:
         reads("report_page"),
     output:
-        shown("index", paths.PAGE),
-        shown("maps", *reports.page_files(plan)[1:]),
-        paths.PAGE_MANIFEST,
+        leaves("report_page"),
     log:
         "results/logs/report_page.log",
     benchmark:
         measured("report_page")
     message:
-        "index page"
+        says("report_page")

@@ -21,25 +21,20 @@ use rule score as tables with:
     input:
         reads("tables"),
     output:
-        shown("verdict", paths.VERDICT),
-        shown("idsds_table", paths.IDSDS_TABLE),
-        shown("meta_rank", paths.META_RANK),
-        shown("accuracy", paths.ACCURACY),
-        shown("applicability", paths.APPLICABILITY),
-        paths.TABLES_MANIFEST,
+        leaves("tables"),
     log:
         "results/logs/tables.log",
     benchmark:
         measured("tables")
     message:
-        "tables of scores, Meta-Rank, accuracy and applicability"
+        says("tables")
 
 
 use rule score as all_scores with:
     input:
         reads("all_scores"),
     output:
-        shown("scores", paths.SCORES_TABLE, paths.SCORES_TABLE_MANIFEST),
+        leaves("all_scores"),
     log:
         "results/logs/scores.log",
     benchmark:
@@ -48,7 +43,7 @@ use rule score as all_scores with:
         mem_mb=grows(4000),
         runtime=grows(60),
     message:
-        "table of all metrics"
+        says("all_scores")
 
 
 use rule all_scores as costs with:
@@ -64,16 +59,16 @@ use rule all_scores as costs with:
         says("costs")
 
 
-if reports.several_baselines(plan):
+if graph.has("baselines"):
 
     use rule all_scores as baselines with:
         input:
             reads("baselines"),
         output:
-            shown("baselines", *paths.BASELINES.values(), paths.BASELINES_MANIFEST),
+            leaves("baselines"),
         log:
             "results/logs/baselines.log",
         benchmark:
             measured("baselines")
         message:
-            "comparison of baselines"
+            says("baselines")

@@ -20,10 +20,10 @@ use rule all_scores as similarity with:
     input:
         reads("similarity"),
     output:
-        shown("similarity", *paths.SIMILARITY.values(), paths.SIMILARITY_MANIFEST),
+        leaves("similarity"),
     log:
         "results/logs/similarity.log",
     benchmark:
         measured("similarity")
     message:
-        "similarity of networks"
+        says("similarity")

@@ -26,8 +26,7 @@ from heatproof.manifest import publish_tables, verified
 from heatproof.ranking.per_image import read_scores
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import ClaimsSpec
+    from heatproof.stages.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -37,34 +36,34 @@ PUBLISHED = ["value", "low", "high", "verdict", "basis", "reason"]
 COLUMNS += [f"published_{name}" for name in PUBLISHED]
 
 
-def claims(spec: ClaimsSpec, runtime: Runtime) -> None:
+def claims(told: Claims) -> None:
     """Write the verdict on each claim for the scores of a run and for published numbers, and the orders of both."""
-    cells, files, scores = read_scores(spec)
-    facts, pixels = spec["metrics"], spec["pixels"]
+    files, scores = read_scores(told.results.scores, told.cases)
+    facts, pixels = told.metrics, told.pixels
     cases = [
         Case(
             *cell,
-            **facts[cell[3]],
-            kept_by=spec["kept"].get(cell[2], ""),
-            explains=spec["explains"],
+            **vars(facts[cell[3]]),
+            kept_by=told.kept_epochs.get(cell[2], ""),
+            explains=told.explains,
             pixels=pixels[cell[0]][cell[1]],
         )
-        for cell in cells
+        for cell in told.cases
     ]
     evidence = Evidence(
         scores,
         cases,
-        [Method(one["name"], one["kind"], one["map"], one["transform"], one["uses_model"]) for one in spec["methods"]],
-        {name: Model(name, **model) for name, model in spec["models"].items()},
-        pd.read_csv(verified(spec["accuracy"])),
-        draws=Draws(spec["seed"], spec["bootstrap"]),
+        [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in told.methods],
+        {name: Model(name, **vars(model)) for name, model in told.models.items()},
+        pd.read_csv(verified(told.accuracy)),
+        draws=Draws(told.seed, told.bootstrap),
     )
-    table = claims_table(evidence, spec["level"])
+    table = claims_table(evidence, told.level)
     log.info("%s", table["verdict"].value_counts().to_dict())
-    orders = dict(zip(spec["orders"].values(), published_orders(evidence, spec["level"]), strict=True))
-    for path, made in {spec["output"]: table, **orders}.items():
-        write_table(made, path)
-    publish_tables(spec, [spec["output"], *orders], [*files, spec["accuracy"]])
+    made = dict(zip(told.files.values(), (table, *published_orders(evidence, told.level)), strict=True))
+    for path, one in made.items():
+        write_table(one, path)
+    publish_tables({"key": told.key, "manifest": told.manifest}, made, [*files, told.accuracy])
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
     return target
 
 
-def open_dataset(spec: OpenedDataset) -> Dataset:
+def open_dataset(spec: OpenedDataset | Mapping[str, Any]) -> Dataset:
     """Open the dataset of a spec; imports only the module that registers it."""
     load = DATASETS.code_of(spec["kind"], spec["module"])
     return load(seed=spec["seed"], **spec["options"])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 from heatproof.estimate.measure import Timed
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
-from heatproof.plan.paths import SCORES_TABLE, TABLES
 from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
@@ -136,7 +135,8 @@ def is_shard(job: PlannedJob) -> bool:
 
 def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
     """Return the jobs that lead to the tables, upstream first; with `responses`, to that of all metrics as well."""
-    return graph.needed([*TABLES.values(), *([SCORES_TABLE] if responses else [])])
+    made = [graph.told(name) for name in ("tables", *(["all_scores"] if responses else []))]
+    return graph.needed(file for told in made for file in told.files.values())
 
 
 def training_cost(spec: TrainSpec, found: CountedSteps, start_up: float) -> Timed:

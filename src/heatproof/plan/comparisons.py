@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import PRETRAINED, Case
-from heatproof.plan.plan import Plan
-from heatproof.provenance import digest
 
 if TYPE_CHECKING:
-    from heatproof.specs.reports import Comparison as Told
+    from heatproof.plan.metrics import MetricChoice
+    from heatproof.plan.plan import Plan
 
 # The patch drops, as the setting of a factor that is no matter of theirs.
 SINGLE_DELETION = "single deletion"
@@ -29,6 +27,27 @@ EPOCH = re.compile(r"_epoch(\d+)$")
 Level = tuple[str, str, str, str]
 # Factor, setting, reference level, levels.
 Comparison = tuple[str, str, str, list[Level]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A factor that varies while a setting holds.
+
+    Attributes
+    ----------
+    reference
+        The level that others are compared with.
+    levels
+        Level, weights, metric and transform.
+    networks
+        Dataset and model of each on which it is compared.
+    """
+
+    factor: str
+    setting: str
+    reference: str
+    levels: list[Level]
+    networks: list[tuple[str, str]]
 
 
 def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
@@ -182,20 +201,19 @@ def _told(factor: str, value: Any) -> str:
     return f"P = {value**2}" if factor == "grid" else str(value)
 
 
-def all_comparisons(plan: Plan) -> list[Told]:
+def all_comparisons(plan: Plan) -> list[Compared]:
     """Return the comparisons on all networks; those that are the same on several are told once."""
-    found: dict[str, Told] = {}
+    found: dict[tuple[Any, ...], Compared] = {}
     for dataset, model in plan.pairs():
         for factor, setting, reference, levels in comparisons(plan, model):
-            told = {"factor": factor, "setting": setting, "reference": reference, "levels": list(map(list, levels))}
-            first = cast("Told", {**told, "networks": []})
-            found.setdefault(digest(told), first)["networks"].append([dataset, model])
+            same = (factor, setting, reference, *levels)
+            found.setdefault(same, Compared(factor, setting, reference, levels, [])).networks.append((dataset, model))
     return list(found.values())
 
 
 def factors(plan: Plan) -> list[str]:
     """Return what the config varies, in the order of the tables."""
-    return list(dict.fromkeys(entry["factor"] for entry in all_comparisons(plan)))
+    return list(dict.fromkeys(entry.factor for entry in all_comparisons(plan)))
 
 
 def compared_cases(plan: Plan) -> list[Case]:
@@ -203,8 +221,8 @@ def compared_cases(plan: Plan) -> list[Case]:
     cases = [
         plan.case(*network, weights, metric)
         for entry in all_comparisons(plan)
-        for network in entry["networks"]
-        for _, weights, metric, _ in entry["levels"]
+        for network in entry.networks
+        for _, weights, metric, _ in entry.levels
     ]
     return list(dict.fromkeys(cases))
 

@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from heatproof import stage as declared
+from heatproof.plan.paths import GUARDS
 from heatproof.plan.plan import keyed
 from heatproof.stage import Wildcards, written
 
@@ -189,7 +190,7 @@ class Graph:
         told, inputs = kind.tell(self, **wildcards)
         files = {name: plan.results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
         told = replace(told, results=plan.results, files=files, **kind.common(plan))
-        told = replace(told, manifest=plan.results.file(kind.kept_by.format(**wildcards)))
+        told = replace(told, manifest=plan.results.file(kind.manifest_path.format(**wildcards)))
         told = replace(told, **{name: keyed(written(told), told.modules)[name] for name in ("code", "key")})
         left = tuple(files.values())
         products = (Product(told.manifest, told.key, (*left, told.manifest), left[0]),)
@@ -211,6 +212,13 @@ class Graph:
         """Tell whether there are jobs of a stage."""
         return any(True for _ in every_stage()[stage].every(self.plan))
 
+    def targets(self) -> list[str]:
+        """Return what the rule `all` asks for: tables, figures and pages."""
+        asked = [name for name, kind in declared.STAGES.items() if kind.is_asked(self.plan)]
+        jobs = [self.job(name, where) for name in asked for where in declared.STAGES[name].every(self.plan)]
+        files = [file for job in jobs if job.told for file in job.told.files.values()]
+        return files + ([GUARDS["output"]] if self.plan.guarded else [])
+
     def jobs(self) -> list[Job]:
         """Return every job, stage by stage, what is upstream first."""
         return self._jobs
@@ -219,7 +227,7 @@ class Graph:
     def _jobs(self) -> list[Job]:
         found = {
             name: [self.job(name, wildcards) for wildcards in kind.every(self.plan)]
-            for name, kind in every_stage().items()
+            for name, kind in sorted(every_stage().items())
         }
         makers = {name: (self.makers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()}
         # In the order of their names where nothing else decides, so that it is the same in every process.

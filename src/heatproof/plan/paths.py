@@ -56,56 +56,6 @@ STORES = {"curves": CURVES, "subsets": SUBSETS, "parts": PARTS, "channels": CHAN
 STORES |= {rule: SUBSETS.replace("/subsets/", f"/{rule}/") for rule in ("drops", "features")}
 SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
 SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
-SCORES_TABLE = RESULTS + "/scores.csv"
-SCORES_TABLE_MANIFEST = RESULTS + "/scores.json"
-# By the names that their jobs know them by.
-TABLES = {key: f"{RESULTS}/{key}.csv" for key in ("verdict", "idsds_table", "meta_rank", "accuracy", "applicability")}
-TABLES_MANIFEST = RESULTS + "/tables.json"
-VERDICT, IDSDS_TABLE, META_RANK, ACCURACY, APPLICABILITY = TABLES.values()
-BASELINES = {"scores": RESULTS + "/baselines.csv"}
-BASELINES |= _in("baselines", agreement="agreement.csv", conclusions="conclusions.csv", summary="summary.txt")
-BASELINES_MANIFEST = RESULTS + "/baselines/manifest.json"
-COSTS = RESULTS + "/costs.csv"
-COSTS_MANIFEST = RESULTS + "/costs.json"
-IN_DOMAIN = RESULTS + "/in_domain.csv"
-IN_DOMAIN_MANIFEST = RESULTS + "/in_domain.json"
-CLAIMS = RESULTS + "/claims.csv"
-CLAIMS_MANIFEST = RESULTS + "/claims.json"
-# Orders of methods beside published ones, made of the same evidence.
-PUBLISHED = {"published": RESULTS + "/published.csv", "published_methods": RESULTS + "/published_methods.csv"}
-
-RANKING = RESULTS + "/ranking"
-# Orders of methods and how far they hold, and what else speaks for them.
-ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
-EVIDENCE = ("reliability", "significance", "truth", "properties", "variance")
-RELIABILITY = {name: f"{RANKING}/{name}.csv" for name in (*ORDERS, *EVIDENCE)}
-RELIABILITY_PNG = _in(
-    "ranking", consistency_png="consistency.png", difference_png="critical_difference.png", truth_png="truth.png"
-)
-RELIABILITY_MANIFEST = RANKING + "/manifest.json"
-
-FIGURES = RESULTS + "/figures"
-OVERVIEW = {
-    "places": f"{FIGURES}/overview/places.csv",
-    "places_png": f"{FIGURES}/overview/places.png",
-    "dual": f"{FIGURES}/overview/soundness_completeness.csv",
-    "dual_png": f"{FIGURES}/overview/soundness_completeness.png",
-    "captions": f"{FIGURES}/overview/captions.csv",
-}
-OVERVIEW_MANIFEST = FIGURES + "/overview/manifest.json"
-FIGURE_FILES = {ending: f"{FIGURES}/{{figure}}.{ending}" for ending in ("svg", "png")}
-FIGURE_MANIFEST = FIGURES + "/{figure}.figure.json"
-GALLERY = FIGURES + "/maps.html"
-MONTAGE = FIGURES + "/montage/{dataset}/{model}.png"
-MONTAGE_MANIFEST = FIGURES + "/montage.json"
-
-SIMILARITY = _in("similarity", output="similarity.csv", figure="similarity.png", exciting="exciting.png")
-SIMILARITY_MANIFEST = RESULTS + "/similarity/similarity.json"
-CHECKS = _in("checks", page="index.html", methods="methods.csv", summary="summary.csv", captions="captions.csv")
-CHECKS_FIGURE = RESULTS + "/checks/{factor}.{ending}"
-CHECKS_MANIFEST = RESULTS + "/checks/manifest.json"
-PAGE = RESULTS + "/report/index.html"
-PAGE_MANIFEST = RESULTS + "/report/index.json"
 
 
 def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:

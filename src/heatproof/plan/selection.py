@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -31,7 +31,7 @@ class Selection:
     """What a normalised config chooses, and the folder that results are in."""
 
     config: Config
-    results: Folder = Folder()
+    results: Folder = field(default_factory=Folder)
 
     @cached_property
     def datasets(self) -> dict[str, DatasetChoice]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
 from heatproof.errors import HeatproofError
 from heatproof.manifest import verified
-
-if TYPE_CHECKING:
-    from heatproof.specs.reports import ScoresOf
 
 CASE = ("dataset", "model", "weights", "metric")
 NEEDED = ("method", "image", "score", "higher_is_better")
@@ -76,21 +72,15 @@ def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.read_parquet(verified(path), columns=columns, use_threads=False)
 
 
-def read_scores(spec: ScoresOf) -> tuple[list[Place], list[str], pd.DataFrame]:
-    """Return the (dataset, model, weights, metric) of each case, its file, and the scores of all cases.
+def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
+    """Return the file of each test case, and the scores of all of them.
 
     Parameters
     ----------
-    spec
-        Has the pattern of paths ``scores``, and ``cases``: dataset to model to weights to the names of metrics.
+    pattern
+        Of paths.
+    cases
+        Dataset, model, weights and metric of each.
     """
-    cells = [
-        (dataset, model, weights, metric)
-        for dataset, models in spec["cases"].items()
-        for model, of_weights in models.items()
-        for weights, metrics in of_weights.items()
-        for metric in metrics
-    ]
-    names = ("dataset", "model", "weights", "metric")
-    files = [spec["scores"].format(**dict(zip(names, cell, strict=True))) for cell in cells]
-    return cells, files, pd.concat([read_parquet(path) for path in files], ignore_index=True)
+    files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
+    return files, pd.concat([read_parquet(path) for path in files], ignore_index=True)

@@ -14,16 +14,14 @@ from matplotlib.figure import Figure
 
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
-from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.ranking.ranks import rank_methods
 from heatproof.registry import listed
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
-from heatproof.report.results import NETWORK, publish, resampling
+from heatproof.report.results import NETWORK, publish
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import BaselinesSpec
+    from heatproof.stages.baselines import Baselines
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
@@ -112,25 +110,25 @@ class Domains:
             yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
 
 
-def compare_baselines(spec: BaselinesSpec, runtime: Runtime) -> None:
+def compare_baselines(told: Baselines) -> None:
     """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
-    methods = pd.DataFrame(spec["methods"])
+    methods = pd.DataFrame(told.methods)
     scores, agreement, conclusions = [], [], []
-    for (dataset, model), cases in pd.DataFrame(spec["cases"]).groupby(["dataset", "model"], sort=False):
+    for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
         tables = [
             read_parquet(path).pivot(index="method", columns="image", values="score").reindex(methods["method"])
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = Domains(list(cases["baseline"]), methods, values, **resampling(spec))
+        domains = Domains(list(cases["baseline"]), methods, values, **told.resampling)
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
         for case, part in zip(cases.to_dict("records"), values, strict=True):
-            told = summarise(part, **resampling(spec))
-            table = methods.join(pd.DataFrame(told)).rename(columns={"mean": "score"})
+            found = summarise(part, **told.resampling)
+            table = methods.join(pd.DataFrame(found)).rename(columns={"mean": "score"})
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
-            table = table.assign(**about, rank=rank_methods(told["mean"], True))
+            table = table.assign(**about, rank=rank_methods(found["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
     drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
     made: dict[str, pd.DataFrame | str] = {
@@ -139,7 +137,7 @@ def compare_baselines(spec: BaselinesSpec, runtime: Runtime) -> None:
         "conclusions": drawn,
         "summary": sentence(drawn) + "\n",
     }
-    publish(spec, {paths.BASELINES[name]: table for name, table in made.items()}, [c["scores"] for c in spec["cases"]])
+    publish(told, {told.files[name]: table for name, table in made.items()}, [case.scores for case in told.cases])
 
 
 def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:

@@ -11,15 +11,13 @@ from matplotlib.figure import Figure
 
 from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts, interval
-from heatproof.plan import paths
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import publish
 from heatproof.store import open_store, read
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import InDomainSpec
+    from heatproof.stages.in_domain import InDomain
 
 FOLDS = 5
 # How much more an out-of-fold score varies over samples of images than images alone say, where the probe cannot tell:
@@ -40,19 +38,18 @@ COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 Measure = Callable[[np.ndarray], float]
 
 
-def in_domain(spec: InDomainSpec, runtime: Runtime) -> None:
+def in_domain(told: InDomain) -> None:
     """Write in_domain.csv."""
-    publish(spec, {paths.IN_DOMAIN: in_domain_table(spec)}, spec["data"])
+    publish(told, {told.files["in_domain"]: in_domain_table(told)}, told.data)
 
 
-def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
+def in_domain_table(told: InDomain) -> pd.DataFrame:
     """Tell for every network, grid and baseline whether deleted patches are in domain.
 
     Parameters
     ----------
-    spec
-        What the job is told: ``scored``, the stores of features with dataset, model, weights, grid, baseline and
-        ``in_domain``; ``images``; and ``seed``, ``bootstrap`` and ``level`` of the intervals over images.
+    told
+        What the job is told.
 
     Returns
     -------
@@ -66,27 +63,27 @@ def in_domain_table(spec: InDomainSpec) -> pd.DataFrame:
         interval. A network whose layers cannot be followed has one row with the reason in ``gap``.
     """
     rows = []
-    for item in spec["scored"]:
-        where = {key: item[key] for key in WHERE}
-        if gap := read_shard(item["features"], 0)["gap"]:
+    for item in told.scored:
+        where = {key: getattr(item, key) for key in WHERE}
+        if gap := read_shard(item.features, 0)["gap"]:
             rows.append({**where, "n_images": 0, "gap": gap})
             continue
-        store, images = item["features"] + ".zarr", spec["images"]
+        store, images = item.features + ".zarr", told.images
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
         labels = np.asarray(opened.labels[:images])
         confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
         right = predicted == labels[:, None]
-        scores = [probe_scores(features[:, :, place], labels, spec["seed"]) for place in range(len(layers))]
+        scores = [probe_scores(features[:, :, place], labels, told.seed) for place in range(len(layers))]
         measures = [area_under_curve(one) for one in scores]
         measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
         measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        found = with_intervals(measures, images, spec["seed"], spec["bootstrap"], spec["level"])
+        found = with_intervals(measures, images, told.seed, told.bootstrap, told.level)
         areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
         for layer, one, area in zip(layers, scores, areas, strict=True):
-            told = [*paired_share(one, spec["level"]), *widened(area)]
-            rows.append({**where, "layer": layer, **dict(zip(PROBED, told, strict=True))})
+            share = [*paired_share(one, told.level), *widened(area)]
+            rows.append({**where, "layer": layer, **dict(zip(PROBED, share, strict=True))})
         rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 

@@ -10,14 +10,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
-from heatproof.plan import paths
 from heatproof.report.drawing import draw_colour_bar, draw_map, plain
 from heatproof.report.pictures import channels_last, image_scores, read_maps
-from heatproof.report.results import publish, save, score_told
+from heatproof.report.results import CASE, publish, save, score_told
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import MontageSpec
+    from heatproof.stages.montage import Montage
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
@@ -26,23 +24,24 @@ TOP, BOTTOM = 0.35, 0.36
 MOST_ROWS = 12
 
 
-def montage(spec: MontageSpec, runtime: Runtime) -> None:
+def montage(told: Montage) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
-    for where in spec["cases"]:
-        opened = open_dataset(spec["datasets"][where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: spec["images"]]
-        scores = image_scores(where)
-        read = {method["method"]: read_maps(where, method, ids) for method in spec["methods"]}
+    for case in told.cases:
+        where = dict(zip(CASE, case, strict=True))
+        opened = open_dataset(told.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: told.images]
+        scores = image_scores(told.results, where)
+        read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; what is undefined everywhere comes last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
         each = scores.unstack("image").reindex(index=means.index, columns=ids)
         title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
-        files.append(paths.SCORES.format(**where))
-        outputs.append(paths.MONTAGE.format(**where))
-        save(draw_montage(opened.images("evaluation", 0, spec["images"]), maps, means, each, title), outputs[-1])
-    publish(spec, dict.fromkeys(outputs), files)
+        files.append(told.results.scores.format(**where))
+        outputs.append(told.files["{dataset}/{model}".format_map(where)])
+        save(draw_montage(opened.images("evaluation", 0, told.images), maps, means, each, title), outputs[-1])
+    publish(told, dict.fromkeys(outputs), files)
 
 
 @plain

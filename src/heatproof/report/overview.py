@@ -10,29 +10,27 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.plan import paths
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.ranking.verdict import disagreement
 from heatproof.report.drawing import broken, lay_out, new_figure, plain
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import OverviewSpec
+    from heatproof.stages.overview import Overview
 
 RANKS = ["method", "metric", "place", "n_cases"]
 DUAL = [*NETWORK, "method", "soundness", "completeness"]
 CAPTIONS = ["figure", "shows", "conclusion"]
 
 
-def overview(spec: OverviewSpec, runtime: Runtime) -> None:
+def overview(told: Overview) -> None:
     """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
-    scores = read_table(paths.SCORES_TABLE)
+    scores = read_table(told.scores)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
-    places, dual = places_table(scores), dual_table(scores, spec["kinds"])
+    places, dual = places_table(scores), dual_table(scores, told.kinds)
     shows, conclusion = told_places(places)
     conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
-    captions = [[paths.OVERVIEW["places_png"], shows, conclusion], [paths.OVERVIEW["dual_png"], *told_dual(dual)]]
+    captions = [[told.files["places_png"], shows, conclusion], [told.files["dual_png"], *told_dual(dual)]]
     made: dict[str, Any] = {
         "places": places,
         "dual": dual,
@@ -40,7 +38,7 @@ def overview(spec: OverviewSpec, runtime: Runtime) -> None:
         "dual_png": draw_dual(dual),
         "captions": pd.DataFrame(captions, columns=CAPTIONS),
     }
-    publish(spec, {paths.OVERVIEW[name]: content for name, content in made.items()}, [paths.SCORES_TABLE])
+    publish(told, {told.files[name]: content for name, content in made.items()}, [told.scores])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
-from heatproof.plan import paths
 from heatproof.ranking.verdict import NAMED, disagreement
 from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
@@ -31,10 +31,12 @@ from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import PageSpec
+    from heatproof.stages.pages import ReportPage
 
 log = logging.getLogger(__name__)
+
+# Path of a file to the address that a page has for it.
+Link = Callable[[str], str]
 
 # A larger table is linked to and not written into the page.
 DOWNLOAD_BYTES = 2_000_000
@@ -50,50 +52,50 @@ LACKS = {
 }
 
 
-def report_page(spec: PageSpec, runtime: Runtime) -> None:
+def report_page(told: ReportPage) -> None:
     """Write the index page, and the page of maps where images are shown."""
-    tables = {name: read_text(facts["path"]) for name, facts in spec["tables"].items()}
+    tables = {name: read_text(facts.path) for name, facts in told.tables_shown.items()}
     # Of the very test cases that the table of scores has.
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
+    link = partial(address, told.files["page"])
     look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
-        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec),
-        "provenance-data": provenance(spec),
+        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), told, link),
+        "provenance-data": provenance(told, link),
     }
     made = {}
-    if spec["images"]:
-        maps = [page_data.maps(entry, spec) for entry in spec["datasets"]]
+    if told.images:
+        maps = [page_data.maps(entry, told) for entry in told.datasets]
         gallery: dict[str, Any] = {
             "title": "Attribution maps",
             "datasets": maps,
-            "methods": spec["methods"],
+            "methods": told.methods,
             "side": SIDE,
         }
-        made[paths.GALLERY] = render("gallery.html", **gallery, **look)
-        named = [{key: method[key] for key in ("method", "reference")} for method in spec["methods"]]
+        made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
+        named = [{"method": method.method, "reference": method.reference} for method in told.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
-    if spec["curves"]:
+    if told.curves:
         ranks = ranked.set_index("method")["rank"]
-        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec["references"]]
-        data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec["references"]}
-    made[paths.PAGE] = render(
+        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
+        data["curves-data"] = {**page_data.curves(told), "best": best[:4], "references": told.references}
+    made[told.files["page"]] = render(
         "index.html",
         title="Which attribution method can be trusted",
-        spec=spec,
+        told=told,
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
         ranking=ranking(ranked, alone),
-        about_metrics=against(tables["scores"], spec) if "scores" in tables else "",
-        beside=side_by_side(tables["idsds_table"], spec["references"]),
+        about_metrics=against(tables["scores"], told) if "scores" in tables else "",
+        beside=side_by_side(tables["idsds_table"], told.references),
         figures=[
-            {**one, "uri": data_uri(verified(one["path"]).read_bytes(), "image/svg+xml")} for one in spec["figures"]
+            {**vars(one), "uri": data_uri(verified(one.path).read_bytes(), "image/svg+xml")} for one in told.figures
         ],
         claims=judged_claims(tables["claims"]) if "claims" in tables else {},
-        downloads=[_download(facts["path"]) for facts in spec["tables"].values()],
+        downloads=[_download(facts.path, link) for facts in told.tables_shown.values()],
         link=link,
         named=NAMED,
-        paths=paths,
         data=data,
         script="index_script.html",
         **look,
@@ -101,8 +103,8 @@ def report_page(spec: PageSpec, runtime: Runtime) -> None:
     )
     for path, page in made.items():
         size = len(page.encode())
-        (log.warning if path == paths.PAGE and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
-    publish(spec, made, [facts["path"] for facts in spec["tables"].values()])
+        (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
+    publish(told, made, [facts.path for facts in told.tables_shown.values()])
 
 
 def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
@@ -131,9 +133,9 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def link(path: str) -> str:
-    """Return the address of a file as seen from the index page, by a relative path."""
-    return quote(Path(os.path.relpath(path, Path(paths.PAGE).parent)).as_posix())
+def address(page: str, path: str) -> str:
+    """Return the address of a file as seen from a page, by a relative path."""
+    return quote(Path(os.path.relpath(path, Path(page).parent)).as_posix())
 
 
 def _library() -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _library() -> dict[str, Any]:
     return {"library": script, "library_style": style, "itables": version("itables")}
 
 
-def _download(path: str) -> dict[str, Any]:
+def _download(path: str, link: Link) -> dict[str, Any]:
     size = Path(path).stat().st_size
     uri = data_uri(Path(path).read_bytes(), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
     return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
@@ -153,15 +155,17 @@ def _download(path: str) -> dict[str, Any]:
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
+def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, Any]:
     """Return the scores of all methods for the page's script.
 
     Parameters
     ----------
     table
         Of idsds_table.csv or scores.csv, as text.
-    spec
-        Has ``directions``, metric to whether higher is better, and ``references``, methods that know no model.
+    told
+        What the job is told.
+    link
+        Path to the address that the page has for it.
 
     Returns
     -------
@@ -173,7 +177,7 @@ def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
     """
     counts = ["rank", "n_images", "n_undefined"]
     known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
-    known["above"] = above_reference(known, spec["references"], spec["directions"])
+    known["above"] = above_reference(known, told.references, told.directions)
     ends = known.groupby("metric")[ENDS]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
     # With the digits that sort and draw a number.
@@ -181,8 +185,8 @@ def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
-        manifest, metric = paths.SCORES_MANIFEST.format(**names), names["metric"]
-        of = {"higher": spec["directions"][metric], "range": ranges[metric]}
+        manifest, metric = told.results.scores_manifest.format(**names), names["metric"]
+        of = {"higher": told.directions[metric], "range": ranges[metric]}
         key = (read_sealed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
@@ -192,9 +196,9 @@ def leaderboard(table: pd.DataFrame, spec: PageSpec) -> dict[str, Any]:
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def against(table: pd.DataFrame, spec: PageSpec) -> str:
+def against(table: pd.DataFrame, told: ReportPage) -> str:
     """Return which metrics of scores.csv, as text, disagree about the order of the methods, and what to do."""
-    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec["directions"]))
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(told.directions))
     return disagreement(scores)
 
 
@@ -231,37 +235,37 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
 # ---- where numbers come from -----------------------------------------------------------------------------------------
 
 
-def manifests(spec: PageSpec) -> Iterator[tuple[str, str, str, str, int]]:
+def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, str, int]]:
     """Yield the kind and name of what each manifest is of, its path, the digest of code that the plan has, and shards.
 
     From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
     their number; others have 0 shards. The digest is "" where it stands in the manifest.
     """
-    for facts in spec["tables"].values():
-        yield "table", Path(facts["path"]).name, facts["manifest"], facts["code"], 0
-    explainers = {method["explainer"]: method for method in spec["methods"]}
-    for entry in spec["datasets"]:
-        name = entry["dataset"]["name"]
-        for network in entry["networks"]:
-            where = network["where"]
+    for facts in told.tables_shown.values():
+        yield "table", Path(facts.path).name, facts.manifest, facts.code, 0
+    explainers = {method.explainer: method for method in told.methods}
+    for entry in told.datasets:
+        name = entry.dataset["name"]
+        for network in entry.networks:
+            where = network.where
             of = " · ".join(map(str, where.values()))
-            for metric in network["scored"]:
-                scores = paths.SCORES_MANIFEST.format(**where, metric=metric)
-                yield "scores", f"{of} · {metric}", scores, spec["codes"].get(metric, ""), 0
+            for metric in network.scored:
+                scores = told.results.scores_manifest.format(**where, metric=metric)
+                yield "scores", f"{of} · {metric}", scores, told.codes.get(metric, ""), 0
             for explainer, method in explainers.items():
-                whose = name if method["reference"] else of
-                yield "maps", f"{whose} · {explainer}", maps_base(where, method), "", spec["shards"]
-                for response in spec["curves"]:
-                    base = paths.CURVES.format(**where, explainer=explainer, response=response["name"])
-                    yield "curves", f"{of} · {explainer} · {response['name']}", base, "", response["shards"]
-            for grid, baseline in network["grids"]:
-                base = paths.DROPS.format(**where, grid=grid, baseline=baseline)
-                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", spec["drop_shards"]
-            yield "weights", of, paths.WEIGHTS_MANIFEST.format(**where), network["weights_code"], 0
-        yield "dataset", name, entry["dataset"]["manifest"], "", 0
+                whose = name if method.reference else of
+                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), "", told.shards
+                for response in told.curves:
+                    base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
+                    yield "curves", f"{of} · {explainer} · {response.name}", base, "", response.shards
+            for grid, baseline in network.grids:
+                base = told.results.drops.format(**where, grid=grid, baseline=baseline)
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", told.drop_shards
+            yield "weights", of, told.results.weights["manifest"].format(**where), network.weights_code, 0
+        yield "dataset", name, entry.dataset["manifest"], "", 0
 
 
-def provenance(spec: PageSpec) -> dict[str, Any]:
+def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
     """Return what the manifests say.
 
     Returns
@@ -273,7 +277,7 @@ def provenance(spec: PageSpec) -> dict[str, Any]:
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
     # Maps that know no model are those of every network.
-    for what, of, path, code, shards in dict.fromkeys(manifests(spec)):
+    for what, of, path, code, shards in dict.fromkeys(manifests(told)):
         if shards:
             made, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""
@@ -282,9 +286,9 @@ def provenance(spec: PageSpec) -> dict[str, Any]:
         made_by = made.get("made_by", {})
         keys = [made.get("key") or "", made.get("spec_key") or "", code or made_by.get("code") or ""]
         images = made["images"][1] if "images" in made else None
-        seed, device = made_by.get("seed", spec["seed"]), made.get("device") or ""
+        seed, device = made_by.get("seed", told.seed), made.get("device") or ""
         rows.append([what, of, link(path), path, *keys, seed, images, device])
         if "versions" in made:
             versions[json.dumps(made["versions"], sort_keys=True)] += 1
-    distinct = [{"libraries": json.loads(told), "count": count} for told, count in versions.items()]
+    distinct = [{"libraries": json.loads(said), "count": count} for said, count in versions.items()]
     return {"rows": rows, "versions": distinct}

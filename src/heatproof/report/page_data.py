@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_shard
-from heatproof.plan import paths
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.store import describe, read
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Options, Where
-    from heatproof.specs.reports import PageCurve, PageDataset, PageSpec, ShownMethod
+    from heatproof.folder import Folder
+    from heatproof.stages.methods import ShownMethod
+    from heatproof.stages.pages import PageCurve, PageDataset, ReportPage
 
 # Bytes of all maps on the index page. Of each network every method is shown, of as many images and networks as fit.
 MAP_BYTES = 8_000_000
@@ -44,8 +44,8 @@ def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(entry: PageDataset, spec: PageSpec) -> dict[str, Any]:
-    """Return the maps of the first images of a dataset of the spec.
+def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
+    """Return the maps of the first images of a dataset.
 
     Returns
     -------
@@ -55,19 +55,19 @@ def maps(entry: PageDataset, spec: PageSpec) -> dict[str, Any]:
         where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
         its scale and scores, None where there is none, or the reason for a gap.
     """
-    dataset = open_dataset(entry["dataset"])
-    pixels = dataset.images("evaluation", 0, spec["images"])
+    dataset = open_dataset(entry.dataset)
+    pixels = dataset.images("evaluation", 0, told.images)
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
     networks, columns = [], []
-    for asked in entry["networks"]:
-        where = asked["where"]
-        scores = [image_scores({**where, "metric": metric}) for metric in asked["shown"]]
-        networks.append({**where, "metrics": asked["shown"], "drops": _drops(where, asked["drops"], ids)})
+    for asked in entry.networks:
+        where = asked.where
+        scores = [image_scores(told.results, {**where, "metric": metric}) for metric in asked.shown]
+        networks.append({**where, "metrics": asked.shown, "drops": _drops(told.results, where, asked.drops, ids)})
         # Method by method, so that no more than one explainer's maps of one network are held at a time.
         methods = []
-        for method in spec["methods"]:
-            values = read_maps(where, method, ids)
-            of_images = [(method["method"], image) for image in ids]
+        for method in told.methods:
+            values = read_maps(told.results, where, method, ids)
+            of_images = [(method.method, image) for image in ids]
             methods.append(
                 [{"gap": values}] * len(ids)
                 if isinstance(values, str)
@@ -75,7 +75,7 @@ def maps(entry: PageDataset, spec: PageSpec) -> dict[str, Any]:
             )
         columns.append(zip(*methods, strict=True))
     return {
-        "name": entry["dataset"]["name"],
+        "name": entry.dataset["name"],
         "size": [int(length) for length in pixels.shape[:-3:-1]],
         "images": [
             {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
@@ -92,9 +92,11 @@ def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
     return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": told}
 
 
-def _drops(where: Where, asked: tuple[int, str, str], ids: Sequence[str]) -> dict[str, Any]:
+def _drops(
+    results: Folder, where: Mapping[str, str], asked: tuple[int, str, str], ids: Sequence[str]
+) -> dict[str, Any]:
     grid, baseline, output = asked
-    store = paths.DROPS.format(**where, grid=grid, baseline=baseline) + ".zarr"
+    store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
     return {"grid": grid, "baseline": baseline, "output": output, "values": short(said[:, :1] - said[:, 1:])}
@@ -126,7 +128,7 @@ def short(values: np.ndarray, digits: int = 4) -> list[Any]:
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
-def curves(spec: PageSpec) -> dict[str, Any]:
+def curves(told: ReportPage) -> dict[str, Any]:
     """Return the mean response curve of every method, on every network, to every sequence.
 
     What a network says along the curves of single images is read off at the same shares of changed pixels, by linear
@@ -139,45 +141,43 @@ def curves(spec: PageSpec) -> dict[str, Any]:
         ``panels``: dataset, model, weights, number of the response, and for ``probability`` and ``logit`` of the label
         a curve for each method, None where there is none.
     """
-    responses, methods = spec["curves"], [method["method"] for method in spec["methods"]]
-    wheres = [network["where"] for entry in spec["datasets"] for network in entry["networks"]]
+    responses, methods = told.curves, [method.method for method in told.methods]
+    wheres = [network.where for entry in told.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
     return {
         "shares": short(shares),
         "methods": methods,
         "responses": [
-            {"title": title(one["settings"]), "low": low_is_good(one["settings"]), "metrics": one["metrics"]}
+            {"title": title(one.settings), "low": low_is_good(one.settings), "metrics": one.metrics}
             for one in responses
         ],
         "panels": [
-            {**where, "response": number, **_panel(where, response, shares, methods=spec["methods"])}
+            {**where, "response": number, **_panel(told, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
         ],
-        "images": " or ".join(dict.fromkeys(str(one["images"]) for one in responses)),
+        "images": " or ".join(dict.fromkeys(str(one.images) for one in responses)),
     }
 
 
-def _panel(
-    where: Where, response: PageCurve, shares: np.ndarray, methods: Sequence[ShownMethod]
-) -> dict[str, list[Any]]:
-    base = partial(paths.CURVES.format, **where, response=response["name"])
+def _panel(told: ReportPage, where: Mapping[str, str], response: PageCurve, shares: np.ndarray) -> dict[str, list[Any]]:
+    base = partial(told.results.store("curves").format, **where, response=response.name)
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
     def line(method: ShownMethod, output: str) -> list[Any] | None:
-        of = {name: values[:, method["place"]] for name, values in stored(method["explainer"]).items()}
+        of = {name: values[:, method.place] for name, values in stored(method.explainer).items()}
         return short(mean_curve(of["changed"], of[output], shares)) if of else None
 
-    return {output: [line(method, output) for method in methods] for output in ("probability", "logit")}
+    return {output: [line(method, output) for method in told.methods] for output in ("probability", "logit")}
 
 
 def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
     """Return what is drawn along curves (images, methods, points); nothing where there are no maps."""
-    if any(read_shard(base, shard)["gap"] for shard in range(response["shards"])):
+    if any(read_shard(base, shard)["gap"] for shard in range(response.shards)):
         return {}
     names = describe(base + ".zarr")["coordinates"]["quantity"]
-    values = read(base + ".zarr", "response", 0, response["images"])
+    values = read(base + ".zarr", "response", 0, response.images)
     of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
     said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
     return {**said, "changed": of["changed"] / of["pixels"]}
@@ -204,7 +204,7 @@ def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> n
     return np.mean(rows, axis=0)
 
 
-def title(settings: Options) -> str:
+def title(settings: Mapping[str, Any]) -> str:
     """Name a sequence for reading."""
     orders = {"morf": "most relevant first", "lerf": "least relevant first"}
     order = "by value" if "thresholds" in settings else orders[settings["order"]]
@@ -214,7 +214,7 @@ def title(settings: Options) -> str:
     return ", ".join([f"{settings['mode']}, {order}", fill, *extra])
 
 
-def low_is_good(settings: Options) -> bool:
+def low_is_good(settings: Mapping[str, Any]) -> bool:
     """Tell whether a low curve is good: deletion, most relevant first, or insertion, least relevant first."""
     first = "thresholds" in settings or settings["order"] == "morf"
     return first == (settings["mode"] == "deletion")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,12 @@ from PIL import Image
 
 from heatproof.data.registry import Dataset
 from heatproof.manifest import read_shard
-from heatproof.plan import paths
 from heatproof.ranking.per_image import read_parquet
 from heatproof.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import CaseWhere, Where
-    from heatproof.specs.reports import ShownMethod
+    from heatproof.folder import Folder
+    from heatproof.stages.methods import ShownMethod
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
@@ -112,27 +111,29 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def maps_base(where: Where, method: ShownMethod) -> str:
+def maps_base(results: Folder, where: Mapping[str, str], method: ShownMethod) -> str:
     """Return the path of the store of a method's maps, without its ending; a reference's belong to the dataset."""
-    pattern = paths.REFERENCE_MAPS if method["reference"] else paths.MAPS
-    return pattern.format(**where, explainer=method["explainer"])
+    pattern = results.reference_maps if method.reference else results.maps
+    return pattern.format(**where, explainer=method.explainer)
 
 
-def image_scores(where: CaseWhere) -> pd.Series:
+def image_scores(results: Folder, where: Mapping[str, str]) -> pd.Series:
     """Return the scores of a test case (dataset, model, weights, metric), by method and image."""
     columns = ["method", "image", "score"]
-    return read_parquet(paths.SCORES.format(**where), columns=columns).set_index(columns[:2])["score"]
+    return read_parquet(results.scores.format(**where), columns=columns).set_index(columns[:2])["score"]
 
 
-def read_maps(where: Where, method: ShownMethod, ids: Sequence[str]) -> np.ndarray | str:
+def read_maps(results: Folder, where: Mapping[str, str], method: ShownMethod, ids: Sequence[str]) -> np.ndarray | str:
     """Return a method's maps of some images (N, H, W) under its transform, or the reason why there are none.
 
     Parameters
     ----------
+    results
+        The results folder.
     where
         Dataset, model and weights.
     method
-        Has its ``explainer``, ``index``, ``transform``, and whether it is a ``reference``.
+        The method.
     ids
         Of the first images of the evaluation split.
 
@@ -141,10 +142,10 @@ def read_maps(where: Where, method: ShownMethod, ids: Sequence[str]) -> np.ndarr
     HeatproofError
         If the maps or their manifest are missing or damaged.
     """
-    base = maps_base(where, method)
+    base = maps_base(results, where, method)
     if gap := read_shard(base, 0)["gap"]:
         return str(gap)
-    return stored_maps(base + ".zarr", 0, len(ids), ids).of(method["index"], method["transform"])
+    return stored_maps(base + ".zarr", 0, len(ids), ids).of(method.index, method.transform)
 
 
 def label_of(dataset: Dataset, number: int) -> str:

@@ -12,16 +12,14 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.plan import paths
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.pictures import data_uri
-from heatproof.report.results import CASE, formatted, publish, render, resampling, save
+from heatproof.report.results import CASE, formatted, publish, render, save
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import ChecksSpec
+    from heatproof.stages.checks import Checks
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -51,39 +49,36 @@ NOTED = 0.05
 UNTOLD = 0.5
 
 
-def checks(spec: ChecksSpec, runtime: Runtime) -> None:
+def checks(told: Checks) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
-    _, files, scores = read_scores(spec) if spec["comparisons"] else ([], [], pd.DataFrame())
-    methods, summary = check_tables(scores, spec)
+    files, scores = read_scores(told.results.scores, told.cases) if told.comparisons else ([], pd.DataFrame())
+    methods, summary = check_tables(scores, told)
     shown = []
-    made: dict[str, Any] = {paths.CHECKS["methods"]: methods, paths.CHECKS["summary"]: summary}
+    made: dict[str, Any] = {told.files["methods"]: methods, told.files["summary"]: summary}
     # Of the plan and not of the tables: the workflow waits for a chart of each.
-    for factor in dict.fromkeys(asked["factor"] for asked in spec["comparisons"]):
+    for factor in dict.fromkeys(asked.factor for asked in told.comparisons):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
-        png, svg = (paths.CHECKS_FIGURE.format(factor=factor, ending=ending) for ending in ("png", "svg"))
+        png, svg = (told.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
         for path in (png, svg):
             save(figure, path)
             made[path] = None
-        told = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**told, "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
-    made[paths.CHECKS["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
-    made[paths.CHECKS["page"]] = render("checks.html", title="Protocol checks", factors=shown)
-    publish(spec, made, files)
+        said = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
+        shown.append({**said, "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
+    made[told.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
+    made[told.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
+    publish(told, made, files)
 
 
-def check_tables(scores: pd.DataFrame, spec: ChecksSpec) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the levels of every factor on every network.
 
     Parameters
     ----------
     scores
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
-    spec
-        ``comparisons``, each with ``factor``, ``setting``, ``reference``, ``levels`` (level, weights, metric,
-        transform) and ``networks`` (dataset, model); ``directions`` of metrics; ``transforms``, method to absolute
-        method; ``images``, metric to the number of images that it is scored on; ``seed``, ``bootstrap``, ``level``,
-        ``least_coverage``.
+    told
+        What the job is told.
 
     Returns
     -------
@@ -97,26 +92,26 @@ def check_tables(scores: pd.DataFrame, spec: ChecksSpec) -> tuple[pd.DataFrame, 
         # Images in their order, so that a draw means the same images at every level.
         wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
-    for asked in spec["comparisons"]:
-        for dataset, model in asked["networks"]:
+    for asked in told.comparisons:
+        for dataset, model in asked.networks:
             tables, directions, numbers = {}, {}, {}
-            known = [level for level in asked["levels"] if (dataset, model, *level[1:3]) in wide]
+            known = [level for level in asked.levels if (dataset, model, *level[1:3]) in wide]
             for level, weights, metric, transform in known:
                 found = wide[dataset, model, weights, metric]
-                scored = _transformed(found, spec["transforms"], transform, asked["factor"])
+                scored = _transformed(found, told.transforms, transform, asked.factor)
                 if not scored.empty:
-                    tables[level], directions[level] = scored, spec["directions"][metric]
-                    numbers[level] = spec.get("images", {}).get(metric, 0)
+                    tables[level], directions[level] = scored, told.directions[metric]
+                    numbers[level] = told.images.get(metric, 0)
             # A network to which no explainer applies has no scores.
-            if len(tables) < 2 or asked["reference"] not in tables:
+            if len(tables) < 2 or asked.reference not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
             # Metrics of more images are compared on those of the fewest.
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
-            where = dict(zip(WHERE, (asked["factor"], asked["setting"], dataset, model), strict=True))
-            drawn: dict[str, Any] = {**resampling(spec), "least_coverage": spec["least_coverage"]}
-            of_methods, of_pairs = compare_levels(values, names, asked["reference"], directions, **drawn)
+            where = dict(zip(WHERE, (asked.factor, asked.setting, dataset, model), strict=True))
+            drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
+            of_methods, of_pairs = compare_levels(values, names, asked.reference, directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)

@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
-from heatproof.plan import paths
 from heatproof.ranking.per_image import cases_of, read_scores
 from heatproof.ranking.reliability import reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
@@ -21,12 +20,11 @@ from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.ranking import draw, rank_table
-from heatproof.report.results import CASE, NETWORK, publish, resampling
+from heatproof.report.results import CASE, NETWORK, publish
 from heatproof.report.tables import mean_scores, with_kinds
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import ReliabilitySpec
+    from heatproof.stages.reliability import Reliability
 
 # What is drawn: the columns, and what the axis says.
 PANELS = (
@@ -40,48 +38,47 @@ APART = 0.3
 LINE = 0.21
 
 
-def reliability(spec: ReliabilitySpec, runtime: Runtime) -> None:
+def reliability(told: Reliability) -> None:
     """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
 
-    Tables, by the names of `heatproof.plan.paths.RELIABILITY`: ``ranking`` is Meta-Rank over all metrics;
+    Tables, by the names of its outputs: ``ranking`` is Meta-Rank over all metrics;
     ``properties`` the same within each property that metrics measure; ``consistency`` Spearman's ρ and Kendall's τ of
     every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
     differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
     each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
     ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
-    metrics that the spec has as ``tested``: the tests of all take minutes; ``truth`` as
+    metrics that are ``tested``: the tests of all take minutes; ``truth`` as
     `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
     Tests are at 1 - level. Rankings leave out metrics that others stand for, and methods that are defined on too few
     images.
     """
-    _, files, scores = read_scores(spec)
-    scores["higher_is_better"] = scores["metric"].map(spec["directions"])
-    drawn, level = resampling(spec), spec["level"]
-    means = mean_scores(scores, spec["directions"], spec["least_coverage"])
-    means["property"] = means["metric"].map({name: property_of(name, spec["kinds"]) for name in spec["directions"]})
-    stands = stand_ins(means, spec["kinds"])
-    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec["directions"]})
-    means = with_kinds(means, spec)
+    files, scores = read_scores(told.results.scores, told.cases)
+    scores["higher_is_better"] = scores["metric"].map(told.directions)
+    drawn, level = told.resampling, told.level
+    means = mean_scores(scores, told.directions, told.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
+    stands = stand_ins(means, told.kinds)
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
+    means = with_kinds(means, told.model_kinds)
     found = rank_table(means, images=scores, **drawn)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(spec["tested"]) & (known >= max(spec["least_coverage"], 1e-9))]
+    compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    truth = truth_table(scores, spec["truths"], spec["references"], **drawn)
+    truth = truth_table(scores, told.truths, told.references, **drawn)
     made: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
         "reliability": reliability_table(scores[scores["score"].notna()]),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
-        "variance": variance_table(with_kinds(scores, spec)),
+        "variance": variance_table(with_kinds(scores, told.model_kinds)),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),
     }
-    places = paths.RELIABILITY | paths.RELIABILITY_PNG
-    publish(spec, {places[name]: content for name, content in made.items()}, files)
+    publish(told, {told.files[name]: content for name, content in made.items()}, files)
 
 
 @white

@@ -16,14 +16,12 @@ import pandas as pd
 from heatproof.figures import FIGURES
 from heatproof.files import write_table, write_text, written_aside
 from heatproof.manifest import publish_tables, verified
-from heatproof.plan import paths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from heatproof.specs.jobs import Published, Runtime
-    from heatproof.specs.reports import Bootstrap, FigureSpec, ReportSpec
     from heatproof.stage import Stage
+    from heatproof.stages.pages import Figure as FigureOf
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
@@ -84,9 +82,7 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
     return (directed - best).rename("above_reference")
 
 
-def publish(
-    told: Stage | Published, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]
-) -> None:
+def publish(told: Stage, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]) -> None:
     """Write what a job made, and its manifest.
 
     Parameters
@@ -110,8 +106,7 @@ def publish(
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    spec: Published = told if isinstance(told, Mapping) else {"key": told.key, "manifest": told.manifest}
-    publish_tables(spec, made, inputs)
+    publish_tables({"key": told.key, "manifest": told.manifest}, made, inputs)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -155,21 +150,15 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
     return environment.get_template(name).render(script=own, sha256=sha256, **values)
 
 
-def draw_figure(spec: FigureSpec, runtime: Runtime) -> None:
+def draw_figure(told: FigureOf) -> None:
     """Draw a registered figure as SVG and PNG; the same table gives the same bytes."""
-    import_module(spec["module"])
-    draw = FIGURES[spec["figure"]].draw
+    import_module(told.module)
+    draw = FIGURES[told.figure].draw
     wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    beside = {name: given["table"] for name, given in spec.get("beside", {}).items()}
-    given = {**spec, **{name: read_table(path) for name, path in beside.items()}}
-    drawn = draw(read_table(spec["table"]), **{name: given.get(name) for name in wanted})
-    files = paths.filled(paths.FIGURE_FILES, figure=spec["figure"])
-    publish(spec, dict.fromkeys(files.values(), drawn), [spec["table"], *beside.values()])
-
-
-def resampling(spec: ReportSpec) -> Bootstrap:
-    """Return how a job draws its resamples, by the names that functions have for it."""
-    return {"seed": spec["seed"], "repetitions": spec["bootstrap"], "level": spec["level"]}
+    beside = {name: read_table(read.table) for name, read in told.beside.items()}
+    given = {"references": told.references, "level": told.level, "plain": told.plain, **beside}
+    drawn = draw(read_table(told.read.table), **{name: given.get(name) for name in wanted})
+    publish(told, dict.fromkeys(told.files.values(), drawn), [one.table for one in (told.read, *told.beside.values())])
 
 
 # ---- numbers as they are read: rounded, with a true minus ------------------------------------------------------------

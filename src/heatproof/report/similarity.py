@@ -15,17 +15,15 @@ from heatproof.data.prepare import open_dataset
 from heatproof.manifest import read_shard
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.plan import paths
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
-from heatproof.report.results import publish, resampling
+from heatproof.report.results import publish
 from heatproof.store import open_store, read
 from heatproof.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import ComparedNetworks, SimilaritySpec
+    from heatproof.stages.similarity import ComparedNetworks, Similarity
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
@@ -35,31 +33,30 @@ MOST = 9
 SHOWN = 3
 
 
-def similarity(spec: SimilaritySpec, runtime: Runtime) -> None:
+def similarity(told: Similarity) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
-    table = similarity_table(spec)
-    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
-    publish(spec, {paths.SIMILARITY[name]: content for name, content in made.items()}, _manifests(spec))
+    table = similarity_table(told)
+    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
+    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told))
 
 
-def _manifests(spec: SimilaritySpec) -> list[str]:
+def _manifests(told: Similarity) -> list[str]:
     """Return the manifests of all stores that are read."""
-    maps = [paths.at(paths.MAPS, explainer=explainer["name"]) for explainer in spec["explainers"]]
-    bases = list(spec["drops"].values())
-    bases += [_base(pattern, Network(*net.split("/"))) for net in spec["drops"] for pattern in (paths.CHANNELS, *maps)]
-    return [f"{base}.{shard}.json" for base in bases for shard in range(spec["shards"])]
+    bases = list(told.drops.values())
+    for net in (Network(*name.split("/")) for name in told.drops):
+        bases += [_channel_store(told, net), *(_map_store(told, net, one.name) for one in told.explainers)]
+    return [f"{base}.{shard}.json" for base in bases for shard in range(told.shards)]
 
 
-def similarity_table(spec: SimilaritySpec) -> pd.DataFrame:
+def similarity_table(told: Similarity) -> pd.DataFrame:
     """Compare networks before and after finetuning, and unrelated ones for a yardstick.
 
     After Hesse et al. 2024, section 4.1, network similarity.
 
     Parameters
     ----------
-    spec
-        What the job is told: the networks of each dataset, explainers with their maps, patterns of the stores,
-        ``images``.
+    told
+        What the job is told.
 
     Returns
     -------
@@ -81,47 +78,47 @@ def similarity_table(spec: SimilaritySpec) -> pd.DataFrame:
           no counterpart, and are paired as they come.
     """
     rows = []
-    for entry in spec["datasets"]:
+    for entry in told.datasets:
         for kind, one, two in _pairs(entry):
             where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
-            for found in _compared(spec, one, two):
+            for found in _compared(told, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
-                summary = summarise(values[None], **resampling(spec))
+                summary = summarise(values[None], **told.resampling)
                 rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
 def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
     """Yield the pairs of networks of a dataset that are compared."""
-    models = {model: weights for model, weights in entry["models"].items() if PRETRAINED in weights}
-    base = [Network(entry["dataset"]["name"], model, PRETRAINED) for model in models]
+    models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
+    base = [Network(entry.dataset["name"], model, PRETRAINED) for model in models]
     for one in base:
         yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(spec: SimilaritySpec, one: Network, two: Network) -> Iterator[dict[str, Any]]:
+def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # Those of one network stand for both: every other store is read by them.
-    ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec["images"]]
-    first, second = (_said(spec, net, ids) for net in (one, two))
+    ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
+    first, second = (_said(told, net, ids) for net in (one, two))
     yield {"quantity": "softmax", "values": np.abs(second["probability"] - first["probability"])}
     yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
     yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
     yield {"quantity": "accuracy_change", "values": second["right"] - first["right"]}
-    for explainer in spec["explainers"]:
-        bases = [_base(paths.MAPS, net, explainer=explainer["name"]) for net in (one, two)]
+    for explainer in told.explainers:
+        bases = [_map_store(told, net, explainer.name) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
-        for place, name in enumerate(explainer["maps"]):
+        for place, name in enumerate(explainer.maps):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
-            labels = {"explainer": explainer["name"], "map": name}
+            labels = {"explainer": explainer.name, "map": name}
             yield {"quantity": "maps", **labels, "values": np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)}
             yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
-    if _have_channels(one, two):
-        most = min(MOST, spec["images"] // 2)
-        shared = shared_images(_channels(one, ids), _channels(two, ids), most)
-        yield {"quantity": "exciting", "values": shared, "chance": most / spec["images"]}
+    if _have_channels(told, one, two):
+        most = min(MOST, told.images // 2)
+        shared = shared_images(_channels(told, one, ids), _channels(told, two, ids), most)
+        yield {"quantity": "exciting", "values": shared, "chance": most / told.images}
 
 
 def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
@@ -157,27 +154,31 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(spec: SimilaritySpec, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return what a network says of the intact images, and where it is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    said = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
     return {**said, "probability": np.exp(said["log_probability"]), "right": (said["target_rank"] < 1).astype(float)}
 
 
-def _channels(net: Network, ids: Sequence[str]) -> np.ndarray:
-    return read(_base(paths.CHANNELS, net) + ".zarr", "activation", 0, len(ids), ids)
+def _channels(told: Similarity, net: Network, ids: Sequence[str]) -> np.ndarray:
+    return read(_channel_store(told, net) + ".zarr", "activation", 0, len(ids), ids)
 
 
-def _base(pattern: str, net: Network, **more: str) -> str:
-    return pattern.format(**net._asdict(), **more)
+def _channel_store(told: Similarity, net: Network) -> str:
+    return told.results.store("channels").format(**net._asdict())
 
 
-def _drops(spec: SimilaritySpec, net: Network) -> str:
-    return spec["drops"]["/".join(net)]
+def _map_store(told: Similarity, net: Network, explainer: str) -> str:
+    return told.results.maps.format(**net._asdict(), explainer=explainer)
 
 
-def _have_channels(*nets: Network) -> bool:
-    return not any(read_shard(_base(paths.CHANNELS, net), 0)["gap"] for net in nets)
+def _drops(told: Similarity, net: Network) -> str:
+    return told.drops["/".join(net)]
+
+
+def _have_channels(told: Similarity, *nets: Network) -> bool:
+    return not any(read_shard(_channel_store(told, net), 0)["gap"] for net in nets)
 
 
 @plain
@@ -216,7 +217,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 
 @plain
-def draw_exciting(spec: SimilaritySpec) -> Figure:
+def draw_exciting(told: Similarity) -> Figure:
     """Draw the images that excite some channels most, before and after finetuning and in an unrelated network.
 
     Channels are taken at even steps from those that differ between images; the first pair of weights of the first model
@@ -224,7 +225,7 @@ def draw_exciting(spec: SimilaritySpec) -> Figure:
 
     Parameters
     ----------
-    spec
+    told
         As for `similarity_table`.
 
     Returns
@@ -232,21 +233,21 @@ def draw_exciting(spec: SimilaritySpec) -> Figure:
     matplotlib.figure.Figure
         Without axes where no pair has channels.
     """
-    for entry in spec["datasets"]:
-        pairs = [pair for pair in _pairs(entry) if _have_channels(*pair[1:])]
+    for entry in told.datasets:
+        pairs = [pair for pair in _pairs(entry) if _have_channels(told, *pair[1:])]
         nets = next((pair for kind, *pair in pairs if kind == "finetuning"), [])
         if not nets:
             continue
         unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair), [])
         nets += [net for net in unrelated if net != nets[0]]
-        opened = open_dataset(entry["dataset"])
-        ids = opened.splits["evaluation"].ids[: spec["images"]]
-        active = [_channels(net, ids) for net in nets]
+        opened = open_dataset(entry.dataset)
+        ids = opened.splits["evaluation"].ids[: told.images]
+        active = [_channels(told, net, ids) for net in nets]
         alive = np.flatnonzero(_alive(*active))
         if len(alive):
             chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
-            images = opened.images("evaluation", 0, spec["images"])
-            return _strips(images, nets, active, chosen, min(MOST, spec["images"] // 2))
+            images = opened.images("evaluation", 0, told.images)
+            return _strips(images, nets, active, chosen, min(MOST, told.images // 2))
     return Figure()
 
 

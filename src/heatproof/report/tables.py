@@ -13,77 +13,73 @@ from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan import paths
 from heatproof.ranking.best import best_set
 from heatproof.ranking.per_image import read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
 from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
-from heatproof.report.results import CASE, NETWORK, above_reference, publish, resampling
+from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.report.verdict import verdicts
 from heatproof.store import describe, read
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
-    from heatproof.specs.reports import AllScoresSpec, DropsOf, Ranked, TablesSpec
+    from heatproof.stages.tables import AllScores, Drops, Tables
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(spec: TablesSpec, runtime: Runtime) -> None:
+def tables(told: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    scores = pd.concat([read_parquet(path) for path in spec["scores"]], ignore_index=True)
-    table = _scored(scores, spec["scores"], spec)
+    scores = pd.concat([read_parquet(path) for path in told.scores], ignore_index=True)
+    table = _scored(scores, told.scores, told)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     # The same deletion with another output is no test case of its own.
-    others = {name: name.removesuffix("_probability") for name in directions.keys() - spec["ranked"]}
+    others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
     ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
-    accuracy = accuracy_table(spec["drops"], spec["images"], spec["target"])
-    _insert(table, "n_images", {"passes": passes(table, spec["scores"], spec["explainer_of"])})
+    accuracy = accuracy_table(told.drops, told.images, told.target)
+    _insert(table, "n_images", {"passes": passes(table, told.scores, told.explainer_of)})
     made = {
-        paths.VERDICT: verdicts(
-            scores, table, accuracy, spec["deletions"], spec["references"], spec["ablating"], spec["level"]
-        ),
-        paths.IDSDS_TABLE: table,
-        paths.META_RANK: meta_rank_table(ranked, images=scores, **resampling(spec)),
-        paths.ACCURACY: accuracy,
-        paths.APPLICABILITY: applicability_table(spec["scores"]),
+        "verdict": verdicts(scores, table, accuracy, told.deletions, told.references, told.ablating, told.level),
+        "idsds_table": table,
+        "meta_rank": meta_rank_table(ranked, images=scores, **told.resampling),
+        "accuracy": accuracy,
+        "applicability": applicability_table(told.scores),
     }
-    publish(spec, made, spec["scores"])
+    publish(told, {told.files[name]: table for name, table in made.items()}, told.scores)
 
 
-def all_scores(spec: AllScoresSpec, runtime: Runtime) -> None:
+def all_scores(told: AllScores) -> None:
     """Write scores.csv: every metric of the config.
 
     It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
     ``property`` that the metric measures; ``counted_as`` names the metric that stands for one in rankings, "" where it
     is a test case of its own.
     """
-    _, files, scores = read_scores(spec)
-    directions = spec["directions"]
-    table = _scored(scores, files, spec, directions)
-    stands = stand_ins(mean_scores(scores, directions, spec["least_coverage"]), spec["kinds"])
+    files, scores = read_scores(told.results.scores, told.cases)
+    directions = told.directions
+    table = _scored(scores, files, told, directions)
+    stands = stand_ins(mean_scores(scores, directions, told.least_coverage), told.kinds)
     added = {
         "higher_is_better": table["metric"].map(directions),
-        "above_reference": above_reference(table, spec["references"], directions),
-        "property": table["metric"].map({name: property_of(name, spec["kinds"]) for name in directions}),
+        "above_reference": above_reference(table, told.references, directions),
+        "property": table["metric"].map({name: property_of(name, told.kinds) for name in directions}),
         "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
     }
     _insert(table, "in_best_set", added)
-    publish(spec, {paths.SCORES_TABLE: table}, files)
+    publish(told, {told.files["scores"]: table}, files)
 
 
 def _scored(
     scores: pd.DataFrame,
     files: Sequence[str],
-    spec: TablesSpec | AllScoresSpec,
+    told: Tables | AllScores,
     directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
     """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
-    drawn: dict[str, Any] = {**resampling(spec), "least_coverage": spec["least_coverage"]}
-    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec)
+    drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
+    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), told.model_kinds)
     shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
     cases = table[CASE].itertuples(index=False, name=None)
     _insert(table, "ci_high", {"share_wrong": [shares[case] for case in cases]})
@@ -122,17 +118,16 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     return means.drop(columns=["mean", "count", "size"])
 
 
-def with_kinds(table: pd.DataFrame, spec: Ranked) -> pd.DataFrame:
+def with_kinds(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
     """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
 
     Parameters
     ----------
     table
         Has the column ``model``.
-    spec
-        Its ``model_kinds`` is a mapping from model to kind; without it, the table is returned as it is.
+    kinds
+        Model to kind; where it is empty, the table is returned as it is.
     """
-    kinds = spec.get("model_kinds") or {}
     return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
 
 
@@ -247,7 +242,7 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
 
 
-def accuracy_table(drops: list[DropsOf], images: int, target: str | int = "label") -> pd.DataFrame:
+def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
     """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
     An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
@@ -256,7 +251,7 @@ def accuracy_table(drops: list[DropsOf], images: int, target: str | int = "label
     Parameters
     ----------
     drops
-        For each of the cached patch drops: dataset, model, weights, grid, baseline, metric and the path ``drops``.
+        All cached patch drops.
     images
         How many images have drops.
     target
@@ -270,14 +265,14 @@ def accuracy_table(drops: list[DropsOf], images: int, target: str | int = "label
     """
     rows = []
     for item in drops:
-        store = item["drops"] + ".zarr"
+        store = item.drops + ".zarr"
         labels = np.asarray(describe(store)["labels"])[:images]
         rank = read(store, "target_rank", 0, images)
         if target != "label":
             wrong = read(store, "predicted", 0, images) != labels[:, None]
             rank = np.where(wrong, np.inf, 0)
-        row: dict[str, Any] = {key: item[key] for key in ("dataset", "model", "weights", "grid", "baseline")}
-        row["in_domain"] = base_name(item["metric"]) == "idsds"
+        row: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
+        row["in_domain"] = base_name(item.metric) == "idsds"
         for k in (1, 5):
             known = k == 1 or target == "label"
             row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if known else np.nan

@@ -1,1 +1,1 @@
-"""Stages of the workflow, a module each: what a job is told, what it leaves, and what runs. Importable without torch."""
+"""Stages of the workflow: what a job is told, what it leaves, and what runs. Importable without pandas and torch."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.stage import Report, shown, stage
+from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
 
 if TYPE_CHECKING:
-    from heatproof.plan.graph import Graph
     from heatproof.specs.jobs import Runtime
 
 
@@ -29,17 +28,17 @@ class Costs(Report):
     """
 
     message = "cost of methods beside their scores"
-    kept_by = "costs.json"
+    manifest_path = "costs.json"
     outputs = shown(
         "Scores",
         "what each method costs, beside its score",
         """
-Network passes and seconds that a map of each method takes, beside its score. A method is on the front where no cheaper one
-scores higher on the same network.
-""",
+        Network passes and seconds that a map of each method takes, beside its score. A method is on the front where
+        no cheaper one scores higher on the same network.
+        """,
         costs="costs.csv",
     )
-    tables = {"costs": "costs"}
+    tables = read_as(costs="costs")
 
     scores: list[str]
     table: str
@@ -47,10 +46,10 @@ scores higher on the same network.
     upstream: str
 
     @classmethod
-    def tell(cls, graph: Graph) -> tuple[Self, list[str]]:
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
-        files, table = plan.score_files(), plan.results.file("idsds_table.csv")
+        files, table = plan.score_files(), graph.told("tables").files["idsds_table"]
         keys = keys_of(plan, plan.test_cases())
         return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
 

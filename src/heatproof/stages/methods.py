@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan import paths
-from heatproof.provenance import digest
+from heatproof.provenance import ROOT, digest, file_digest
+from heatproof.stage import Report
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
@@ -60,6 +62,63 @@ class ClaimedMethod:
     map: str
     transform: str
     uses_model: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored(Report):
+    """What a stage is told that reads scores of images.
+
+    Attributes
+    ----------
+    cases
+        The test cases.
+    directions
+        Metric to whether higher is better.
+    upstream
+        Digest of the keys of the scores.
+    """
+
+    cases: list[Place]
+    directions: dict[str, bool]
+    upstream: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """What decides which scores are ranked.
+
+    Attributes
+    ----------
+    kinds
+        Metric to its kind.
+    model_kinds
+        Model to its kind, where models of one kind differ in the seed of training alone; else empty.
+    least_coverage
+        Share of the images on which a method has to be defined.
+    """
+
+    kinds: dict[str, str]
+    model_kinds: dict[str, str]
+    least_coverage: float
+
+
+def scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+    """Return the fields of `Scored`."""
+    directions, upstream = directions_of(plan, cases), keys_of(plan, cases)
+    return {"cases": places_of(cases), "directions": directions, "upstream": upstream}
+
+
+def ranked(plan: Plan) -> dict[str, Any]:
+    """Return the fields of `Ranked`."""
+    kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
+    models = plan.kinds if plan.config["training_seeds"] > 1 else {}
+    return {"kinds": kinds, "model_kinds": models, "least_coverage": plan.config["scores"]["least_coverage"]}
+
+
+@cache
+def templates() -> str:
+    """Return a digest of the templates of pages, to which no import leads."""
+    return digest({path.name: file_digest(path) for path in sorted((ROOT / "report" / "templates").iterdir())})
 
 
 def shown_methods(plan: Plan) -> list[ShownMethod]:

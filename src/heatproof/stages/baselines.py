@@ -1,0 +1,116 @@
+"""Scores in the domain of several baselines, and which conclusions hold under each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.metrics.single_deletion import base_name
+from heatproof.stage import Planned, Report, Wildcards, read_as, shown, stage
+from heatproof.stages.methods import keys_of, shown_methods
+
+if TYPE_CHECKING:
+    from heatproof.plan.paths import Case
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@dataclass(frozen=True)
+class BaselineCase:
+    """The scores of a network in the domain of a baseline."""
+
+    dataset: str
+    model: str
+    weights: str
+    metric: str
+    baseline: str
+    scores: str
+
+
+@dataclass(frozen=True)
+class BaselineMethod:
+    """A method as conclusions on baselines tell it; ``family`` is "" for one of the user's own."""
+
+    method: str
+    transform: str
+    reference: bool
+    family: str
+
+
+@cache
+def several_baselines(plan: Plan) -> list[Case]:
+    """Return one in-domain test case a network and baseline, where there are several baselines."""
+    cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
+    cases = [case for case in cases if case.network.weights not in plan.kept]
+    first = {(case.network[:2], case.baseline): case for case in reversed(cases) if case.output == cases[0].output}
+    found = [case for case in cases if first.get((case.network[:2], case.baseline)) is case]
+    return found if len({case.baseline for case in found}) > 1 else []
+
+
+@stage("baselines")
+class Baselines(Report):
+    """The tables that compare baselines.
+
+    Attributes
+    ----------
+    cases
+        Scores of each network and baseline.
+    methods
+        All methods.
+    upstream
+        Digest of the keys of the scores.
+    """
+
+    message = "comparison of baselines"
+    manifest_path = "baselines/manifest.json"
+    outputs = shown(
+        "Scores",
+        "every method under every baseline",
+        """
+        IDSDS of every method in the domain of each baseline: the same network, finetuned once for each, scored with
+        the patch drops of just that baseline on the same images. ``agreement`` is Spearman's ρ between the orders
+        under every two baselines, with and without reference maps; ``conclusions`` says for each what would be
+        concluded, and whether it holds, is reversed, or stays open (the interval includes both) under each baseline.
+
+        A conclusion that holds under one baseline alone is one about that baseline, not about the methods.
+        """,
+        scores="baselines.csv",
+        agreement="baselines/agreement.csv",
+        conclusions="baselines/conclusions.csv",
+        summary="baselines/summary.txt",
+    )
+    tables = read_as(baselines="scores", baselines_agreement="agreement", baselines_conclusions="conclusions")
+
+    cases: list[BaselineCase]
+    methods: list[BaselineMethod]
+    upstream: str
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the one job, where there are several baselines."""
+        return [{}] if several_baselines(plan) else []
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = several_baselines(plan)
+        files = plan.score_files(cases)
+        methods = []
+        for row in shown_methods(plan):
+            known = EXPLAINERS.get(plan.explainers[row.explainer].kind)
+            methods.append(BaselineMethod(row.method, row.transform, row.reference, known.family if known else ""))
+        each = [
+            BaselineCase(*case.network, case.metric, case.baseline or "", file)
+            for case, file in zip(cases, files, strict=True)
+        ]
+        return cls(cases=each, methods=methods, upstream=keys_of(plan, cases)), files
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables."""
+        from heatproof.report.baselines import compare_baselines
+
+        compare_baselines(self)

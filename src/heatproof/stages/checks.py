@@ -1,0 +1,98 @@
+"""Protocol checks: under which conventions the order of methods flips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
+from heatproof.stage import Output, Planned, read_as, shown, stage, unshown
+from heatproof.stages.methods import Scored, all_metrics, scored, templates
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@stage("checks")
+class Checks(Scored):
+    """The protocol checks.
+
+    Attributes
+    ----------
+    comparisons
+        What is compared.
+    images
+        Metric to the number of images that it is scored on.
+    least_coverage
+        Share of the images on which a method has to be defined.
+    transforms
+        Method to the name of the same map without a sign.
+    templates
+        Digest of the templates of pages.
+    """
+
+    message = "protocol checks"
+    manifest_path = "checks/manifest.json"
+    outputs = shown(
+        "Protocol checks",
+        "under which conventions the order flips",
+        """
+        Under which conventions the order of the methods flips: the number of patches, the baseline, logit or
+        probability, the seed of the finetuning, the weights, maps with their sign or absolute, the order of deletion,
+        options of metrics; each where the config varies it. The page has a chart of each with what to conclude from
+        it. ``summary.csv`` has every two levels, ``methods.csv`` every method at every level, ``captions.csv`` the
+        text of the charts.
+
+        ``halves_same`` says how alike one level ranks on two halves of the images. Where ``halves_other`` is as high,
+        images explain a flip and the convention does not.
+        """,
+        page="checks/index.html",
+        methods="checks/methods.csv",
+        summary="checks/summary.csv",
+        captions="checks/captions.csv",
+    )
+    tables = read_as(summary="summary", captions="captions")
+
+    comparisons: list[Compared]
+    images: dict[str, int]
+    least_coverage: float
+    transforms: dict[str, str]
+    templates: str
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return its outputs, with a chart of each factor as PNG and SVG."""
+        charts = [f"{factor}.{ending}" for factor in factors(plan) for ending in ("png", "svg")]
+        return {**cls.outputs, **unshown(**{chart: f"checks/{chart}" for chart in charts})}
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = compared_cases(plan)
+        told = cls(
+            comparisons=all_comparisons(plan),
+            images={case.metric: plan.images_of(case.metric) for case in cases},
+            least_coverage=plan.config["scores"]["least_coverage"],
+            # Raw to absolute: the same name for a map without a sign.
+            transforms={
+                method: f"{method}_abs" if f"{method}_abs" in plan.methods else method
+                for method, entry in plan.methods.items()
+                if entry.methods[method][1] == "raw"
+            },
+            templates=templates(),
+            **scored(plan, cases),
+        )
+        return told, plan.score_files(cases)
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables, the charts and their page."""
+        from heatproof.report.protocol import checks
+
+        checks(self)

@@ -1,0 +1,144 @@
+"""Published claims, judged on published numbers and on the scores of the run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.provenance import ROOT, file_digest
+from heatproof.stage import Planned, Report, read_as, shown, stage
+from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, places_of
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+# Source data of claims: not code, so that a job's digest of code does not know them.
+PUBLISHED = ROOT / "claims" / "published"
+
+
+@dataclass(frozen=True)
+class ClaimedMetric:
+    """A metric as claims look for it."""
+
+    kind: str
+    options: dict[str, Any]
+    higher_is_better: bool
+    grid: int | None
+    baseline: str | None
+    output: str
+
+
+@dataclass(frozen=True)
+class ClaimedModel:
+    """The design of a model, and the kind whose seeds of training alone differ."""
+
+    family: str
+    depth: int | None
+    width: float | None
+    batch_norm: bool
+    bias: bool
+    kind: str
+
+
+@stage("claims")
+class Claims(Report):
+    """The card of claims.
+
+    Attributes
+    ----------
+    cases
+        Test cases that are scored.
+    metrics, methods, models
+        What claims know of each.
+    pixels
+        Dataset to model to the shorter side of its images; None where it is not known.
+    explains
+        What the maps are of: ``logit`` or ``probability``.
+    kept_epochs
+        Weights of a kept epoch to the training that they are of.
+    accuracy
+        The table of accuracies.
+    published
+        Digests of published numbers, which the code brings.
+    upstream
+        Keys of the scores and of the tables.
+    """
+
+    message = "claims"
+    manifest_path = "claims.json"
+    outputs = shown(
+        "Claims",
+        "published claims, on published numbers and on this run",
+        """
+        Claims of the five papers, each judged twice: on the numbers that the papers published (columns
+        ``published_...``, intervals over networks), and on this run. ``reproduced``: the whole interval lies on the
+        claim's side of the limit. ``contradicted``: it lies on the other side. ``open``: it includes both. ``not
+        testable here``: ``reason`` says why. A verdict on the run asks as well that ``q``, after Benjamini and
+        Hochberg over all claims that the run can test, is at most one less the level of the intervals.
+
+        Intervals of the run are over images for claims on methods, over networks for claims on networks, and over
+        trainings (``seeds``, at least five a side) for claims on design. What is contradicted here is not refuted:
+        these are your models and images, and the papers had theirs.
+        """,
+        claims="claims.csv",
+        # Orders of methods beside published ones, made of the same evidence.
+        published="published.csv",
+        published_methods="published_methods.csv",
+    )
+    tables = read_as(**{name: name for name in outputs})
+
+    cases: list[Place]
+    metrics: dict[str, ClaimedMetric]
+    pixels: dict[str, dict[str, int | None]]
+    explains: str
+    kept_epochs: dict[str, str]
+    methods: list[ClaimedMethod]
+    models: dict[str, ClaimedModel]
+    accuracy: str
+    published: dict[str, str]
+    upstream: list[str]
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan, tables = graph.plan, graph.told("tables")
+        cases = plan.all_cases()
+        told = cls(
+            cases=places_of(cases),
+            metrics={
+                name: ClaimedMetric(
+                    kind=spec["kind"],
+                    options=spec["options"],
+                    higher_is_better=spec["higher_is_better"],
+                    grid=case.grid,
+                    baseline=case.baseline,
+                    output=case.output,
+                )
+                for name, case in {case.metric: case for case in reversed(cases)}.items()
+                for spec in [plan.score_spec(case)]
+            },
+            pixels={
+                dataset: {model: min(plan.size_of(dataset, model) or (0,)) or None for model in plan.models_of(dataset)}
+                for dataset in plan.datasets
+            },
+            explains=plan.config["attribution"]["output"],
+            kept_epochs={name: entry for name, (entry, _) in plan.kept.items()},
+            methods=claimed_methods(plan),
+            models={name: ClaimedModel(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
+            accuracy=tables.files["accuracy"],
+            published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
+            upstream=[keys_of(plan, cases), tables.key],
+        )
+        return told, [*plan.score_files(cases), told.accuracy, tables.manifest]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the verdict on each claim, and the orders of methods beside published ones."""
+        from heatproof.claims.card import claims
+
+        claims(self)

@@ -1,0 +1,96 @@
+"""Whether deleted patches are in domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.metrics.single_deletion import base_name
+from heatproof.plan import paths
+from heatproof.provenance import digest
+from heatproof.responses.features import Features
+from heatproof.stage import Planned, Report, read_as, shown, stage
+
+if TYPE_CHECKING:
+    from heatproof.specs.jobs import Runtime
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """A store of features, and whether the weights were finetuned with this grid and baseline."""
+
+    dataset: str
+    model: str
+    weights: str
+    grid: int
+    baseline: str
+    in_domain: bool
+    features: str
+
+
+@stage("in_domain")
+class InDomain(Report):
+    """The table that tells whether deleted patches are in domain.
+
+    Attributes
+    ----------
+    scored
+        Stores of features.
+    images
+        How many images they have.
+    data
+        The files that are read.
+    upstream
+        Digest of the keys of the stores.
+    """
+
+    message = "whether deleted patches are in domain"
+    manifest_path = "in_domain.json"
+    outputs = shown(
+        "Models",
+        "are deleted patches in domain",
+        """
+        Are deleted patches in domain? A linear probe on the features of a layer tells intact images from the same
+        images with one random patch deleted. ``paired`` is the share of images whose deleted version scores higher
+        than their own intact version: where its interval lies above 0.5, the features show the deletion. ``auc``
+        compares every deleted image with all intact ones: near 0.5, the change is small beside the differences
+        between images; at 1, no intact image looks like a deleted one.
+
+        Rows of the layer ``output`` have accuracy, mean confidence and expected calibration error (``ece``) on intact
+        and on deleted images. A network for which deleted patches are in domain is about as accurate and as well
+        calibrated without a patch. A probe can find deleted patches although the network answers well: a feature may
+        tell that a patch is missing without being of use.
+        """,
+        in_domain="in_domain.csv",
+    )
+    tables = read_as(in_domain="in_domain")
+
+    scored: list[StoredFeatures]
+    images: int
+    data: list[str]
+    upstream: str
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        scored, inputs, upstream = [], [], []
+        for network in plan.networks():
+            metrics = plan.metrics_of(network.weights, network.model)
+            tuned = [drops[:2] for metric, drops in metrics.items() if base_name(metric) == "idsds"]
+            for grid, baseline in plan.combinations_on(network.weights, network.model):
+                asked = Features({"grid": grid, "baseline": baseline})
+                store = plan.store_of(network, asked)
+                scored.append(StoredFeatures(*network, grid, baseline, (grid, baseline) in tuned, store))
+                upstream.append(plan.response_spec(network, asked, 0)["key"])
+                shards = plan.shards(plan.drop_images)
+                inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
+        # Manifests tell when and how fast a shard was made: the table is of what was made.
+        data = [file for file in inputs if not file.endswith(".json")]
+        return cls(scored=scored, images=plan.drop_images, data=data, upstream=digest(upstream)), inputs
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the table."""
+        from heatproof.report.in_domain import in_domain
+
+        in_domain(self)

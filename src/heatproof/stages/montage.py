@@ -1,0 +1,99 @@
+"""Montages: the first images under every method of one network, each map with its score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.plan.comparisons import plain_cases
+from heatproof.stage import Output, Planned, Report, Wildcards, stage
+from heatproof.stage import shown as in_report
+from heatproof.stages.methods import (
+    Place,
+    ShownMethod,
+    all_metrics,
+    keys_of,
+    map_files,
+    shown_images,
+    shown_methods,
+)
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+IMAGES = 4
+SHOWN = (
+    "Maps",
+    "maps of every method, best first",
+    """
+    The first images under every method of one network, the best by its mean score first, with the score of that one
+    map below it. Red speaks for the class of the label, blue against it, and zero is white. Each map has its own
+    scale. One image tells little: the mean stands beside the name.
+    """,
+)
+
+
+@stage("montage")
+class Montage(Report):
+    """The montages of maps, one a network.
+
+    Attributes
+    ----------
+    images
+        How many images are shown.
+    datasets
+        Those that the images are of.
+    cases
+        Test cases whose scores stand under the maps.
+    methods
+        All methods.
+    upstream
+        Digest of the keys of the scores.
+    """
+
+    message = "montages of maps"
+    manifest_path = "figures/montage.json"
+
+    images: int
+    datasets: Mapping[str, Mapping[str, Any]]
+    cases: list[Place]
+    methods: list[ShownMethod]
+    upstream: str
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the one job, where images are shown."""
+        return [{}] if shown_images(plan) else []
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return a picture a dataset and model."""
+        pairs = ["/".join(pair) for pair in plan.pairs()]
+        return in_report(*SHOWN, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = plain_cases(plan)
+        told = cls(
+            images=min(shown_images(plan), IMAGES),
+            datasets={dataset: dict(plan.dataset_spec(dataset)) for dataset in plan.datasets},
+            cases=[(*case.network, case.metric) for case in cases],
+            methods=shown_methods(plan),
+            upstream=keys_of(plan, cases),
+        )
+        maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)
+        return told, [*maps, *plan.score_files(cases)]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the pictures."""
+        from heatproof.report.montage import montage
+
+        montage(self)

@@ -1,0 +1,70 @@
+"""All metrics in one picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.stage import Planned, Report, shown, stage
+from heatproof.stages.methods import all_metrics
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@stage("overview")
+class Overview(Report):
+    """The pictures of all metrics.
+
+    Attributes
+    ----------
+    scores
+        The table of all metrics.
+    kinds
+        Kind to metric, of soundness and completeness; empty where either is not scored.
+    upstream
+        Key of the table.
+    """
+
+    message = "figure of all metrics"
+    manifest_path = "figures/overview/manifest.json"
+    outputs = shown(
+        "Metrics",
+        "all metrics in one picture",
+        """
+        ``places``: where every method stands under every metric, mean over networks, 0 first and 100 last; a row of
+        one colour is a method that all metrics agree on, a column that differs from its neighbours a metric with a
+        ranking of its own. ``soundness_completeness``: the two against each other, a panel a network; up and right is
+        better. ``captions`` says what to conclude of each on this run.
+        """,
+        places="figures/overview/places.csv",
+        places_png="figures/overview/places.png",
+        dual="figures/overview/soundness_completeness.csv",
+        dual_png="figures/overview/soundness_completeness.png",
+        captions="figures/overview/captions.csv",
+    )
+
+    scores: str
+    kinds: dict[str, str]
+    upstream: str
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        # The first of a kind, where one is scored with several options.
+        kinds = {entry.metric.name: name for name, entry in reversed(graph.plan.metrics.items())}
+        dual: dict[str, str] = {kind: kinds[kind] for kind in ("soundness", "completeness") if kind in kinds}
+        made = graph.told("all_scores")
+        told = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
+        return told, [told.scores, made.manifest]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write tables, figures and captions."""
+        from heatproof.report.overview import overview
+
+        overview(self)

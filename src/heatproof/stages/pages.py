@@ -1,0 +1,382 @@
+"""Figures of tables, the index page, and the page of maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.figures import FIGURES
+from heatproof.metrics.single_deletion import base_name
+from heatproof.plan import paths
+from heatproof.provenance import digest
+from heatproof.responses.curves import Curves
+from heatproof.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
+from heatproof.stages.methods import (
+    ShownMethod,
+    all_metrics,
+    dataset_files,
+    directions_of,
+    map_files,
+    shown_images,
+    shown_methods,
+    templates,
+)
+
+if TYPE_CHECKING:
+    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+# Scores under one map: the in-domain ones where there are any.
+SCORES_SHOWN = 2
+
+
+def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return the tables that figures and the page read: name to the stage, and to the name of its output.
+
+    The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
+    ranking of all test cases.
+    """
+    asked = {name: kind for name, kind in STAGES.items() if kind.tables and kind.is_asked(plan) and [*kind.every(plan)]}
+    return {table: (name, output) for name, kind in asked.items() for table, output in kind.tables.items()}
+
+
+def figures_of(plan: Plan) -> list[str]:
+    """Return the figures whose tables there are."""
+    there = tables_of(plan).keys()
+    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there]
+
+
+@dataclass(frozen=True)
+class ReadTable:
+    """A table that a figure reads, and its key."""
+
+    table: str
+    upstream: str
+
+
+@stage("figure")
+class Figure(Report):
+    """A figure of one table.
+
+    Attributes
+    ----------
+    figure, module
+        Its name, and the module that draws it.
+    plain
+        Grid and baseline of the finetuning, in words.
+    read
+        The table.
+    beside
+        Other tables that it reads, by name.
+    """
+
+    message = "figure"
+    manifest_path = "figures/{figure}.figure.json"
+    outputs = shown(
+        "Scores",
+        "figure of one table",
+        """
+        {% if snakemake.wildcards.figure == "idsds" %}
+        Score of every method, one panel a model, with the
+        {{ "%g" | format(snakemake.config["scores"]["level"] * 100) }} % bootstrap interval over images. Filled circles
+        are IDSDS, on weights for which deleted patches are in-domain; hollow diamonds are SDS, on all other weights.
+        Higher is better.
+
+        The grey band covers the intervals of the reference maps below the line, which know no model. A method whose
+        interval reaches into the band is not shown to say anything about the model. Methods are in the same order in
+        all panels, so that a method that is good on one model only stands out. A method without a point has its reason
+        beside its name, and images without a score are counted.
+        {% else %}
+        Figure {{ snakemake.wildcards.figure }}, of one table of the run.
+        {% endif %}
+        """,
+        svg="figures/{figure}.svg",
+    ) | unshown(png="figures/{figure}.png")
+
+    figure: str
+    module: str
+    plain: str
+    read: ReadTable
+    beside: dict[str, ReadTable] = field(default_factory=dict)
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every figure whose tables there are."""
+        return [{"figure": name} for name in figures_of(plan)]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        figure, tables = where["figure"], tables_of(graph.plan)
+        entry = FIGURES[figure]
+        made = {name: (graph.told(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
+        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in made.items()}
+        told = cls(
+            figure=figure,
+            module=entry.draw.__module__,
+            plain="grid {grid}, {baseline}".format_map(graph.plan.config["finetuning"]),
+            read=read[entry.reads],
+            beside={name: read[name] for name in entry.beside},
+        )
+        return told, [file for name, (of, _) in made.items() for file in (read[name].table, of.manifest)]
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code the job can run: that of the figure too."""
+        return [*super().modules, self.module]
+
+    def run(self, runtime: Runtime) -> None:
+        """Draw the figure."""
+        from heatproof.report.results import draw_figure
+
+        draw_figure(self)
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table on the page, with its manifest and the digest of the code that made it."""
+
+    path: str
+    manifest: str
+    code: str
+
+
+@dataclass(frozen=True)
+class PageNetwork:
+    """A network on the page.
+
+    Attributes
+    ----------
+    where
+        Dataset, model and weights by these names.
+    grids
+        Grid and baseline of all its patch drops.
+    shown, drops
+        Metrics whose scores stand under a map, and grid, baseline and output of the first of them.
+    scored
+        All of its metrics.
+    weights_code
+        Digest of the code that made its weights.
+    """
+
+    where: dict[str, str]
+    grids: list[tuple[int, str]]
+    shown: list[str]
+    drops: tuple[int, str, str]
+    scored: list[str]
+    weights_code: str
+
+
+@dataclass(frozen=True)
+class PageDataset:
+    """A dataset on the page, with its networks."""
+
+    dataset: Mapping[str, Any]
+    networks: list[PageNetwork]
+
+
+@dataclass(frozen=True)
+class PageCurve:
+    """A response whose curves are on the page, with the metrics that read it."""
+
+    name: str
+    settings: dict[str, Any]
+    metrics: list[str]
+    images: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A figure on the page."""
+
+    name: str
+    path: str
+    caption: str
+
+
+@stage("report_page")
+class ReportPage(Report):
+    """The index page, and the page of maps where images are shown.
+
+    Attributes
+    ----------
+    tables_shown
+        Tables by the names that figures know them by.
+    all_metrics
+        Whether all metrics are shown.
+    directions
+        Metric to whether higher is better.
+    evaluated
+        Number of images of the metrics of patch drops.
+    images, shards, drop_shards
+        How many images are shown, and of how many shards stores of maps and of patch drops are.
+    datasets, methods, curves, figures
+        What is shown.
+    codes
+        Metric to the digest of the code that scores it.
+    upstream
+        Digest of the keys of tables and scores.
+    links
+        Files that the page links to, by ``STAGE.OUTPUT``.
+    templates
+        Digest of the templates of pages.
+    """
+
+    message = "index page"
+    manifest_path = "report/index.json"
+    outputs = shown(
+        "Report",
+        "everything in one page that opens from disk",
+        """
+        One page with everything: the ranking and all scores with their intervals to sort and filter, maps side by
+        side with the patch drops laid over them, response curves where the config asks for them, and for every number
+        the manifest that it is from. It needs no network and no server; save it and open it in any browser.
+        """,
+        page="report/index.html",
+    )
+    gallery = shown(
+        "Maps",
+        "the first images under every method",
+        """
+        The first evaluation images under every method and every network, with the score of that one image below each
+        map. Red speaks for the class of the label, blue against it, and zero is white. Each map has its own scale.
+
+        Use it to see what a score means, and to find maps that went wrong: constant ones, ones with a border, ones
+        that are the same for all networks. Do not choose a method by it. What looks good to people and what the model
+        uses are two things, and the score of one image tells little. ``heatproof maps show`` draws any other image,
+        with patches and logit drops.
+        """,
+        gallery="figures/maps.html",
+    )
+
+    tables_shown: dict[str, PageTable]
+    all_metrics: bool
+    directions: dict[str, bool]
+    evaluated: int
+    images: int
+    shards: int
+    drop_shards: int
+    datasets: list[PageDataset]
+    methods: list[ShownMethod]
+    curves: list[PageCurve]
+    codes: dict[str, str]
+    upstream: str
+    figures: list[PageFigure]
+    links: dict[str, str]
+    templates: str
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return the index page, and the page of maps where images are shown."""
+        return {**cls.outputs, **(cls.gallery if shown_images(plan) else {})}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
+        # Measured seconds differ from run to run, and a page is to be the same again.
+        tables = {
+            name: (graph.told(made), output)
+            for name, (made, output) in tables_of(plan).items()
+            if name not in ("costs", "published", "published_methods")
+        }
+        keys = [of.key for of, _ in tables.values()] + [plan.score_spec(case)["key"] for case in cases]
+        figures = {name: graph.told("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
+        told = cls(
+            tables_shown={name: PageTable(of.files[out], of.manifest, of.code) for name, (of, out) in tables.items()},
+            all_metrics=all_metrics(plan),
+            directions=directions_of(plan, cases),
+            # Metrics of other responses say in their tables how many they are over.
+            evaluated=plan.images_of_kinds["drops"],
+            images=shown_images(plan),
+            shards=len(plan.shards(plan.images)),
+            drop_shards=len(plan.shards(plan.drop_images)),
+            datasets=[
+                PageDataset(
+                    dict(plan.dataset_spec(dataset)),
+                    [_network(plan, net, cases) for net in plan.networks() if net.dataset == dataset],
+                )
+                for dataset in plan.datasets
+            ],
+            methods=shown_methods(plan),
+            curves=_curves(plan),
+            codes={case.metric: plan.score_spec(case)["code"] for case in cases},
+            upstream=digest(keys),
+            figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
+            links=_links(plan),
+            templates=templates(),
+        )
+        inputs = [file for of in figures.values() for file in of.files.values()]
+        inputs += [file for one in told.tables_shown.values() for file in (one.path, one.manifest)]
+        return told, [*inputs, *dataset_files(plan), *_read_of_networks(plan, told), *_scores(plan, cases)]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the pages."""
+        from heatproof.report.page import report_page
+
+        report_page(self)
+
+
+def _links(plan: Plan) -> dict[str, str]:
+    """Return the files that the page links to, which stages leave beside it."""
+    named = {"checks": ["page"], "overview": ["places_png"], "reliability": ["consistency_png"]}
+    named |= {"similarity": ["figure"]}
+    found = {f"{name}.{out}": STAGES[name].outputs[out].path for name, outputs in named.items() for out in outputs}
+    found["figure.idsds"] = Figure.outputs["svg"].path.format(figure="idsds")
+    return {name: plan.results.file(path) for name, path in found.items()}
+
+
+def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
+    metrics = plan.metrics_of(network.weights, network.model)
+    first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
+    return PageNetwork(
+        where=network._asdict(),
+        grids=plan.combinations_on(network.weights, network.model),
+        shown=first[:SCORES_SHOWN],
+        # Of the scores that are shown.
+        drops=metrics[first[0]],
+        scored=[case.metric for case in cases if case.network == network],
+        weights_code=plan.weights_spec(*network)["code"],
+    )
+
+
+def _curves(plan: Plan) -> list[PageCurve]:
+    """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
+    read = [(plan.serving[one][0].name, metric) for metric, of in plan.metrics.items() for one in of.responses.values()]
+    return [
+        PageCurve(
+            name=name,
+            settings=dict(response.settings),
+            metrics=[metric for response, metric in read if response == name],
+            images=plan.response_images(response),
+            shards=len(plan.shards(plan.response_images(response))),
+        )
+        for name, response in plan.method_responses.items()
+        if isinstance(response, Curves) and all_metrics(plan)
+    ]
+
+
+def _read_of_networks(plan: Plan, told: ReportPage) -> list[str]:
+    """Return the files of all networks that the pages read: manifests of weights, drops, maps and curves."""
+    networks, images, inputs = list(plan.networks()), max(told.images, 1), []
+    for network in networks:
+        inputs.append(plan.results.weights["manifest"].format(**network._asdict()))
+        for grid, baseline in plan.combinations_on(network.weights, network.model):
+            base = plan.results.drops.format(**network._asdict(), grid=grid, baseline=baseline)
+            inputs += [file for shard in plan.shards(images) for file in paths.drop_files(base, shard)]
+    inputs += map_files(plan, networks, images, plan.explainers)
+    for network, explainer, curve in product(networks, plan.explainers, told.curves):
+        base = plan.results.store("curves").format(**network._asdict(), explainer=explainer, response=curve.name)
+        inputs += [file for shard in range(curve.shards) for file in paths.curve_files(base, shard)]
+    return inputs
+
+
+def _scores(plan: Plan, cases: list[Case]) -> list[str]:
+    """Return scores with their manifests."""
+    kinds = (plan.results.scores, plan.results.scores_manifest)
+    return [pattern.format(**case.where) for case in cases for pattern in kinds]

@@ -1,0 +1,86 @@
+"""How far the ranking of methods can be believed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.metrics.single_deletion import base_name
+from heatproof.stage import Planned, read_as, shown, stage
+from heatproof.stages.methods import Ranked, Scored, all_metrics, ranked, scored
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+# Orders of methods and how far they hold, and what else speaks for them.
+ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
+EVIDENCE = ("reliability", "significance", "truth", "properties", "variance")
+
+
+@stage("reliability")
+class Reliability(Scored, Ranked):
+    """The tables of how reliable the ranking is.
+
+    Attributes
+    ----------
+    tested
+        Metrics of which every two methods are tested against each other.
+    truths
+        Metrics whose ranking of methods is the true one.
+    """
+
+    message = "consistency, stability, reliability and significance of the ranking"
+    manifest_path = "ranking/manifest.json"
+    outputs = shown(
+        "Ranking",
+        "how far the ranking can be believed",
+        """
+        How far the ranking can be believed. ``ranking``: Meta-Rank over all metrics of the config. ``properties``:
+        the same within each property that metrics measure. ``consistency``: rank correlations of every two test
+        cases, and ``consistency_groups`` their means where only the dataset, the model, the weights, the metric or
+        the order differs: low means that a ranking found in one place is none for the other. ``stability``: what a
+        method's rank does when one test case is left out. ``families``: the best method of each kind.
+        ``reliability``: Krippendorff's α, how alike a metric ranks methods from image to image, 1 at most.
+        ``significance``: Wilcoxon's test of every two methods over images with Holm's correction; ``effect`` is the
+        matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: where the dataset's parts can be removed,
+        how far each metric ranks methods as the true importance of the parts does; empty elsewhere. ``variance``: how
+        much of the variance of scores is the dataset's, the network's, the training seed's and the image's.
+
+        Trust a place in the ranking that survives these; methods joined by a bar in the critical-difference diagram
+        are not told apart by these images.
+        """,
+        **{name: f"ranking/{name}.csv" for name in (*ORDERS, *EVIDENCE)},
+        consistency_png="ranking/consistency.png",
+        difference_png="ranking/critical_difference.png",
+        truth_png="ranking/truth.png",
+    )
+    tables = read_as(ranking="ranking", variance="variance")
+
+    tested: list[str]
+    truths: list[str]
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = plan.all_cases()
+        tested = sorted({case.metric for case in plan.test_cases()})
+        told = cls(
+            tested=[name for name in tested if base_name(name) == "idsds"] or tested,
+            # Their ranking of methods is the true one, where the dataset's parts can be removed.
+            truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
+            **scored(plan, cases),
+            **ranked(plan),
+        )
+        return told, plan.score_files(cases)
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables and figures."""
+        from heatproof.report.reliability import reliability
+
+        reliability(self)

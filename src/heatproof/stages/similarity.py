@@ -1,0 +1,114 @@
+"""Networks before and after finetuning, beside unrelated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.plan import paths
+from heatproof.provenance import digest
+from heatproof.responses.network import Channels
+from heatproof.stage import Planned, Report, shown, stage
+from heatproof.stages.methods import all_metrics, dataset_files, map_files
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@dataclass(frozen=True)
+class ComparedNetworks:
+    """The networks of a dataset: model to weights."""
+
+    dataset: Mapping[str, Any]
+    models: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class ComparedMaps:
+    """An explainer with the names of its maps."""
+
+    name: str
+    maps: list[str]
+
+
+@stage("similarity")
+class Similarity(Report):
+    """Networks before and after finetuning.
+
+    Attributes
+    ----------
+    datasets, explainers
+        What is compared.
+    drops
+        ``dataset/model/weights`` to the store of patch drops that has what the network says of intact images.
+    images, shards
+        How many images are compared, and in how many shards they are.
+    upstream
+        Digest of the keys of all stores.
+    """
+
+    message = "similarity of networks"
+    manifest_path = "similarity/similarity.json"
+    outputs = shown(
+        "Networks",
+        "networks before and after finetuning",
+        """
+        Is the finetuned network still the one that was to be explained? Each point is a pair of networks: one model
+        before and after finetuning, or two models before it as a yardstick. Finetuning has kept a network where its
+        pairs lie well apart from the unrelated ones; the dotted line is what channels that have nothing in common
+        share.
+        """,
+        output="similarity/similarity.csv",
+        figure="similarity/similarity.png",
+        exciting="similarity/exciting.png",
+    )
+
+    datasets: list[ComparedNetworks]
+    explainers: list[ComparedMaps]
+    drops: dict[str, str]
+    images: int
+    shards: int
+    upstream: str
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        networks, images = list(plan.networks()), plan.similarity_images
+        # The intact image is the first variant whatever the grid.
+        drops = {"/".join(network): plan.store_of(network, plan.intact(network)) for network in networks}
+        inputs, upstream = dataset_files(plan), []
+        for network in networks:
+            upstream += [
+                plan.response_spec(network, plan.intact(network), 0)["key"],
+                plan.response_spec(network, Channels(), 0)["key"],
+                *(entry["key"] for entry in plan.attribute_spec(*network, plan.model_explainers, 0)["explainers"]),
+            ]
+            for shard in plan.shards(images):
+                inputs += paths.drop_files(drops["/".join(network)], shard)
+                inputs += paths.channel_files(plan.store_of(network, Channels()), shard)
+        told = cls(
+            datasets=[
+                ComparedNetworks(dict(plan.dataset_spec(name)), dict.fromkeys(plan.models_of(name), plan.weights))
+                for name in plan.datasets
+            ],
+            explainers=[ComparedMaps(name, list(plan.explainers[name].maps)) for name in plan.model_explainers],
+            drops=drops,
+            images=images,
+            shards=len(plan.shards(images)),
+            upstream=digest(upstream),
+        )
+        return told, inputs + map_files(plan, networks, images, plan.model_explainers)
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the table and its figures."""
+        from heatproof.report.similarity import similarity
+
+        similarity(self)

@@ -1,0 +1,248 @@
+"""The tables over patch drops, and the table of all metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.plan.paths import drop_file
+from heatproof.stage import Planned, Report, read_as, shown, stage
+from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@dataclass(frozen=True)
+class Drops:
+    """Patch drops of a network by their store, with the metric that reads them."""
+
+    dataset: str
+    model: str
+    weights: str
+    grid: int
+    baseline: str
+    metric: str
+    drops: str
+
+
+@stage("tables")
+class Tables(Report, Ranked):
+    """The tables over patch drops.
+
+    Attributes
+    ----------
+    scores
+        Files of scores.
+    upstream
+        Digest of their keys.
+    drops
+        Patch drops of all networks.
+    ranked
+        Metrics that are test cases of their own.
+    explainer_of
+        Method to its explainer.
+    deletions
+        Metric to the grid, the baseline and the output of its patch drops.
+    ablating
+        Methods that delete regions themselves.
+    images
+        How many images have patch drops.
+    target
+        The class whose output is read.
+    """
+
+    message = "tables of scores, Meta-Rank, accuracy and applicability"
+    manifest_path = "tables.json"
+    outputs = (
+        shown(
+            "Scores",
+            "what was found, in words",
+            """
+            What was found, for every network and metric of the patch drops. ``verdict`` is ``found`` (``best`` names
+            the methods that cannot be told from the best), ``open`` (a map that knows no network cannot be told from
+            the best either, or the images are too few to tell methods apart), ``too few images`` (the best method is
+            above the best reference map, and so few images cannot tell; ``images_needed`` would with a chance of
+            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing the most
+            frequent class, and its explanations say nothing). Methods that delete regions themselves take no part,
+            and ``cannot_see`` says what the scores do not measure.
+
+            ``n_above_references`` counts the methods that are above every reference map by paired one-sided tests
+            over the images, with Holm's correction over the methods.
+            """,
+            verdict="verdict.csv",
+        )
+        | shown(
+            "Scores",
+            "every method on every model",
+            """
+            Score of every method in every test case: a dataset, a model, its weights and a metric. ``idsds`` and
+            ``sds`` are the Spearman correlation of what a map gives to each patch with the logit that is lost without
+            the patch, as a mean over images: 1 is the same order, 0 is no relation, −1 is the opposite order. Higher
+            is better.
+
+            * ``ci_low`` and ``ci_high`` bound the bootstrap interval over images.
+            * ``n_undefined`` counts images without a score, for example because the map is constant. They are not in
+              the mean.
+            * ``gap`` is the reason where a method does not apply to a model, and there is then no score, or where it
+              is defined on too few images to be ranked.
+            * ``rank`` is 1 for the best of a test case; ``in_best_set`` marks the methods that these images cannot
+              tell from it.
+            * ``counted_as`` names the metric that stands for this one in rankings.
+
+            A method with ``_abs`` in its name is the same map without its signs. Compare methods within one test
+            case; scores of different models are not on one scale.
+            """,
+            idsds_table="idsds_table.csv",
+        )
+        | shown(
+            "Ranking",
+            "Meta-Rank over all test cases",
+            """
+            One ranking of the methods from all test cases. ``kappa`` is the mean log-odds with which a method ranks
+            above another one, and 0 for a method in the middle. Higher is better. ``bradley_terry`` are strengths
+            fitted to the same wins, as a check: where both give another order, the order is not settled.
+
+            A network counts once, however many test cases it has, and the interval comes from drawing networks and
+            images anew. With fewer than three networks there is none, and ``note`` says so. ``in_best_set`` marks the
+            methods that cannot be told from the best one on these networks, and is empty where no interval says so. A
+            method with fewer test cases in ``n_cases`` did not apply to some of the models.
+            """,
+            meta_rank="meta_rank.csv",
+        )
+        | shown(
+            "Models",
+            "accuracy before and after finetuning",
+            """
+            Share of evaluation images that each model gets right: ``clean`` on intact images, ``worst_patch`` when an
+            image counts only if it is right whichever patch is deleted. ``top5`` counts a label among the five
+            largest logits.
+
+            Finetuning should raise ``worst_patch`` and keep ``clean``. Where ``clean`` falls, the finetuned model is
+            no longer the model that you wanted to explain: raise the epochs of finetuning or lower its learning rate.
+            Where ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model
+            deserves no more trust than its SDS. ``in_domain`` tells which weights were finetuned with this grid and
+            baseline.
+            """,
+            accuracy="accuracy.csv",
+        )
+        | shown(
+            "Models",
+            "which explainer applies to which model",
+            """
+            What each explainer said of itself on each model before its maps were made, on the first few evaluation
+            images. ``figure`` names what was measured and ``value`` is the largest of the images, or their mean:
+            ``completeness_error`` (mean) of integrated gradients, ``convergence_delta`` of DeepLift and
+            ``conservation_error`` of LRP, BagNet and B-cos are shares of what a map should sum to, lower is better;
+            ``difference_from_gradient`` is zero where guided backprop adds nothing to the gradient; ``constant_maps``
+            is the share of maps with one value everywhere.
+
+            A row with a ``gap`` is an explainer that was left out of the tables, and why. An explainer near its limit
+            (``limit``) deserves a look before its scores are believed: integrated gradients with few steps, for
+            instance.
+            """,
+            applicability="applicability.csv",
+        )
+    )
+    tables = read_as(**{name: name for name in outputs})
+
+    scores: list[str]
+    upstream: str
+    drops: list[Drops]
+    ranked: list[str]
+    explainer_of: dict[str, str]
+    deletions: dict[str, tuple[int, str, str]]
+    ablating: list[str]
+    images: int
+    target: str | int
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        drops = [
+            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where))
+            for network in plan.networks()
+            for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
+            # Accuracy is the same whatever the drops are of.
+            if output == plan.config["drops"]["outputs"][0]
+            for where in [{**network._asdict(), "grid": grid, "baseline": baseline}]
+        ]
+        told = cls(
+            scores=plan.score_files(),
+            upstream=keys_of(plan, plan.test_cases()),
+            drops=drops,
+            # One network on one grid and baseline is one test case, not two.
+            ranked=sorted({item.metric for item in drops}),
+            explainer_of={one.method: one.explainer for one in shown_methods(plan)},
+            deletions={
+                metric: deletion
+                for network in plan.networks()
+                for metric, deletion in plan.metrics_of(network.weights, network.model).items()
+            },
+            ablating=[
+                one.method
+                for one in shown_methods(plan)
+                if (known := EXPLAINERS.get(plan.explainers[one.explainer].kind)) and known.ablates
+            ],
+            images=plan.drop_images,
+            target=plan.config["target"],
+            **ranked(plan),
+        )
+        shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
+        ranks = [drop_file(item.drops, name, shard) for item in drops for shard in shards for name in arrays]
+        # What a lower precision did to scores stands beside them.
+        beside = [plan.results.file("precision.csv")] if plan.guarded else []
+        return told, [*told.scores, *ranks, *beside]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables."""
+        from heatproof.report.tables import tables
+
+        tables(self)
+
+
+@stage("all_scores")
+class AllScores(Scored, Ranked):
+    """The table of all metrics."""
+
+    message = "table of all metrics"
+    manifest_path = "scores.json"
+    outputs = shown(
+        "Scores",
+        "every metric, every method, every model",
+        """
+        Score of every method under every metric of the config, on every model and its weights. ``higher_is_better``
+        says how to read a metric; ``rank`` is 1 for the best of a test case either way. ``above_reference`` is the
+        distance from the best map that knows no model in the same test case, positive where a method is better than
+        all of them, and empty where none was scored. ``property`` is what the metric measures, and ``counted_as`` the
+        metric that stands for it in rankings, empty where it counts itself. The other columns are those of the table
+        of IDSDS: ``ci_low`` and ``ci_high`` bound the bootstrap interval over images, ``n_undefined`` counts images
+        without a score, and ``gap`` is the reason where a method does not apply to a model.
+
+        Deletion and insertion run on all weights. Finetuned ones have seen images with patches of their grid deleted;
+        what is deleted pixel by pixel is nearer to their domain than to that of pretrained ones, and still outside
+        it.
+        """,
+        scores="scores.csv",
+    )
+    tables = read_as(scores="scores")
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        return all_metrics(plan)
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        cases = graph.plan.all_cases()
+        return cls(**scored(graph.plan, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the table."""
+        from heatproof.report.tables import all_scores
+
+        all_scores(self)
