@@ -19,7 +19,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import refuse_links, write_text
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
-from heatproof.plan.paths import LONG_AGO, RESULTS
+from heatproof.plan.paths import LONG_AGO
 from heatproof.provenance import file_digest
 from heatproof.publishing import public
 
@@ -144,7 +144,7 @@ class Results:
         HeatproofError
             If one is of another version of heatproof.
         """
-        if next(Path(RESULTS).rglob("*.json"), None) is None:
+        if next(Path(self.graph.plan.results.root).rglob("*.json"), None) is None:
             return False
         manifests = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
         return any(manifests)

@@ -8,12 +8,8 @@ that lower precision puts the other way round ends the run.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from pkgutil import resolve_name
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,62 +19,65 @@ from scipy.stats import rankdata
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table
 from heatproof.manifest import publish_tables
+from heatproof.stage import work_of
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import GuardSpec, GuardsSpec, Runtime, Spec
+    from heatproof.specs.jobs import Runtime
+    from heatproof.stages.precision import Guard, Precision
 
 log = logging.getLogger(__name__)
 
-# Of the results folder, what jobs of the sample read where it is.
-SHARED = ("datasets", "weights")
 # Two-sided, of a difference of means in its standard errors.
 SEPARATED = 1.96
 NETWORK = ["dataset", "model", "weights"]
 COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
 
 
-def guard(spec: GuardSpec, runtime: Runtime) -> None:
+def guard(told: Guard, runtime: Runtime) -> None:
     """Compare the scores of a network in two precisions on a sample of its images.
 
     Parameters
     ----------
-    spec
-        ``exact`` and ``lower``, the jobs in each precision, as pairs of what runs and its spec; ``scores``, by metric,
-        the file of its scores and whether higher is better; ``refuse``, whether a swapped pair ends the run.
+    told
+        What the job is told.
     runtime
         As of any job.
 
     Raises
     ------
     HeatproofError
-        If a pair of methods swaps, and `refuse` is set.
+        If a pair of methods swaps, and the config refuses that.
     """
-    # Away from the results: a killed job leaves nothing there.
-    with tempfile.TemporaryDirectory(prefix="heatproof-guard-") as folder:
-        both = [dict(_scores(spec[name], spec["scores"], Path(folder) / name, runtime)) for name in ("exact", "lower")]
+    try:
+        for job in (*told.exact, *told.lower):
+            work_of(job.run, job.told)(runtime)
+        both = {one: (_scores(one.exact), _scores(one.lower)) for one in told.scores}
+    finally:
+        shutil.rmtree(told.folder, ignore_errors=True)
     rows, swapped = [], []
-    for metric, exact in both[0].items():
-        found, swaps = compare(exact, both[1][metric], higher_is_better=spec["scores"][metric][1])
-        rows.append(found.assign(metric=metric))
-        swapped += [(metric, *pair) for pair in swaps]
+    for of, (exact, lower) in both.items():
+        found, swaps = compare(exact, lower, higher_is_better=of.higher_is_better)
+        rows.append(found.assign(metric=of.metric))
+        swapped += [(of.metric, *pair) for pair in swaps]
     table = pd.concat(rows, ignore_index=True)
     largest = table["difference"].abs().max()
-    log.info("%s changes scores by %.2g at most, and swaps %d pairs", spec["told"], largest, len(swapped))
-    if swapped and spec["refuse"]:
+    log.info("%s changes scores by %.2g at most, and swaps %d pairs", told.about, largest, len(swapped))
+    output = told.files["table"]
+    if swapped and told.refuse:
         # Snakemake removes what a failed job leaves under the names that it knows.
-        kept = spec["output"].replace(".csv", ".refused.csv")
+        kept = output.replace(".csv", ".refused.csv")
         write_table(table[COLUMNS], kept)
-        raise HeatproofError(_refusal(spec, swapped, kept))
-    write_table(table[COLUMNS], spec["output"])
-    publish_tables(spec, [spec["output"]], [spec["weights"]])
+        raise HeatproofError(_refusal(told, swapped, kept))
+    write_table(table[COLUMNS], output)
+    publish_tables({"key": told.key, "manifest": told.manifest}, [output], [told.weights])
 
 
-def _refusal(spec: GuardSpec, swapped: list[tuple[str, str, str]], table: str) -> str:
+def _refusal(told: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
     metric, one, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (
-        f"{spec['told']} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
-        f"{spec['images']} images: see {table}; set precision: float32 for the stages where that happens, or "
+        f"{told.about} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
+        f"{told.images} images: see {table}; set precision: float32 for the stages where that happens, or "
         "precision_guard: {refuse: false}."
     )
 
@@ -130,27 +129,15 @@ def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
     return bool(separated and (not len(second) or np.sign(second.mean()) != np.sign(first.mean())))
 
 
-def _scores(
-    jobs: list[tuple[str, Spec]], scores: Mapping[str, tuple[str, bool]], folder: Path, runtime: Runtime
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Run the jobs of one precision in a folder, and yield each metric with its scores (images, methods)."""
-    for run, spec in jobs:
-        resolve_name(run)(json.loads(_moved(json.dumps(spec), folder)), runtime)
-    for metric, (path, _) in scores.items():
-        table = pd.read_parquet(json.loads(_moved(json.dumps(path), folder)))
-        yield metric, table.pivot(index="image", columns="method", values="score")
+def _scores(path: str) -> pd.DataFrame:
+    """Return scores (images, methods)."""
+    return pd.read_parquet(path).pivot(index="image", columns="method", values="score")
 
 
-def _moved(text: str, folder: Path) -> str:
-    """Return JSON with the paths of results in a folder, but for those that are shared."""
-    moved = text.replace('"results/', f'"{folder}/')
-    for name in SHARED:
-        moved = moved.replace(f'"{folder}/{name}/', f'"results/{name}/')
-    return moved
-
-
-def all_guards(spec: GuardsSpec, runtime: Runtime) -> None:
+def all_guards(told: Precision) -> None:
     """Write the tables of all networks as one."""
-    tables = [pd.read_csv(path).assign(**where) for path, where in spec["tables"]]
-    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], spec["output"])
-    publish_tables(spec, [spec["output"]], [path for path, _ in spec["tables"]])
+    tables = [pd.read_csv(one.table).assign(**{key: getattr(one, key) for key in NETWORK}) for one in told.networks]
+    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], told.files["table"])
+    publish_tables(
+        {"key": told.key, "manifest": told.manifest}, told.files.values(), [one.table for one in told.networks]
+    )

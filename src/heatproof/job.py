@@ -11,9 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NoReturn
 
 import psutil
@@ -23,7 +21,7 @@ from heatproof.files import read_json
 from heatproof.manifest import require_manifest
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
-from heatproof.stage import Stage, read_back
+from heatproof.stage import work_of
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime
@@ -59,12 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_plugins(runtime.get("plugins", ()))
         if runtime.get("baselines"):
             import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
-        what, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
-        run: Callable[[Runtime], None]
-        if isinstance(what, type) and issubclass(what, Stage):
-            run, name = read_back(what, request["spec"]).run, what.name
-        else:
-            run = partial(what, request["spec"])
+        run, name = work_of(request["run"], request["spec"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)
         run(runtime)

@@ -17,9 +17,10 @@ from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import size_told
 from heatproof.files import read_json, refuse_links, write_text
+from heatproof.folder import STORED as RESPONSES
 from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job, Product
-from heatproof.plan.paths import MAPS, RESULTS, STORES
+from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
 
@@ -38,7 +39,7 @@ NOTE = (
 # Stages whose stores are of one of the kinds.
 MAP_STAGES = ("attribute", "attribute_reference")
 # Folders of stores and scores; weights and datasets took work that no other file can stand for.
-STORED = sorted({pattern.split("/")[1] for pattern in (MAPS, *STORES.values())})
+STORED = sorted(("maps", *RESPONSES))
 FOLDERS = (*STORED, "scores")
 
 

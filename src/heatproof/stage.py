@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import cleandoc
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
@@ -83,6 +85,9 @@ class Planned(Protocol):
 
     def told(self, stage: str, **wildcards: Any) -> Any:
         """Return what a job of another stage is told."""
+
+    def of(self, plan: Plan) -> Any:
+        """Return the jobs of another plan."""
 
 
 class Bootstrap(TypedDict):
@@ -254,6 +259,22 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 def written(told: Stage) -> dict[str, Any]:
     """Return what a job is told as plain JSON values."""
     return _adapter(type(told)).dump_python(told, mode="json")
+
+
+def work_of(reference: str, plain: Mapping[str, Any]) -> Callable[[Runtime], None]:
+    """Return what a job does, given how it runs.
+
+    Parameters
+    ----------
+    reference
+        The stage, or a function of what the job is told, as ``module:name``; it is imported here.
+    plain
+        What the job is told, as `written` returns it.
+    """
+    what = resolve_name(reference)
+    if isinstance(what, type) and issubclass(what, Stage):
+        return read_back(what, plain).run
+    return partial(what, plain)
 
 
 def read_back(kind: type[S], plain: Mapping[str, Any]) -> S:

@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,17 +242,7 @@ def why_it_failed(folder: str) -> str | None:
     return None
 
 
-# What a file of the report is, by the name of its caption.
-SHOWN = {"precision": ("Scores", "scores in lower precision beside those in float32")}
 KINDS = {".csv": "table", ".txt": "text", ".html": "page", ".png": "figure", ".svg": "figure"}
-
-
-def shown_in(report: Callable[..., Any], name: str, *files: str) -> list[Any]:
-    """Return outputs of a rule; all but manifests stand in Snakemake's report, under the caption of a name."""
-    category, what = SHOWN[name]
-    shown = partial(report, caption=f"../report/{name}.rst", category=category)
-    kinds = {file: KINDS.get(Path(file).suffix) for file in files}
-    return [shown(file, labels={"what": what, "kind": kind}) if kind else file for file, kind in kinds.items()]
 
 
 def captions_folder() -> str:

@@ -22,7 +22,7 @@ from injections import KINDS, Outcome, flip_a_bit
 from snakemake_project import Project, clone
 from toy_workflow import Run, config
 
-from heatproof.plan import paths
+from heatproof.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -81,7 +81,9 @@ def reset(handler: BaseHTTPRequestHandler) -> None:
 def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     """A checkpoint that arrives as something else; asked again, the server is well."""
     folder.mkdir(parents=True)
-    given = (whole.folder / paths.WEIGHTS.format(dataset="toy", model="net", weights="pretrained")).read_bytes()
+    given = (
+        whole.folder / Folder().weights["output"].format(dataset="toy", model="net", weights="pretrained")
+    ).read_bytes()
     cut = given[: draw.randrange(len(given))]
     what = draw.choice(NAMES)
     first = {

@@ -28,6 +28,7 @@ from heatproof.data.prepare import prepare
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table
+from heatproof.folder import Folder
 from heatproof.job import guarded
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
@@ -309,9 +310,8 @@ def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, ca
     say_why(SimpleNamespace(failed=[("maps", ["job.log"])]))
     (tmp_path / "results").mkdir()
     ranked = f"rank,method,kappa,ci_low,ci_high\n1,{CONTROL},0.5,,\n"
-    monkeypatch.setattr("heatproof.plan.paths.TABLES", {"meta_rank": "results/meta_rank.csv"})
     (tmp_path / "results/meta_rank.csv").write_text(ranked, encoding="utf-8")
-    say_what_came_out()
+    say_what_came_out(Folder())
     said = capsys.readouterr().err
     assert said.count(r"\x1b[2J") == 3
     assert not ACTING & set(said)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snakemake_project import Project, clone
 
-from heatproof.plan import paths
+from heatproof.folder import Folder
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -44,12 +44,13 @@ CONFIG = {
     "scores": {"bootstrap": 20},
     "report": {"all_metrics": False},
 }
+RESULTS = Folder()
 NETWORK = {"dataset": "digits", "model": "mine", "weights": "pretrained"}
 # Rules whose jobs ask the network, by a file of theirs.
 ASKED = {
-    "drops": f"{paths.DROPS}.0.json".format(**NETWORK, grid=4, baseline="mean"),
-    "attribute": f"{paths.MAPS}.0.json".format(**NETWORK, explainer="saliency"),
-    "scores": paths.SCORES_TABLE,
+    "drops": f"{RESULTS.drops}.0.json".format(**NETWORK, grid=4, baseline="mean"),
+    "attribute": f"{RESULTS.maps}.0.json".format(**NETWORK, explainer="saliency"),
+    "scores": "results/scores.csv",
 }
 MOST = 4
 
@@ -69,7 +70,7 @@ def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
     project = Own(clone(tmp_path / "project"), CONFIG)
     (project.folder / "fragile.py").write_text(PLUGIN)
 
-    reference = f"{paths.REFERENCE_MAPS}.0.json".format(dataset="digits", explainer="random")
+    reference = f"{RESULTS.reference_maps}.0.json".format(dataset="digits", explainer="random")
     # Maps are there, so that the responses along them are asked for; then those of one explainer are lost.
     assert project.ran(ASKED["attribute"], reference)["attribute"] == 1
     project.failing = True

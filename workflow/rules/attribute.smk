@@ -5,7 +5,7 @@ if plan.model_explainers:
         input:
             reads("attribute"),
         output:
-            of_explainers(paths.MAPS, paths.map_files, plan.model_explainers),
+            of_explainers(results.maps, paths.map_files, plan.model_explainers),
         log:
             f"results/logs/attribute/{{dataset}}/{{model}}/{{weights}}/{WHOSE}.{{shard}}.log",
         benchmark:
@@ -25,7 +25,7 @@ if plan.reference_explainers:
             reads("attribute_reference"),
         output:
             of_explainers(
-                paths.REFERENCE_MAPS, paths.map_files, plan.reference_explainers
+                results.reference_maps, paths.map_files, plan.reference_explainers
             ),
         log:
             f"results/logs/attribute/{{dataset}}/reference/{WHOSE}.{{shard}}.log",

@@ -1,7 +1,7 @@
 # Everything that is not a rule. The job graph (heatproof.plan.graph) owns names, paths and what each job is told.
 import os
 import sys
-from functools import cache, partial
+from functools import cache
 
 from snakemake.io import report as in_report
 from snakemake.logging import logger
@@ -24,11 +24,11 @@ try:
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec
     graph = ours.check_before_start(config, is_main, deployment, is_local)
-    plan = graph.plan
+    plan, results = graph.plan, graph.plan.results
     if is_main:
         speak(logger, graph)
         # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
-        ours.begin(graph, paths.RESULTS, workflow.output_settings.dryrun)
+        ours.begin(graph, results.root, workflow.output_settings.dryrun)
 except HeatproofError as error:
     sys.exit(f"heatproof: {error}")
 
@@ -38,7 +38,6 @@ THREADS = ours.job_threads(plan, workflow.resource_settings.cores, is_local)
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
-shown = partial(ours.shown_in, in_report)
 # Snakemake's report reads captions from files. A workflow that stands elsewhere has none.
 CAPTIONS = (
     ours.captions_folder()
@@ -52,7 +51,7 @@ NETWORK = ["dataset", "model", "weights"]
 @cache
 def record_run():
     last_run.record_run(
-        config, ours.named_configs(workflow.config_settings), paths.RESULTS
+        config, ours.named_configs(workflow.config_settings), results.root
     )
 
 
@@ -94,7 +93,7 @@ def measured(stage, *wildcards):
 def told(wildcards, output):
     # The job of these outputs, which `reads` has looked up before.
     job = graph.makers[output[0]]
-    return ours.spec_file(graph, job, paths.RESULTS, not workflow.dryrun)
+    return ours.spec_file(graph, job, results.root, not workflow.dryrun)
 
 
 def grows(amount):
@@ -121,5 +120,5 @@ def training_gpus(w):
 
 
 def say_why():
-    if reason := ours.why_it_failed(paths.RESULTS):
+    if reason := ours.why_it_failed(results.root):
         print(f"heatproof: {reason}", file=sys.stderr)

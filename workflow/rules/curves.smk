@@ -6,7 +6,7 @@ if plan.method_responses and plan.explainers:
             reads("curves"),
         output:
             of_explainers(
-                paths.at(paths.CURVES, response=plan.method_responses),
+                paths.at(results.store("curves"), response=plan.method_responses),
                 paths.curve_files,
                 plan.explainers,
             ),
@@ -30,7 +30,7 @@ if plan.model_responses:
         output:
             updates(
                 paths.subset_files(
-                    paths.at(paths.SUBSETS, response=plan.model_responses), "{shard}"
+                    paths.at(results.store("subsets"), response=plan.model_responses), "{shard}"
                 )
             ),
         log:
@@ -51,7 +51,7 @@ if plan.reads_parts:
         input:
             reads("parts"),
         output:
-            updates(paths.part_files(paths.PARTS, "{shard}")),
+            updates(paths.part_files(results.store("parts"), "{shard}")),
         log:
             "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
         benchmark:

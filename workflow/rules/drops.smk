@@ -3,7 +3,7 @@ use rule prepare as drops with:
     input:
         reads("drops"),
     output:
-        updates(paths.drop_files(paths.DROPS, "{shard}")),
+        updates(paths.drop_files(results.drops, "{shard}")),
     log:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
@@ -18,28 +18,28 @@ use rule prepare as drops with:
 
 
 # What a lower precision does to scores, on a few images, before anything is made in it.
-if plan.guarded:
+if graph.has("guard"):
 
     use rule drops as guard with:
         input:
             reads("guard"),
         output:
-            *paths.GUARD_FILES.values(),
+            leaves("guard"),
         log:
             "results/logs/precision/{dataset}/{model}/{weights}.log",
         benchmark:
             measured("guard", *NETWORK)
         message:
-            "scores in lower precision beside those in float32"
+            says("guard")
 
     use rule prepare as precision with:
         input:
             reads("precision"),
         output:
-            shown("precision", *paths.GUARDS.values()),
+            leaves("precision"),
         log:
             "results/logs/precision.log",
         benchmark:
             measured("precision")
         message:
-            "table of scores in lower precision"
+            says("precision")

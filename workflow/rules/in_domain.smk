@@ -3,7 +3,7 @@ use rule drops as features with:
     input:
         reads("features"),
     output:
-        updates(paths.feature_files(paths.FEATURES, "{shard}")),
+        updates(paths.feature_files(results.features, "{shard}")),
     log:
         "results/logs/features/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:

@@ -4,7 +4,7 @@ rule prepare:
     input:
         reads("prepare"),
     output:
-        paths.DATASET,
+        results.dataset,
     log:
         "results/logs/prepare/{dataset}.log",
     benchmark:
@@ -23,7 +23,7 @@ use rule prepare as fetch_start with:
     input:
         reads("fetch_start"),
     output:
-        paths.all_at(paths.START_FILES, model=plan.transferred()),
+        paths.all_at(results.start, model=plan.transferred()),
     log:
         "results/logs/fetch_start/{model}.log",
     benchmark:
@@ -37,7 +37,7 @@ use rule prepare as fetch with:
         reads("fetch"),
     output:
         paths.all_at(
-            paths.WEIGHTS_FILES, weights=paths.PRETRAINED, model=plan.fetched()
+            results.weights, weights=paths.PRETRAINED, model=plan.fetched()
         ),
     log:
         "results/logs/fetch/{dataset}/{model}.log",

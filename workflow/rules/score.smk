@@ -3,8 +3,8 @@ use rule prepare as score with:
     input:
         reads("score"),
     output:
-        paths.SCORES,
-        paths.SCORES_MANIFEST,
+        results.scores,
+        results.scores_manifest,
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     benchmark:

@@ -3,7 +3,7 @@ use rule drops as channels with:
     input:
         reads("channels"),
     output:
-        updates(paths.channel_files(paths.CHANNELS, "{shard}")),
+        updates(paths.channel_files(results.store("channels"), "{shard}")),
     log:
         "results/logs/channels/{dataset}/{model}/{weights}.{shard}.log",
     benchmark:

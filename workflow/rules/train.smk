@@ -1,5 +1,6 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
-TRAINED = paths.TUNED_FILES if plan.keep(paths.PRETRAINED) else paths.WEIGHTS_FILES
+TUNED = {**results.weights, "kept": results.kept}
+TRAINED = TUNED if plan.keep(paths.PRETRAINED) else results.weights
 
 
 use rule prepare as pretrain with:
@@ -25,7 +26,7 @@ use rule pretrain as finetune with:
     input:
         reads("finetune"),
     output:
-        updates(paths.all_at(paths.TUNED_FILES, weights=plan.finetuned())),
+        updates(paths.all_at(TUNED, weights=plan.finetuned())),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     benchmark:
@@ -38,7 +39,7 @@ use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        paths.all_at(paths.WEIGHTS_FILES, weights=plan.kept),
+        paths.all_at(results.weights, weights=plan.kept),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:

@@ -18,7 +18,7 @@ from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import CountedSteps
-    from heatproof.specs.jobs import AttributeSpec, GuardSpec, Piece, TrainSpec
+    from heatproof.specs.jobs import AttributeSpec, Piece, TrainSpec
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.
@@ -110,7 +110,7 @@ class Measured:
             # All that runs this network, in two precisions.
             kinds = [name for name in stages if not name.startswith(TRAININGS)]
             once = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return Timed(self.start_up, {"guard": 2 * once}), cast("GuardSpec", job.spec)["images"]
+            return Timed(self.start_up, {"guard": 2 * once}), cast("int", job.spec["images"])
         if is_shard(job):
             start, stop = cast("Piece", job.spec)["images"]
             return stages[kind], stop - start

@@ -13,6 +13,8 @@ import timeit
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from heatproof.stage import work_of
+
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Runtime, Spec, TimedPrecision, TimedTraining, TimedWeights
 
@@ -46,9 +48,8 @@ class CountedSteps(TimedSteps):
 def main(arguments: list[str]) -> None:
     """Run a job's ``module:function``, or one of the functions below by name, on a spec and a machine as JSON."""
     what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
-    module, _, name = what.rpartition(":")
-    # A job's own function returns nothing, and `start_up` neither.
-    found: dict[str, Any] = getattr(import_module(module or "heatproof.estimate.child"), name)(spec, runtime) or {}
+    # A job's own work returns nothing, and `start_up` neither.
+    found: Any = work_of(what if ":" in what else f"heatproof.estimate.child:{what}", spec)(runtime) or {}
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}

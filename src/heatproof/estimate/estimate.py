@@ -17,7 +17,7 @@ from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.options import seconds_of
-from heatproof.plan.graph import STAGES, Graph
+from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.registry import nearest
@@ -307,8 +307,7 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         "",
         f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}",
     ]
-    # In the order of the stages that there are, upstream first.
-    for stage in sorted({job.stage for job in jobs}, key=[*STAGES].index):
+    for stage in dict.fromkeys(job.stage for job in jobs):
         own = [job for job in jobs if job.stage == stage]
         seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(

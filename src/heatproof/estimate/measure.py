@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
+from heatproof.folder import Folder
 from heatproof.plan.graph import Job
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.validate import Plan
@@ -62,7 +63,8 @@ class Bench:
     """Runs jobs of a plan on its first few images, in a folder of its own."""
 
     def __init__(self, plan: Plan, folder: Path, images: int, say: Callable[[str], None]) -> None:
-        self.plan, self.folder, self.images, self.say = plan, folder, images, say
+        self.plan = replace(plan, results=Folder(str(folder / "results")))
+        self.images, self.say = images, say
         self.runtime = plan.runtime()
         self.device = ""
 
@@ -77,8 +79,8 @@ class Bench:
         HeatproofError
             If it fails; the message has its last line.
         """
-        text = json.dumps(spec).replace('"results/', f'"{self.folder}/results/')
-        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, text, json.dumps(self.runtime)]
+        given = [json.dumps(spec), json.dumps(self.runtime)]
+        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
         began = time.monotonic()
         # Memory is kept as in the workflow's jobs: without, a network at 224 pixels takes up to twice as long.
         child = subprocess.run(command, capture_output=True, text=True, check=False, env=MALLOC | os.environ)  # noqa: S603
@@ -99,7 +101,7 @@ class Bench:
         explainers = cast("AttributeSpec", job.spec).get("explainers", ())
         names = [entry["name"] for entry in explainers] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
-            made = read_json(self.folder / product.manifest)
+            made = read_json(product.manifest)
             if made is None or made["gap"]:
                 continue
             timed.per_image[name] = made["seconds"] * found["share"] / self.images

@@ -12,7 +12,6 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from heatproof import stage as declared
-from heatproof.plan.paths import GUARDS
 from heatproof.plan.plan import keyed
 from heatproof.stage import Wildcards, written
 
@@ -216,8 +215,7 @@ class Graph:
         """Return what the rule `all` asks for: tables, figures and pages."""
         asked = [name for name, kind in declared.STAGES.items() if kind.is_asked(self.plan)]
         jobs = [self.job(name, where) for name in asked for where in declared.STAGES[name].every(self.plan)]
-        files = [file for job in jobs if job.told for file in job.told.files.values()]
-        return files + ([GUARDS["output"]] if self.plan.guarded else [])
+        return [file for job in jobs if job.told for file in job.told.files.values()]
 
     def jobs(self) -> list[Job]:
         """Return every job, stage by stage, what is upstream first."""
@@ -239,10 +237,20 @@ class Graph:
         makers = [(file, self.makers[file]) for file in job.inputs if file in self.makers]
         return {one.manifest: one.key for file, maker in makers for one in maker.products if file in one.files}
 
-    def needed(self, files: Iterable[str]) -> list[Job]:
-        """Return the jobs that lead to some files, upstream first."""
+    def of(self, plan: Plan) -> Graph:
+        """Return the jobs of another plan."""
+        return Graph(plan)
+
+    def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
+        """Return the jobs of some stages that are of a network, as its wildcards say, or of all networks."""
+        every = [(name, one) for name in stages for one in every_stage()[name].every(self.plan)]
+        of = [(name, one) for name, one in every if all(one.get(key, where[key]) == where[key] for key in where)]
+        return [self.job(name, wildcards) for name, wildcards in of]
+
+    def needed(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
+        """Return the jobs that lead to some files, upstream first; `among` some, or all."""
         wanted, found = set(files), []
-        for job in reversed(self.jobs()):
+        for job in reversed(self.jobs() if among is None else among):
             if not wanted.isdisjoint(job.outputs):
                 found.append(job)
                 wanted.update(job.inputs)

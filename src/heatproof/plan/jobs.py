@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.plan import paths
-from heatproof.plan.graph import Graph, Level, Made, Product, Wildcards, once_if, one_each, stage
+from heatproof.plan.graph import Level, Made, Product, one_each, stage
 from heatproof.plan.paths import Network
-from heatproof.plan.plan import Plan, keyed
+from heatproof.plan.plan import Plan
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
+from heatproof.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
     from heatproof.responses.base import Response
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "heatproof.attribution.make:attribute"
 RESPOND = "heatproof.responses.run:respond"
-# What networks are made by, and not run on the images that are scored.
-UPSTREAM = ("prepare", "fetch_start", "fetch", "pretrain", "finetune", "keep_epoch")
 
 
 def _each(*levels: Level) -> Level:
@@ -113,63 +111,10 @@ def _networks(plan: Plan) -> list[Wildcards]:
     return [network._asdict() for network in plan.networks()]
 
 
-def _guarded(plan: Plan) -> list[Wildcards]:
-    return _networks(plan) if plan.guarded else []
-
-
-@cache
-def _sample(plan: Plan, precision: str | None) -> Graph:
-    """Return the jobs of a few images, in float32 or in the precisions of the config."""
-    few = min(plan.config["precision_guard"]["images"], plan.images)
-    given = plan.config["evaluation"]
-    config = {
-        **plan.config,
-        "precision": precision or plan.config["precision"],
-        "precision_guard": {"images": 0},
-        "evaluation": {**given, "images": few, "accuracy_images": 0, "only_correct": False, "balanced": False},
-        "shard_size": few,
-        "metrics": {
-            name: {key: value for key, value in given.items() if key != "images"}
-            for name, given in plan.config["metrics"].items()
-        },
-    }
-    return Graph(Plan(config))
-
-
-@stage("heatproof.guard:guard", _guarded)
-def guard(plan: Plan, **where: str) -> Made:
-    """Return the job that compares a lower precision with float32 on a few images of a network."""
-    network, weights = Network(**where), plan.weights_spec(**where)
-    spec: dict[str, Any] = {"refuse": plan.config["precision_guard"]["refuse"], "weights": weights["output"]}
-    for name, precision in (("exact", "float32"), ("lower", None)):
-        graph = _sample(plan, precision)
-        sample, cases = graph.plan, [case for case in graph.plan.all_cases() if case.network == network]
-        needed = graph.needed(sample.score_files(cases))
-        spec[name] = [(job.run, job.spec) for job in needed if job.stage not in UPSTREAM]
-    spec["images"] = sample.images
-    spec["scores"] = {
-        case.metric: [paths.SCORES.format(**case.where), sample.score_spec(case)["higher_is_better"]] for case in cases
-    }
-    given = plan.config["precision"]
-    said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
-    spec["told"] = f"On {network.model} {network.weights} ({network.dataset}), precision {said}"
-    spec = keyed(spec, ["heatproof.guard"]) | paths.filled(paths.GUARD_FILES, **where)
-    return spec, [plan.dataset_spec(network.dataset)["manifest"], weights["output"]], _files_of(spec)
-
-
-@stage("heatproof.guard:all_guards", once_if(lambda plan: plan.guarded))
-def precision(plan: Plan) -> Made:
-    """Return the job of the table of what a lower precision does to the scores of all networks."""
-    tables = [(paths.GUARD_FILES["output"].format(**where), where) for where in _guarded(plan)]
-    upstream = [guard(plan, **where)[0]["key"] for where in _guarded(plan)]
-    spec = keyed({"tables": tables, "upstream": upstream}, ["heatproof.guard"]) | paths.GUARDS
-    return spec, [path for path, _ in tables], _files_of(spec)
-
-
 def _inputs(plan: Plan, spec: AttributeSpec | ResponseSpec, where: Wildcards) -> list[str]:
     """Return what a job that runs a network waits for, and of a lower precision the guard as well."""
     lower = plan.guarded and "precision" in spec
-    guards = [paths.GUARD_FILES["manifest"].format(**where)] if lower else []
+    guards = [plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
     return [spec["dataset"]["manifest"], cast("str", spec["weights"]), *guards]
 
 

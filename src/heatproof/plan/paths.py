@@ -19,43 +19,8 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 PRETRAINED = "pretrained"
-# Stands for the model and for the weights in the path of maps that know no model.
-NO_MODEL = "no_model"
 # Seconds since 1970: files that are stale are dated back to before it (`heatproof.adopt`).
 LONG_AGO = 1_000_000_000
-
-
-def _in(folder: str, **files: str) -> dict[str, str]:
-    """Return the paths of some files in a folder of the results, by the names that their job knows them by."""
-    return {name: f"{RESULTS}/{folder}/{file}" for name, file in files.items()}
-
-
-DATASET = RESULTS + "/datasets/{dataset}.json"
-# By the names that jobs know their files by.
-ENDINGS = {"output": ".safetensors", "history": ".history.csv", "manifest": ".json"}
-WEIGHTS_FILES = {name: RESULTS + "/weights/{dataset}/{model}/{weights}" + ending for name, ending in ENDINGS.items()}
-WEIGHTS, HISTORY, WEIGHTS_MANIFEST = WEIGHTS_FILES.values()
-# Published weights with which a training begins; one for all datasets of a model.
-START_FILES = {name: RESULTS + "/checkpoints/{model}" + ending for name, ending in ENDINGS.items()}
-# States of the epochs that a finetuning keeps; no entry of `weights` can have this path.
-RESUME_HINT = RESULTS + "/weights/{dataset}/{model}/kept/{weights}.safetensors"
-TUNED_FILES = {**WEIGHTS_FILES, "kept": RESUME_HINT}
-# What a lower precision does to scores, of each network and of all.
-GUARD_FILES = _in("precision/{dataset}/{model}", output="{weights}.csv", manifest="{weights}.json")
-GUARDS = {"output": RESULTS + "/precision.csv", "manifest": RESULTS + "/precision.json"}
-DROPS = RESULTS + "/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}"
-MAPS = RESULTS + "/maps/{dataset}/{model}/{weights}/{explainer}"
-REFERENCE_MAPS = RESULTS + "/maps/{dataset}/" + NO_MODEL + "/" + NO_MODEL + "/{explainer}"
-CURVES = RESULTS + "/curves/{dataset}/{model}/{weights}/{explainer}/{response}"
-SUBSETS = RESULTS + "/subsets/{dataset}/{model}/{weights}/{response}"
-PARTS = RESULTS + "/parts/{dataset}/{model}/{weights}"
-CHANNELS = RESULTS + "/channels/{dataset}/{model}/{weights}"
-FEATURES = DROPS.replace("/drops/", "/features/")
-# Rule to the store of a response that it makes; patch drops and features with their name in place of grid and baseline.
-STORES = {"curves": CURVES, "subsets": SUBSETS, "parts": PARTS, "channels": CHANNELS}
-STORES |= {rule: SUBSETS.replace("/subsets/", f"/{rule}/") for rule in ("drops", "features")}
-SCORES = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.parquet"
-SCORES_MANIFEST = RESULTS + "/scores/{dataset}/{model}/{weights}/{metric}.json"
 
 
 def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:

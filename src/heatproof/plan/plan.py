@@ -12,6 +12,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from heatproof.folder import NO_MODEL
 from heatproof.models.packaged import is_packaged
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan import paths
@@ -71,7 +72,7 @@ class Plan(Selection):
         made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
         made["seed"] = self.config["seed"]
         key = _key(made, _code(("heatproof.data.prepare", made["module"])))
-        told = {**made, "name": dataset, "key": key, "manifest": paths.DATASET.format(dataset=dataset)}
+        told = {**made, "name": dataset, "key": key, "manifest": self.results.dataset.format(dataset=dataset)}
         return cast("DatasetSpec", told)
 
     @cache
@@ -100,23 +101,30 @@ class Plan(Selection):
             spec |= {"start": start["output"], "upstream": start["key"]}
         made: PretrainSpec = keyed(spec, ["heatproof.training.stages", entry.module])
         keep = self.keep(PRETRAINED)
-        return {**made, **_keeping(keep, Network(dataset, model, PRETRAINED))} if keep else made
+        return {**made, **self._keeping(keep, Network(dataset, model, PRETRAINED))} if keep else made
 
     def _weights_of(self, network: Network) -> dict[str, Any]:
         """Return what any weights are told: of what they are, and their files."""
         of = {"dataset": self.dataset_spec(network.dataset), "model": self._network_of(network.model)}
-        return {**of, **paths.filled(paths.WEIGHTS_FILES, **network._asdict())}
+        return {**of, **paths.filled(self.results.weights, **network._asdict())}
 
     def _training(self, settings: Mapping[str, Any]) -> Any:
         given = {"seed": self.config["seed"], **settings}
         # Weights that were made before there was a choice stand.
         return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL.items()}
 
+    def _keeping(self, epochs: list[int], network: Network) -> KeptEpochs:
+        """Return what a training is told of the epochs whose weights it keeps.
+
+        No part of its key: what is kept changes neither the training nor what follows from its weights.
+        """
+        return {"keep": epochs, "kept": self.results.kept.format(**network._asdict())}
+
     @cache
     def start_spec(self, model: str) -> FetchSpec:
         """Return what fetches the checkpoint that the training of a transferred model begins with."""
         entry = self.models[model]
-        return _fetched({"model": self._network_of(model), **paths.filled(paths.START_FILES, model=model)}, entry)
+        return _fetched({"model": self._network_of(model), **paths.filled(self.results.start, model=model)}, entry)
 
     @cache
     def finetune_spec(self, dataset: str, model: str, weights: str) -> FinetuneSpec:
@@ -126,7 +134,7 @@ class Plan(Selection):
         spec = {"pretrained": upstream["output"], "upstream": upstream["key"], "training": training}
         modules = ["heatproof.training.stages", self.models[model].module, *baseline_modules(training["baseline"])]
         made: FinetuneSpec = keyed(self._weights_of(network) | spec, modules)
-        return {**made, **_keeping(self.keep(weights), network)}
+        return {**made, **self._keeping(self.keep(weights), network)}
 
     @cache
     def kept_spec(self, dataset: str, model: str, weights: str) -> KeepEpochSpec:
@@ -134,7 +142,7 @@ class Plan(Selection):
         entry, epoch = self.kept[weights]
         whole = cast("TrainSpec", self.weights_spec(dataset, model, entry))
         spec = {"epoch": epoch, "upstream": whole["key"], "kept": whole["kept"], "trained": whole["history"]}
-        files = paths.filled(paths.WEIGHTS_FILES, dataset=dataset, model=model, weights=weights)
+        files = paths.filled(self.results.weights, dataset=dataset, model=model, weights=weights)
         return keyed(spec | files, ["heatproof.training.stages"])
 
     def weights_spec(self, dataset: str, model: str, weights: str) -> TrainSpec | FetchSpec | KeepEpochSpec:
@@ -194,8 +202,8 @@ class Plan(Selection):
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
-        where = {"dataset": dataset, "model": model or paths.NO_MODEL, "weights": weights or paths.NO_MODEL}
-        store = paths.MAPS.format(**where, explainer=name)
+        where = {"dataset": dataset, "model": model or NO_MODEL, "weights": weights or NO_MODEL}
+        store = self.results.maps.format(**where, explainer=name)
         told = {"name": name, **described, "needs": sorted(entry.needs), "key": key, "store": store}
         return cast("MapsEntry", told)
 
@@ -221,7 +229,7 @@ class Plan(Selection):
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
         """Return the path of the store of a response, without its ending."""
-        return paths.STORES[response.rule].format(**where._asdict(), explainer=explainer, response=response.name)
+        return self.results.store(response.rule).format(**where._asdict(), explainer=explainer, response=response.name)
 
     def _modules(self, model: str, response: Response) -> list[str]:
         filled = baseline_modules(response.settings.get("baseline"))
@@ -294,7 +302,7 @@ class Plan(Selection):
 
     def score_files(self, cases: list[Case] | None = None) -> list[str]:
         """Return the scores of some test cases; left out, those of the patch drops."""
-        return [paths.SCORES.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
+        return [self.results.scores.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
     @cache
     def score_spec(self, case: Case) -> ScoreSpec:
@@ -326,12 +334,12 @@ class Plan(Selection):
             "images": self.images_of(case.metric),
             "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
             "target": self.config["target"],
-            "classes": paths.DATASET.format(dataset=network.dataset),
+            "classes": self.results.dataset.format(dataset=network.dataset),
             "drops": self.store_of(network, self.intact(network)),
             "shard_size": self.config["shard_size"],
             "seed": self.config["seed"],
-            "output": paths.SCORES.format(**case.where),
-            "manifest": paths.SCORES_MANIFEST.format(**case.where),
+            "output": self.results.scores.format(**case.where),
+            "manifest": self.results.scores_manifest.format(**case.where),
             "upstream": self._score_upstream(network, entry),
         }
         return keyed(spec, ["heatproof.metrics.score", entry.module])
@@ -373,14 +381,6 @@ class Plan(Selection):
             dataset, model, weights = case.network
             found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(case.metric)
         return found
-
-
-def _keeping(epochs: list[int], network: Network) -> KeptEpochs:
-    """Return what a training is told of the epochs whose weights it keeps.
-
-    No part of its key: what is kept changes neither the training nor what follows from its weights.
-    """
-    return {"keep": epochs, "kept": paths.RESUME_HINT.format(**network._asdict())}
 
 
 @cache

@@ -18,9 +18,9 @@ from matplotlib.patheffects import Normal, withStroke
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files import written_aside
+from heatproof.folder import NO_MODEL
 from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.plan.paths import NO_MODEL
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, new_figure, plain
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of

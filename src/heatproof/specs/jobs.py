@@ -354,33 +354,6 @@ class ResponseSpec(StoredResponse, Piece):
     facts: NotRequired[Facts]
 
 
-class GuardSpec(Written):
-    """A lower precision beside float32 on one network; read by the stage `guard`.
-
-    Attributes
-    ----------
-    exact, lower
-        The jobs in each precision: what runs, and its spec.
-    scores
-        Metric to the file of its scores, and whether higher is better.
-    """
-
-    refuse: bool
-    weights: str
-    exact: list[tuple[str, Spec]]
-    lower: list[tuple[str, Spec]]
-    images: int
-    scores: dict[str, tuple[str, bool]]
-    told: str
-
-
-class GuardsSpec(Written):
-    """The tables of all guards, each with its network; read by the stage `precision`."""
-
-    tables: list[tuple[str, Where]]
-    upstream: list[str]
-
-
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 

@@ -194,7 +194,7 @@ class Tables(Report, Ranked):
         shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
         ranks = [drop_file(item.drops, name, shard) for item in drops for shard in shards for name in arrays]
         # What a lower precision did to scores stands beside them.
-        beside = [plan.results.file("precision.csv")] if plan.guarded else []
+        beside = [graph.told("precision").files["table"]] if plan.guarded else []
         return told, [*told.scores, *ranks, *beside]
 
     def run(self, runtime: Runtime) -> None:

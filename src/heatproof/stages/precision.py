@@ -1,0 +1,202 @@
+"""What a lower precision does to scores, on a sample of the run's own images: of each network, and of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.folder import Folder
+from heatproof.stage import Planned, Stage, Wildcards, shown, stage, unshown
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+# What makes the scores of a sample, upstream first. Datasets and weights are those of the run.
+SAMPLED = ("attribute_reference", "attribute", "drops", "subsets", "parts", "curves", "score")
+
+
+@dataclass(frozen=True)
+class SampledJob:
+    """A job of a sample: what runs, and what it is told."""
+
+    run: str
+    told: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SampledScores:
+    """The scores of a metric in both precisions, and whether higher is better."""
+
+    metric: str
+    exact: str
+    lower: str
+    higher_is_better: bool
+
+
+def _sample(plan: Plan, precision: str | None, root: str) -> Plan:
+    """Return the plan of a few images in a folder of its own, in float32 or in the precisions of the config."""
+    few = min(plan.config["precision_guard"]["images"], plan.images)
+    given = plan.config["evaluation"]
+    config = {
+        **plan.config,
+        "precision": precision or plan.config["precision"],
+        "precision_guard": {"images": 0},
+        "evaluation": {**given, "images": few, "accuracy_images": 0, "only_correct": False, "balanced": False},
+        "shard_size": few,
+        "metrics": {
+            name: {key: value for key, value in given.items() if key != "images"}
+            for name, given in plan.config["metrics"].items()
+        },
+    }
+    return replace(plan, config=config, results=Folder(root, upstream=plan.results.root))
+
+
+@stage("guard")
+class Guard(Stage):
+    """A lower precision beside float32 on one network.
+
+    Attributes
+    ----------
+    refuse
+        Whether a swapped pair of methods ends the run.
+    weights
+        Those of the network.
+    folder
+        Where the sample is made; removed in the end.
+    exact, lower
+        The jobs in each precision.
+    images
+        How many images the sample has.
+    scores
+        What is compared.
+    about
+        The network and the precision, in words.
+    """
+
+    message = "scores in lower precision beside those in float32"
+    manifest_path = "precision/{dataset}/{model}/{weights}.json"
+    outputs = unshown(table="precision/{dataset}/{model}/{weights}.csv")
+
+    refuse: bool
+    weights: str
+    folder: str
+    exact: list[SampledJob]
+    lower: list[SampledJob]
+    images: int
+    scores: list[SampledScores]
+    about: str
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the networks, where a precision is lower and the config does not do without the guard."""
+        return [network._asdict() for network in plan.networks()] if plan.guarded else []
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan, network = graph.plan, tuple(where.values())
+        # Beside what jobs are told: removed when a run begins and when it ends, whatever became of the job.
+        folder = plan.results.file("/".join((".jobs", "guard", *network)))
+        exact, lower = (
+            graph.of(_sample(plan, precision, f"{folder}/{name}"))
+            for name, precision in (("exact", "float32"), ("lower", None))
+        )
+        cases = [case for case in exact.plan.all_cases() if case.network == network]
+
+        def jobs(of: Any) -> list[SampledJob]:
+            needed = of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where))
+            return [SampledJob(job.run, dict(job.spec)) for job in needed]
+
+        scores = [
+            SampledScores(
+                metric=case.metric,
+                exact=exact.plan.results.scores.format(**case.where),
+                lower=lower.plan.results.scores.format(**case.where),
+                higher_is_better=exact.plan.score_spec(case)["higher_is_better"],
+            )
+            for case in cases
+        ]
+        weights, given = plan.weights_spec(**where)["output"], plan.config["precision"]
+        said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
+        told = cls(
+            refuse=plan.config["precision_guard"]["refuse"],
+            weights=weights,
+            folder=folder,
+            exact=jobs(exact),
+            lower=jobs(lower),
+            images=exact.plan.images,
+            scores=scores,
+            about="On {model} {weights} ({dataset}), precision ".format_map(where) + said,
+        )
+        return told, [plan.results.dataset.format(**where), weights]
+
+    def run(self, runtime: Runtime) -> None:
+        """Compare the precisions."""
+        from heatproof.guard import guard
+
+        guard(self, runtime)
+
+
+@dataclass(frozen=True)
+class GuardedNetwork:
+    """The table of a network."""
+
+    table: str
+    dataset: str
+    model: str
+    weights: str
+
+
+@stage("precision")
+class Precision(Stage):
+    """The table of what a lower precision does to the scores of all networks.
+
+    Attributes
+    ----------
+    networks
+        The tables of each.
+    upstream
+        Their keys.
+    """
+
+    message = "table of scores in lower precision"
+    manifest_path = "precision.json"
+    outputs = shown(
+        "Scores",
+        "scores in lower precision beside those in float32",
+        """
+        What a lower precision does to scores, on the first images of the run: mean scores and ranks in float32
+        (``float32``, ``rank_float32``) and with the precisions of the config (``lower``, ``rank_lower``).
+        ``swapped_with`` names the methods that float32 tells apart from this one on these images, and that come out the
+        other way round in lower precision.
+        """,
+        table="precision.csv",
+    )
+
+    networks: list[GuardedNetwork]
+    upstream: list[str]
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the one job, where there are guards."""
+        return [{}] if plan.guarded else []
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: always."""
+        return True
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        guards = [(graph.told("guard", **network), network) for network in Guard.every(graph.plan)]
+        networks = [GuardedNetwork(told.files["table"], **network) for told, network in guards]
+        return cls(networks=networks, upstream=[told.key for told, _ in guards]), [one.table for one in networks]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the table."""
+        from heatproof.guard import all_guards
+
+        all_guards(self)
