@@ -58,8 +58,9 @@ def scoring(images: int) -> dict[str, float]:
 
 
 def made_up(images: int):
-    """A plan with so many images, and a spec that scores them."""
+    """A plan with so many images, and what a job that scores them is told."""
     from heatproof.config import default_config, merge
+    from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
     names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
@@ -68,7 +69,7 @@ def made_up(images: int):
     given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
     plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
-    return plan, plan.score_spec(plan.case("noise", "net", "finetuned", "idsds"))
+    return plan, Graph(plan).told("score", **plan.case("noise", "net", "finetuned", "idsds").where)
 
 
 def store_here(images: int) -> None:
@@ -78,16 +79,16 @@ def store_here(images: int) -> None:
     from heatproof.shards import Origin, open_shard
     from heatproof.store import ArraySpec
 
-    plan, spec = made_up(images)
+    plan, told = made_up(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))
-    bases = {method["maps"] for method in spec["methods"]}
+    bases = {method.maps for method in told.methods}
     rng = np.random.default_rng(0)
     size = plan.config["shard_size"]
     values = rng.normal(size=(size, 1, 32, 32)).astype(np.float32)
     patches = rng.normal(size=(size, 17)).astype(np.float32)
     began = time.process_time()
     written = 0
-    patch_drops = spec["responses"]["drops"]["store"]
+    patch_drops = told.responses["drops"].store
     for base in [*sorted(bases), patch_drops]:
         drops = base == patch_drops
         arrays = {"logit": ArraySpec(("variant",), (17,), chunk_by_image=False)}
@@ -115,9 +116,9 @@ def score_here(images: int) -> None:
 
     from heatproof.metrics.score import score
 
-    _, spec = made_up(images)
+    _, told = made_up(images)
     began = time.process_time()
-    score(spec, {"batch_size": 64, "threads": 1, "device": "cpu"})
+    score(told)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"score": time.process_time() - began, "memory": memory}))
 

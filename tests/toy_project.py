@@ -8,7 +8,6 @@ import pandas as pd
 from heatproof.attribution.make import attribute
 from heatproof.config import merge
 from heatproof.data.prepare import prepare
-from heatproof.metrics.score import score
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
@@ -58,6 +57,13 @@ class Project:
         finally:
             os.chdir(before)
 
+    def told(self, metric):
+        """Return what a scoring of the finetuned network is told."""
+        return self.on_network("score", metric=metric).told
+
+    def score_with(self, metric):
+        self.make("score", self.told(metric))
+
     def job(self, stage, **wildcards) -> Job:
         return Graph(self.plan).job(stage, wildcards)
 
@@ -100,7 +106,7 @@ class Project:
         # Which images the network gets right is read from the drops.
         self.drop()
         for case in self.plan.all_cases():
-            self.inside(score, self.plan.score_spec(case))
+            self.make("score", self.told(case.metric))
         self.make("all_scores")
         return self
 
@@ -109,7 +115,7 @@ class Project:
 
     def score(self):
         for case in self.plan.test_cases():
-            self.inside(score, self.plan.score_spec(case))
+            self.make("score", self.told(case.metric))
         self.make("tables")
         return self
 

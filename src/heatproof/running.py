@@ -24,7 +24,7 @@ OF_NETWORKS = (
     "heatproof.training.",
     "heatproof.attribution.",
     "heatproof.responses.",
-    "heatproof.guard:guard",
+    "heatproof.stages.precision:Guard",
 )
 # Of a working folder, from where Snakemake imports every plugin that it finds.
 PIP_DEPLOYMENTS = ".snakemake/pip-deployments"

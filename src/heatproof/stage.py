@@ -257,8 +257,8 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def written(told: Stage) -> dict[str, Any]:
-    """Return what a job is told as plain JSON values."""
-    return _adapter(type(told)).dump_python(told, mode="json")
+    """Return what a job is told as plain values: dicts, lists, tuples, texts, numbers and None."""
+    return _adapter(type(told)).dump_python(told)
 
 
 def work_of(reference: str, plain: Mapping[str, Any]) -> Callable[[Runtime], None]:

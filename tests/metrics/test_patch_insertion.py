@@ -10,7 +10,6 @@ from toy_project import WHERE, Project
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.metrics.score import score
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
@@ -92,7 +91,7 @@ def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
     assert [name.partition("-")[0] for name in made.plan.model_responses] == ["insertions"]
     job = next(job for job in Graph(made.plan).jobs() if "/insertions-" in job.outputs[0])
     assert all(os.path.isfile(made.folder / path) for path in job.outputs)
-    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "patch_insertion")))
+    made.score_with("patch_insertion")
     rows = pd.read_parquet(made.folder / "results/scores/toy/net/finetuned/patch_insertion.parquet")
     assert rows.valid.all()
     assert rows.score.nunique() > 3

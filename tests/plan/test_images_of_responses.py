@@ -34,7 +34,7 @@ def test_each_metric_has_the_images_of_what_it_reads():
         "sensitivity_n": 50,
         "long": 90,
     }
-    specs = {case.metric: plan.score_spec(case)["images"] for case in plan.all_cases()}
+    specs = {case.metric: Graph(plan).told("score", **case.where).images for case in plan.all_cases()}
     assert (specs["idsds"], specs["deletion_morf"], specs["long"]) == (100, 40, 90)
     assert set(reach(plan, "drops").values()) == {120}
     assert set(reach(plan, "attribute").values()) == {100}

@@ -200,8 +200,8 @@ def test_every_file_has_one_maker_and_upstream_comes_first():
     graph = Graph(plan)
     rank = {output: rank for job, rank in graph.ranks() for output in job.outputs}
     for case in plan.test_cases():
-        spec = plan.score_spec(case)
-        assert all(rank[path] < rank[spec["output"]] for path in plan.score_inputs(case))
+        told = graph.told("score", **case.where)
+        assert all(rank[path] < rank[told.files["scores"]] for path in plan.score_inputs(case))
 
 
 def check_graph(plan):
@@ -255,7 +255,7 @@ def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
     graph = Graph(plan)
     first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "mean", "shard": 0})
     assert [job.stage for job in graph.needed([first.products[0].data])] == ["prepare", "pretrain", "finetune", "drops"]
-    scores = graph.needed([plan.score_spec(plan.case(*ON_VIT.values(), "idsds"))["output"]])
+    scores = graph.needed(plan.score_files([plan.case(*ON_VIT.values(), "idsds")]))
     assert {job.wildcards.get("model", "vit") for job in scores} == {"vit"}
     shards = len(plan.shards(plan.images))
     assert Counter(job.stage for job in scores) == {
@@ -275,7 +275,7 @@ def specs(plan):
         plan.response_spec(("digits", "vit", "finetuned"), Patches({"grid": 4, "baseline": "mean"}), 0),
         plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0),
         plan.attribute_spec("digits", None, None, plan.reference_explainers, 0),
-        plan.score_spec(plan.case("digits", "vit", "finetuned", "idsds")),
+        Graph(plan).job("score", plan.case("digits", "vit", "finetuned", "idsds").where).spec,
         Graph(plan).job("tables", {}).spec,
     ]
 

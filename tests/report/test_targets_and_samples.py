@@ -89,9 +89,9 @@ def test_samples_are_balanced_over_the_classes_that_are_left():
 
 def test_the_sampling_and_the_target_are_in_the_keys(project):
     plain = project()
-    spec = plain.plan.score_spec(plain.plan.case(*WHERE, "idsds"))
+    told = plain.told("idsds")
     other = project(evaluation={"images": 10, "balanced": True})
-    assert other.plan.score_spec(other.plan.case(*WHERE, "idsds"))["key"] != spec["key"]
+    assert other.told("idsds").key != told.key
     assert (
         project(target="predicted").plan.attribute_spec(*WHERE, ["mine"], 0)["explainers"][0]["key"]
         != (plain.plan.attribute_spec(*WHERE, ["mine"], 0)["explainers"][0]["key"])

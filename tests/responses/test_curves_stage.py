@@ -13,7 +13,6 @@ import heatproof
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
-from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.responses import run as stage
@@ -219,8 +218,8 @@ def test_metrics_share_responses(finished):
         "pictures",
     ]
     assert len(finished.plan.model_responses) == 1
-    served = finished.plan.score_spec(finished.plan.case(*WHERE, "road_lerf"))["responses"]["deletion"]
-    assert served["points"] == [7, 17, 27, 37, 47, 57, 67, 77, 87]
+    served = finished.told("road_lerf").responses["deletion"]
+    assert served.points == [7, 17, 27, 37, 47, 57, 67, 77, 87]
 
 
 def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
@@ -241,7 +240,7 @@ def test_a_metric_says_itself_what_is_undefined(project):
         .drop()
         .respond()
     )
-    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "mine")))
+    made.score_with("mine")
     rows = made.scores("mine")
     assert not rows.valid.all()
     assert rows.score.isna().equals(~rows.valid)
@@ -354,7 +353,7 @@ def test_what_does_not_apply_to_changed_images_is_a_gap(project):
 def test_nothing_but_gaps(project):
     made = project(explainers=[{"odd": {"explainer": "toy_plugin:never_applies"}}], metrics=["ids"])
     made.attribute().drop().respond()
-    made.inside(score, made.plan.score_spec(made.plan.case(*WHERE, "ids")))
+    made.score_with("ids")
     assert len(made.scores("ids")) == 0
 
 

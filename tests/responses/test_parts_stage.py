@@ -15,7 +15,6 @@ from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
-from heatproof.metrics.score import score
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
 from heatproof.responses.run import respond
@@ -48,7 +47,7 @@ class WithParts(Project):
     def score_metrics(self):
         self.drop()
         for metric in self.plan.metrics:
-            self.inside(score, self.plan.score_spec(self.plan.case(*WHERE, metric)))
+            self.score_with(metric)
         return self
 
 
@@ -129,10 +128,10 @@ def test_every_file_of_the_rule_is_made(made):
 
 
 def test_one_store_serves_all_metrics_over_parts(made):
-    specs = [made.plan.score_spec(made.plan.case(*WHERE, name)) for name in ("part_deletion", "wide")]
-    reads = [spec["responses"]["drops"] for spec in specs]
-    assert {read["store"] + ".zarr" for read in reads} == {STORE}
-    assert [read["output"] for read in reads] == ["logit", "probability"]
+    specs = [made.told(name) for name in ("part_deletion", "wide")]
+    reads = [told.responses["drops"] for told in specs]
+    assert {read.store + ".zarr" for read in reads} == {STORE}
+    assert [read.output for read in reads] == ["logit", "probability"]
     assert made.plan.reads_parts == ["part_deletion", "wide"]
     assert made.plan.method_responses == made.plan.model_responses == {}
 

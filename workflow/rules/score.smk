@@ -3,8 +3,7 @@ use rule prepare as score with:
     input:
         reads("score"),
     output:
-        results.scores,
-        results.scores_manifest,
+        leaves("score"),
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     benchmark:
@@ -14,7 +13,7 @@ use rule prepare as score with:
         mem_mb=grows(2000),
         runtime=grows(30),
     message:
-        "scores"
+        says("score")
 
 
 use rule score as tables with:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.folder import Folder
-from heatproof.plan.graph import Job
+from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.validate import Plan
 from heatproof.workflow import MALLOC
@@ -23,8 +23,6 @@ from heatproof.workflow import MALLOC
 if TYPE_CHECKING:
     from heatproof.estimate.child import TimedPass, TimedSteps
     from heatproof.specs.jobs import AttributeSpec, Spec
-
-SCORE = "heatproof.metrics.score:score"
 
 
 @dataclass
@@ -135,9 +133,10 @@ class Bench:
         where = (dataset, model, self.plan.weights[-1])
         total, memory, marginal = 0.0, 0.0, 0.0
         for metric in metrics:
-            spec = {**self.plan.score_spec(self.plan.case(*where, metric)), "shard_size": self.images}
-            one, used, _ = self.run(SCORE, {**spec, "images": 1})
-            more, used, _ = self.run(SCORE, {**spec, "images": self.images})
+            job = Graph(self.plan).job("score", self.plan.case(*where, metric).where)
+            spec = {**job.spec, "shard_size": self.images}
+            one, used, _ = self.run(job.run, {**spec, "images": 1})
+            more, used, _ = self.run(job.run, {**spec, "images": self.images})
             # Below a tenth of a second it is noise of the start-up.
             slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
             total, marginal, memory = total + one, marginal + slope, max(memory, used)

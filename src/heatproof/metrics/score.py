@@ -19,7 +19,7 @@ from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime, ScoredMethod, ScoreSpec
+    from heatproof.stages.score import Score, ScoredMethod
 
 log = logging.getLogger(__name__)
 
@@ -74,54 +74,54 @@ def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balance
     return chosen
 
 
-def score(spec: ScoreSpec, runtime: Runtime) -> None:
+def score(told: Score) -> None:
     """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
-    import_module(spec["module"])
-    metric = METRICS[spec["kind"]]
+    import_module(told.module)
+    metric = METRICS[told.kind]
     reads = [
-        StoredReading(argument, response_of(one["response"]), one["points"], one["output"], one["store"])
-        for argument, one in spec["responses"].items()
+        StoredReading(argument, response_of(one.response), one.points, one.output, one.store)
+        for argument, one in told.responses.items()
     ]
     explainers: dict[str, Methods] = {}
-    for method in spec["methods"]:
-        explainers.setdefault(method["explainer"], []).append(method)
+    for method in told.methods:
+        explainers.setdefault(method.explainer, []).append(method)
     gaps: dict[str, str] = {}
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
     costs: dict[str, Any] = {}
     for explainer, methods in list(explainers.items()):
-        maps = methods[0]["maps"]
+        maps = methods[0].maps
         bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
         for base in dict.fromkeys(bases):
-            pieces = _shards(spec, base, keys)
+            pieces = _shards(told, base, keys)
             if gate := next((piece["gate"] for piece in pieces if "gate" in piece), None):
                 gates[explainer] = gate
             if base == maps:
                 costs[explainer] = _cost(pieces)
             if reason := next((piece["gap"] for piece in pieces if piece["gap"]), None):
-                gaps |= {method["method"]: reason for method in methods}
+                gaps |= {method.method: reason for method in methods}
                 explainers.pop(explainer, None)
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
-    drops = _shards(spec, spec["drops"], keys)
-    facts = describe(spec["drops"] + ".zarr")
-    predicted = read(spec["drops"] + ".zarr", "predicted", 0, spec["images"])[:, 0].astype(np.int64)
-    labels = np.asarray(facts["labels"])[: spec["images"]]
+    drops = _shards(told, told.drops, keys)
+    facts = describe(told.drops + ".zarr")
+    predicted = read(told.drops + ".zarr", "predicted", 0, told.images)[:, 0].astype(np.int64)
+    labels = np.asarray(facts["labels"])[: told.images]
     right = predicted == labels
-    scored = sample(labels, right, **spec["sampling"])
+    scored = sample(labels, right, only_correct=told.only_correct, balanced=told.balanced)
     by_name: dict[str | int, Any] = {"label": labels, "predicted": predicted}
-    targets = np.broadcast_to(by_name.get(spec["target"], spec["target"]), labels.shape)
-    ids = np.array(facts["image_ids"][: spec["images"]], dtype=object)[scored]
-    scores = _score(spec, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
-    names = (read_sealed(spec["classes"]) or {}).get("class_names")
+    targets = np.broadcast_to(by_name.get(told.target, told.target), labels.shape)
+    ids = np.array(facts["image_ids"][: told.images], dtype=object)[scored]
+    scores = _score(told, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
+    names = (read_sealed(told.classes) or {}).get("class_names")
     classes = np.array([names[label] if names else str(label) for label in labels[scored]], dtype=object)
-    named = [method["method"] for method in spec["methods"] if method["method"] in scores]
+    named = [method.method for method in told.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
         {
-            **{key: spec[key] for key in ("dataset", "model", "weights")},
+            **told.case.network._asdict(),
             "method": np.repeat(np.array(named, dtype=object), len(ids)),
-            "metric": spec["metric"],
+            "metric": told.case.metric,
             "image": np.tile(ids, len(named)),
             "class": np.tile(classes, len(named)),
             "score": values,
@@ -131,26 +131,26 @@ def score(spec: ScoreSpec, runtime: Runtime) -> None:
     for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
         if undefined:
             log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
-    write_table(table, spec["output"])
+    write_table(table, told.files["scores"])
     write_manifest(
-        spec["manifest"],
-        [spec["output"]],
-        spec_key=spec["key"],
-        key=spec["key"],
+        told.manifest,
+        [told.files["scores"]],
+        spec_key=told.key,
+        key=told.key,
         gaps=gaps,
         gates=gates,
         costs={"explainers": costs, "drops": _cost(drops)},
-        options=spec["options"],
-        case=spec["case"],
+        options=told.options,
+        case=told.case.told(),
         share_wrong=float(1 - right.mean()),
-        higher_is_better=spec["higher_is_better"],
+        higher_is_better=told.higher_is_better,
         read=keys,
     )
 
 
-def _shards(spec: ScoreSpec, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
+def _shards(told: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
     """Return the manifests of all shards of a store, and add their keys to `keys`, by path."""
-    pieces = [read_shard(base, shard) for shard in range(-(-spec["images"] // spec["shard_size"]))]
+    pieces = [read_shard(base, shard) for shard in range(-(-told.images // told.shard_size))]
     keys |= {f"{base}.{shard}.json": piece["key"] for shard, piece in enumerate(pieces)}
     return pieces
 
@@ -162,7 +162,7 @@ def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _score(
-    spec: ScoreSpec,
+    told: Score,
     reads: Readings,
     explainers: dict[str, Methods],
     every: list[str],
@@ -170,37 +170,37 @@ def _score(
     scored: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Return the scores of every method for the images that are scored, of (N,) bool."""
-    metric = METRICS[spec["kind"]]
+    metric = METRICS[told.kind]
     parts: dict[str, list[np.ndarray]] = {}
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
-        described = describe(next(iter(explainers.values()))[0]["maps"] + ".zarr")
+        described = describe(next(iter(explainers.values()))[0].maps + ".zarr")
         size = tuple(described["arrays"]["attribution"]["shape"][-2:])
     # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
-    sizes = [one.response.at_once(spec["shard_size"]) for one in reads]
-    step = min(spec["images"] if size is None else size for size in sizes)
+    sizes = [one.response.at_once(told.shard_size) for one in reads]
+    step = min(told.images if size is None else size for size in sizes)
     along = [one for one in reads if one.response.along_maps]
-    for start in range(0, spec["images"], step):
-        stop = min(start + step, spec["images"])
+    for start in range(0, told.images, step):
+        stop = min(start + step, told.images)
         rows = np.flatnonzero(scored[start:stop]).tolist()
         if not len(rows):
             continue
         ids = [every[start + row] for row in rows]
-        images = ScoredImages(ids, targets[start:stop][rows], size, spec["seed"])
+        images = ScoredImages(ids, targets[start:stop][rows], size, told.seed)
         given: dict[str, Any] = {"image_ids": ids}
         for one in reads:
             if not one.response.along_maps:
                 given |= one.inputs(one.read("", start, stop, every, rows), images)
         for explainer, methods in explainers.items():
-            maps = stored_maps(methods[0]["maps"] + ".zarr", start, stop, every) if takes_maps else None
+            maps = stored_maps(methods[0].maps + ".zarr", start, stop, every) if takes_maps else None
             stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in along}
             for entry in methods:
                 inputs = dict(given)
                 if maps is not None:
-                    inputs["maps"] = maps.of(entry["index"], entry["transform"])[rows]
+                    inputs["maps"] = maps.of(entry.index, entry.transform)[rows]
                 for one in along:
-                    inputs |= one.inputs(stored[one.argument], images, entry["place"])
-                score, valid, _ = metric.score(inputs, spec["options"])
+                    inputs |= one.inputs(stored[one.argument], images, entry.place)
+                score, valid, _ = metric.score(inputs, told.options)
                 # NaN wherever the metric calls it undefined.
-                parts.setdefault(entry["method"], []).append(np.where(valid & np.isfinite(score), score, np.nan))
+                parts.setdefault(entry.method, []).append(np.where(valid & np.isfinite(score), score, np.nan))
     return {method: np.concatenate(values) for method, values in parts.items()}

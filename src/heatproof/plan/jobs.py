@@ -225,14 +225,3 @@ def channels(plan: Plan, **where: Any) -> Made:
 def features(plan: Plan, **where: Any) -> Made:
     """Return the job of one shard of features of images that are intact and with a deleted patch."""
     return _of_network(plan, where, Features({"grid": where["grid"], "baseline": where["baseline"]}))
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
-
-
-@stage("heatproof.metrics.score:score", lambda plan: (case.where for case in plan.all_cases()))
-def score(plan: Plan, **where: str) -> Made:
-    """Return the job that scores all methods with one metric on one network."""
-    case = plan.case(**where)
-    spec = plan.score_spec(case)
-    return spec, plan.score_inputs(case), _files_of(spec)

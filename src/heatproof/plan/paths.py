@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from heatproof.responses.base import MapResponse, NetworkResponse, Response
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import ToldCase
 
 RESULTS = "results"
 PRETRAINED = "pretrained"
@@ -139,6 +136,6 @@ class Case:
         """Dataset, model, weights and metric by name, as in paths and tables."""
         return {**self.network._asdict(), "metric": self.metric}
 
-    def told(self) -> ToldCase:
-        """Return plain values that stand for it in a spec."""
-        return cast("ToldCase", {**asdict(self), "network": self.network._asdict()})
+    def told(self) -> dict[str, Any]:
+        """Return plain values that stand for it in a manifest."""
+        return {**asdict(self), "network": self.network._asdict()}

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         PretrainSpec,
         ResponseSpec,
         Runtime,
-        ScoreSpec,
         Spec,
         StoredResponse,
         TrainSpec,
@@ -304,57 +303,17 @@ class Plan(Selection):
         """Return the scores of some test cases; left out, those of the patch drops."""
         return [self.results.scores.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
-    @cache
-    def score_spec(self, case: Case) -> ScoreSpec:
-        """Return what makes the scores of all methods in one test case."""
-        network, entry = case.network, self.entry(case.network.model, case.network.weights, case.metric)
-        spec = {
-            **case.where,
-            "case": case.told(),
-            "kind": entry.metric.name,
-            "module": entry.module,
-            # As JSON brings them to a job.
-            "options": {key: list(one) if isinstance(one, tuple) else one for key, one in entry.options.items()},
-            "higher_is_better": entry.metric.higher(entry.options),
-            "responses": {
-                argument: {
-                    "response": response.told(),
-                    "name": response.name,
-                    "store": self.store_of(network, response, "{explainer}"),
-                    "points": points,
-                    "output": entry.output,
-                }
-                for argument, (response, points) in self._served(entry).items()
-            },
-            "methods": [
-                {**row, "maps": self.maps_of(*network, explainer.name), "explainer": explainer.name, "place": place}
-                for explainer in self.explainers.values()
-                for place, row in enumerate(explainer.rows)
-            ],
-            "images": self.images_of(case.metric),
-            "sampling": {key: self.config["evaluation"][key] for key in ("only_correct", "balanced")},
-            "target": self.config["target"],
-            "classes": self.results.dataset.format(dataset=network.dataset),
-            "drops": self.store_of(network, self.intact(network)),
-            "shard_size": self.config["shard_size"],
-            "seed": self.config["seed"],
-            "output": self.results.scores.format(**case.where),
-            "manifest": self.results.scores_manifest.format(**case.where),
-            "upstream": self._score_upstream(network, entry),
-        }
-        return keyed(spec, ["heatproof.metrics.score", entry.module])
-
-    def _served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
+    def served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
 
-    def _score_upstream(self, network: Network, entry: MetricChoice) -> str:
+    def score_upstream(self, network: Network, entry: MetricChoice) -> str:
         """Return a digest of the keys of all that is behind the scores of a test case."""
         keys: list[Any] = [self._response_whole(network, self.intact(network))["key"]]
         if "maps" in entry.metric.inputs:
             explainers = [*self.model_explainers, *self.reference_explainers]
             keys += [self._maps_for(network, name)["key"] for name in explainers]
-        for response, _ in self._served(entry).values():
+        for response, _ in self.served(entry).values():
             if response.along_maps:
                 keys.append([self._curves_entry(network, response, name)["key"] for name in self.explainers])
             else:
@@ -370,17 +329,9 @@ class Plan(Selection):
             for explainer in self.explainers:
                 if "maps" in entry.metric.inputs:
                     files.append(paths.map_file(self.maps_of(*where, explainer), shard))
-                for response, _ in self._served(entry).values():
+                for response, _ in self.served(entry).values():
                     files += paths.response_files(response, self.store_of(where, response, explainer), shard)
         return list(dict.fromkeys(files))
-
-    def cases_by_name(self, cases: list[Case]) -> dict[str, dict[str, dict[str, list[str]]]]:
-        """Return test cases as a spec names them: dataset to model to weights to metrics."""
-        found: dict[str, dict[str, dict[str, list[str]]]] = {}
-        for case in cases:
-            dataset, model, weights = case.network
-            found.setdefault(dataset, {}).setdefault(model, {}).setdefault(weights, []).append(case.metric)
-        return found
 
 
 @cache

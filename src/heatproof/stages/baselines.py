@@ -107,7 +107,7 @@ class Baselines(Report):
             BaselineCase(*case.network, case.metric, case.baseline or "", file)
             for case, file in zip(cases, files, strict=True)
         ]
-        return cls(cases=each, methods=methods, upstream=keys_of(plan, cases)), files
+        return cls(cases=each, methods=methods, upstream=keys_of(graph, cases)), files
 
     def run(self, runtime: Runtime) -> None:
         """Write the tables."""

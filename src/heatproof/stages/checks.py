@@ -87,7 +87,7 @@ class Checks(Scored):
                 if entry.methods[method][1] == "raw"
             },
             templates=templates(),
-            **scored(plan, cases),
+            **scored(graph, cases),
         )
         return told, plan.score_files(cases)
 

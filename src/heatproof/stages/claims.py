@@ -113,15 +113,15 @@ class Claims(Report):
             cases=places_of(cases),
             metrics={
                 name: ClaimedMetric(
-                    kind=spec["kind"],
-                    options=spec["options"],
-                    higher_is_better=spec["higher_is_better"],
+                    kind=score.kind,
+                    options=score.options,
+                    higher_is_better=score.higher_is_better,
                     grid=case.grid,
                     baseline=case.baseline,
                     output=case.output,
                 )
                 for name, case in {case.metric: case for case in reversed(cases)}.items()
-                for spec in [plan.score_spec(case)]
+                for score in [graph.told("score", **case.where)]
             },
             pixels={
                 dataset: {model: min(plan.size_of(dataset, model) or (0,)) or None for model in plan.models_of(dataset)}
@@ -133,7 +133,7 @@ class Claims(Report):
             models={name: ClaimedModel(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
             published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
-            upstream=[keys_of(plan, cases), tables.key],
+            upstream=[keys_of(graph, cases), tables.key],
         )
         return told, [*plan.score_files(cases), told.accuracy, tables.manifest]
 

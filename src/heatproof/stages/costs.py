@@ -50,7 +50,7 @@ class Costs(Report):
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         files, table = plan.score_files(), graph.told("tables").files["idsds_table"]
-        keys = keys_of(plan, plan.test_cases())
+        keys = keys_of(graph, plan.test_cases())
         return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
 
     def run(self, runtime: Runtime) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan import paths
 from heatproof.provenance import ROOT, digest, file_digest
-from heatproof.stage import Report
+from heatproof.stage import Planned, Report
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
@@ -102,9 +102,9 @@ class Ranked:
     least_coverage: float
 
 
-def scored(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+def scored(graph: Planned, cases: list[Case]) -> dict[str, Any]:
     """Return the fields of `Scored`."""
-    directions, upstream = directions_of(plan, cases), keys_of(plan, cases)
+    directions, upstream = directions_of(graph, cases), keys_of(graph, cases)
     return {"cases": places_of(cases), "directions": directions, "upstream": upstream}
 
 
@@ -142,14 +142,14 @@ def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
     return methods
 
 
-def keys_of(plan: Plan, cases: Iterable[Case]) -> str:
+def keys_of(graph: Planned, cases: Iterable[Case]) -> str:
     """Return a digest of the keys of some test cases' scores."""
-    return digest([plan.score_spec(case)["key"] for case in cases])
+    return digest([graph.told("score", **case.where).key for case in cases])
 
 
-def directions_of(plan: Plan, cases: Iterable[Case]) -> dict[str, bool]:
+def directions_of(graph: Planned, cases: Iterable[Case]) -> dict[str, bool]:
     """Return of some test cases' metrics whether higher is better."""
-    return {case.metric: plan.score_spec(case)["higher_is_better"] for case in cases}
+    return {case.metric: graph.told("score", **case.where).higher_is_better for case in cases}
 
 
 def places_of(cases: Iterable[Case]) -> list[Place]:

@@ -87,7 +87,7 @@ class Montage(Report):
             datasets={dataset: dict(plan.dataset_spec(dataset)) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
             methods=shown_methods(plan),
-            upstream=keys_of(plan, cases),
+            upstream=keys_of(graph, cases),
         )
         maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)
         return told, [*maps, *plan.score_files(cases)]

@@ -285,12 +285,12 @@ class ReportPage(Report):
             for name, (made, output) in tables_of(plan).items()
             if name not in ("costs", "published", "published_methods")
         }
-        keys = [of.key for of, _ in tables.values()] + [plan.score_spec(case)["key"] for case in cases]
+        keys = [of.key for of, _ in tables.values()] + [graph.told("score", **case.where).key for case in cases]
         figures = {name: graph.told("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
         told = cls(
             tables_shown={name: PageTable(of.files[out], of.manifest, of.code) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
-            directions=directions_of(plan, cases),
+            directions=directions_of(graph, cases),
             # Metrics of other responses say in their tables how many they are over.
             evaluated=plan.images_of_kinds["drops"],
             images=shown_images(plan),
@@ -305,7 +305,7 @@ class ReportPage(Report):
             ],
             methods=shown_methods(plan),
             curves=_curves(plan),
-            codes={case.metric: plan.score_spec(case)["code"] for case in cases},
+            codes={case.metric: graph.told("score", **case.where).code for case in cases},
             upstream=digest(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),

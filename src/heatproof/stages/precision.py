@@ -114,7 +114,7 @@ class Guard(Stage):
                 metric=case.metric,
                 exact=exact.plan.results.scores.format(**case.where),
                 lower=lower.plan.results.scores.format(**case.where),
-                higher_is_better=exact.plan.score_spec(case)["higher_is_better"],
+                higher_is_better=exact.told("score", **case.where).higher_is_better,
             )
             for case in cases
         ]

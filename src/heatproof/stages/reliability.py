@@ -74,7 +74,7 @@ class Reliability(Scored, Ranked):
             tested=[name for name in tested if base_name(name) == "idsds"] or tested,
             # Their ranking of methods is the true one, where the dataset's parts can be removed.
             truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
-            **scored(plan, cases),
+            **scored(graph, cases),
             **ranked(plan),
         )
         return told, plan.score_files(cases)

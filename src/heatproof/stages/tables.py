@@ -172,7 +172,7 @@ class Tables(Report, Ranked):
         ]
         told = cls(
             scores=plan.score_files(),
-            upstream=keys_of(plan, plan.test_cases()),
+            upstream=keys_of(graph, plan.test_cases()),
             drops=drops,
             # One network on one grid and baseline is one test case, not two.
             ranked=sorted({item.metric for item in drops}),
@@ -239,7 +239,7 @@ class AllScores(Scored, Ranked):
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         cases = graph.plan.all_cases()
-        return cls(**scored(graph.plan, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
+        return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
 
     def run(self, runtime: Runtime) -> None:
         """Write the table."""

@@ -1,0 +1,166 @@
+"""Scores of all methods under one metric on one network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.plan.paths import Case
+from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs.jobs import Runtime
+
+
+@dataclass(frozen=True)
+class ReadResponse:
+    """A response that a metric reads.
+
+    Attributes
+    ----------
+    response
+        As `heatproof.responses.base.Response.told` describes it.
+    name, store
+        Its name in paths, and the path of its store, with ``{explainer}`` where there are several.
+    points
+        Indices of the points that are read; None for all.
+    output
+        Which output of the network is read.
+    """
+
+    response: Any
+    name: str
+    store: str
+    points: list[int] | None
+    output: str
+
+
+@dataclass(frozen=True)
+class ScoredMethod:
+    """A method that is scored.
+
+    Attributes
+    ----------
+    method, transform
+        Its name, and what is done to its map: ``raw`` or ``abs``.
+    index, place
+        The place of its map in the explainer's store, and its own among the explainer's methods.
+    explainer, maps
+        Its explainer, and the store of the explainer's maps.
+    """
+
+    method: str
+    index: int
+    transform: str
+    maps: str
+    explainer: str
+    place: int
+
+
+@stage("score")
+class Score(Stage):
+    """All methods under one metric on one network.
+
+    Attributes
+    ----------
+    case
+        The network, and the name that the config gives the metric.
+    kind, module
+        The metric's name in the table of metrics, and the module that enters it there.
+    options, higher_is_better
+        Of the metric.
+    responses
+        Argument of the metric's function to what it takes.
+    methods
+        All methods.
+    images, only_correct, balanced
+        How many images are scored, and which.
+    target
+        The class whose output is read.
+    classes, drops
+        The dataset's manifest, and the store of the patch drops with what the network says of the intact image.
+    shard_size
+        How many images a shard has.
+    upstream
+        Digest of the keys of all that is read.
+    """
+
+    message = "scores"
+    manifest_path = "scores/{dataset}/{model}/{weights}/{metric}.json"
+    outputs = unshown(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
+
+    case: Case
+    kind: str
+    module: str
+    options: dict[str, Any]
+    higher_is_better: bool
+    responses: dict[str, ReadResponse]
+    methods: list[ScoredMethod]
+    images: int
+    only_correct: bool
+    balanced: bool
+    target: str | int
+    classes: str
+    drops: str
+    shard_size: int
+    seed: int
+    upstream: str
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return all test cases."""
+        return [case.where for case in plan.all_cases()]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a test case is told, and the files that it waits for."""
+        plan, case = graph.plan, graph.plan.case(**where)
+        network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
+        responses = {
+            argument: ReadResponse(
+                dict(response.told()),
+                response.name,
+                plan.store_of(network, response, "{explainer}"),
+                points,
+                entry.output,
+            )
+            for argument, (response, points) in plan.served(entry).items()
+        }
+        methods = [
+            ScoredMethod(**row, maps=plan.maps_of(*network, explainer.name), explainer=explainer.name, place=place)
+            for explainer in plan.explainers.values()
+            for place, row in enumerate(explainer.rows)
+        ]
+        told = cls(
+            case=case,
+            kind=entry.metric.name,
+            module=entry.module,
+            # As JSON brings them to a job.
+            options={key: list(one) if isinstance(one, tuple) else one for key, one in entry.options.items()},
+            higher_is_better=entry.metric.higher(entry.options),
+            responses=responses,
+            methods=methods,
+            images=plan.images_of(case.metric),
+            only_correct=plan.config["evaluation"]["only_correct"],
+            balanced=plan.config["evaluation"]["balanced"],
+            target=plan.config["target"],
+            classes=plan.results.dataset.format(dataset=network.dataset),
+            drops=plan.store_of(network, plan.intact(network)),
+            shard_size=plan.config["shard_size"],
+            seed=plan.config["seed"],
+            upstream=plan.score_upstream(network, entry),
+        )
+        return told, plan.score_inputs(case)
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code the job can run: that of the metric too."""
+        return [*super().modules, self.module]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the scores."""
+        from heatproof.metrics.score import score
+
+        score(self)
