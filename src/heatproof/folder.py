@@ -19,39 +19,39 @@ class Folder:
     ----------
     root
         The folder.
-    upstream
+    shared
         The results folder that datasets and weights are in, where that is another one; "" where they are in this one.
     """
 
     root: str = "results"
-    upstream: str = ""
+    shared: str = ""
 
     def file(self, name: str) -> str:
         """Return the path of a file by its name in the folder, in which wildcards stay."""
         return f"{self.root}/{name}"
 
-    def _shared(self, name: str) -> str:
-        return f"{self.upstream or self.root}/{name}"
+    def _common(self, name: str) -> str:
+        return f"{self.shared or self.root}/{name}"
 
     @property
     def dataset(self) -> str:
         """Manifest of a dataset."""
-        return self._shared("datasets/{dataset}.json")
+        return self._common("datasets/{dataset}.json")
 
     @property
     def weights(self) -> dict[str, str]:
         """Files of weights by the names that their job knows them by: ``output``, ``history`` and ``manifest``."""
-        return {name: self._shared(f"weights/{_NETWORK}{ending}") for name, ending in _ENDINGS.items()}
+        return {name: self._common(f"weights/{_NETWORK}{ending}") for name, ending in _ENDINGS.items()}
 
     @property
     def kept(self) -> str:
         """States of the epochs that a training keeps; no entry of `weights` can have this path."""
-        return self._shared("weights/{dataset}/{model}/kept/{weights}.safetensors")
+        return self._common("weights/{dataset}/{model}/kept/{weights}.safetensors")
 
     @property
     def start(self) -> dict[str, str]:
         """Files of published weights with which a training begins; one for all datasets of a model."""
-        return {name: self._shared(f"checkpoints/{{model}}{ending}") for name, ending in _ENDINGS.items()}
+        return {name: self._common(f"checkpoints/{{model}}{ending}") for name, ending in _ENDINGS.items()}
 
     @property
     def maps(self) -> str:

@@ -205,11 +205,6 @@ class Report(Stage):
         return True
 
     @classmethod
-    def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
-        """Return the paths of `outputs` in a results folder, by their names."""
-        return {name: results.file(one.path.format(**where)) for name, one in cls.outputs.items()}
-
-    @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
         """Return how intervals are drawn, and the reference methods."""
         scores = plan.config["scores"]

@@ -68,7 +68,7 @@ class Job:
     stage
         The rule's name.
     run
-        ``module:function`` that is called with the spec.
+        ``module:name`` of the stage's class, or of the function that is called with the spec.
     wildcards
         What tells it from the others of its stage.
     spec
@@ -79,6 +79,8 @@ class Job:
         What it leaves; several where one job makes the stores of several explainers.
     sources
         Files of the user's own that it reads; the manifests hold the digests of their bytes.
+    told
+        What `spec` is made of; None of a stage that has a builder.
     """
 
     stage: str
@@ -103,11 +105,6 @@ class Job:
 
 # Plan to the wildcards of the jobs of a stage.
 Level = Callable[["Plan"], Iterable[Wildcards]]
-
-
-def once_if(asked: Callable[[Plan], Any]) -> Level:
-    """Return the wildcards of a stage of one job, which a plan has or has not."""
-    return lambda plan: [{}] if asked(plan) else []
 
 
 def one_each(name: str, values: Callable[[Plan], Iterable[Any]]) -> Level:
@@ -185,16 +182,16 @@ class Graph:
     def _made(self, stage: str, wildcards: Wildcards) -> Job:
         if stage in STAGES:
             return self._made_by_builder(stage, wildcards)
-        kind, plan = declared.STAGES[stage], self.plan
+        kind, plan, results = declared.STAGES[stage], self.plan, self.plan.results
         told, inputs = kind.tell(self, **wildcards)
-        files = {name: plan.results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
-        told = replace(told, results=plan.results, files=files, **kind.common(plan))
-        told = replace(told, manifest=plan.results.file(kind.manifest_path.format(**wildcards)))
-        told = replace(told, **{name: keyed(written(told), told.modules)[name] for name in ("code", "key")})
-        left = tuple(files.values())
-        products = (Product(told.manifest, told.key, (*left, told.manifest), left[0]),)
-        waits = tuple(dict.fromkeys(inputs))
-        return Job(stage, f"{kind.__module__}:{kind.__name__}", wildcards, written(told), waits, products, told=told)
+        files = {name: results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
+        manifest = results.file(kind.manifest_path.format(**wildcards))
+        told = replace(told, results=results, files=files, manifest=manifest, **kind.common(plan))
+        keys = keyed(written(told), told.modules)
+        told = replace(told, code=keys["code"], key=keys["key"])
+        left, run = tuple(files.values()), f"{kind.__module__}:{kind.__name__}"
+        product = Product(manifest, told.key, (*left, manifest), left[0])
+        return Job(stage, run, wildcards, written(told), tuple(dict.fromkeys(inputs)), (product,), told=told)
 
     def _made_by_builder(self, stage: str, wildcards: Wildcards) -> Job:
         kind = STAGES[stage]

@@ -50,7 +50,7 @@ def _sample(plan: Plan, precision: str | None, root: str) -> Plan:
             for name, given in plan.config["metrics"].items()
         },
     }
-    return replace(plan, config=config, results=Folder(root, upstream=plan.results.root))
+    return replace(plan, config=config, results=Folder(root, shared=plan.results.root))
 
 
 @stage("guard")

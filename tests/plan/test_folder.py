@@ -1,0 +1,41 @@
+"""The results folder is a value of the plan: the same jobs are planned in any folder."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import toy_project
+
+from heatproof.config import merge
+from heatproof.folder import Folder
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+WHERE = {"dataset": "toy", "model": "net", "weights": "finetuned"}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    metrics = ["completeness", {"deletion_morf": {"steps": 4}}]
+    return make_plan(merge(toy_project.BASE, {"precision": "bfloat16", "metrics": metrics}))
+
+
+def test_jobs_in_another_folder_name_no_file_of_the_usual_one(plan):
+    here, there = Graph(plan), Graph(replace(plan, results=Folder("elsewhere/results")))
+    assert (
+        {job.stage for job in there.jobs()} == {job.stage for job in here.jobs()} >= {"guard", "score", "report_page"}
+    )
+    for job, other in zip(here.jobs(), there.jobs(), strict=True):
+        assert [f"elsewhere/{file}" for file in job.outputs] == other.outputs
+        assert tuple(f"elsewhere/{file}" for file in job.inputs) == other.inputs
+        assert '"results/' not in json.dumps(other.spec), f"{job.stage} has a path that is made without the folder"
+
+
+def test_a_sample_has_files_of_its_own_and_the_networks_of_the_run(plan):
+    told = Graph(plan).told("guard", **WHERE)
+    assert told.folder == "results/.jobs/guard/toy/net/finetuned"
+    for name, jobs in (("exact", told.exact), ("lower", told.lower)):
+        text = json.dumps([job.told for job in jobs])
+        assert f'"{told.folder}/{name}/scores/toy/net/finetuned/' in text
+        outside = text.replace(f'"{told.folder}/{name}/', "")
+        assert {part.partition("/")[0] for part in outside.split('"results/')[1:]} == {"datasets", "weights"}
