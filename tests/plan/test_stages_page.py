@@ -1,12 +1,17 @@
 """docs/stages.md says what the job graph says."""
 
 import importlib.util
+import re
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+from docutils.core import publish_doctree
 
-from heatproof.plan.graph import every_stage
+from heatproof.plan.graph import Graph, every_stage
+from heatproof.plan.validate import make_plan
+from heatproof.stage import STAGES as DECLARED
+from heatproof.workflow import outputs_of
 
 SCRIPT = Path(__file__).parents[2] / "docs/stages.py"
 
@@ -16,6 +21,18 @@ def test_the_page_is_that_of_the_graph():
     stages = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stages)
     assert stages.PAGE.read_text(encoding="utf-8") == stages.page(), "run `python docs/stages.py`"
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
+    graph = Graph(make_plan({"report": {"all_metrics": True}}))
+    marked = outputs_of(graph, name, lambda file, **given: given, str(tmp_path))
+    for given in (one for one in marked if isinstance(one, dict)):
+        assert set(given["labels"]) == {"what", "kind"}
+        text = Path(given["caption"]).read_text(encoding="utf-8")
+        # What Jinja fills in is a text; a mistake in the markup would be an error of the whole report.
+        publish_doctree(re.sub(r"{[%{].*?[%}]}", "", text), settings_overrides={"halt_level": 2, "report_level": 5})
+        assert text.strip().endswith((".", "%}"))
 
 
 @pytest.mark.parametrize("name", every_stage())

@@ -187,11 +187,11 @@ class Graph:
         files = {name: results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
         manifest = results.file(kind.manifest_path.format(**wildcards))
         told = replace(told, results=results, files=files, manifest=manifest, **kind.common(plan))
-        keys = keyed(written(told), told.modules)
-        told = replace(told, code=keys["code"], key=keys["key"])
+        spec = keyed(written(told), told.modules)
+        told = replace(told, code=spec["code"], key=spec["key"])
         left, run = tuple(files.values()), f"{kind.__module__}:{kind.__name__}"
         product = Product(manifest, told.key, (*left, manifest), left[0])
-        return Job(stage, run, wildcards, written(told), tuple(dict.fromkeys(inputs)), (product,), told=told)
+        return Job(stage, run, wildcards, spec, tuple(dict.fromkeys(inputs)), (product,), told=told)
 
     def _made_by_builder(self, stage: str, wildcards: Wildcards) -> Job:
         kind = STAGES[stage]
