@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
-from pkgutil import resolve_name
 from threading import local
 from typing import Any
 
@@ -182,9 +181,11 @@ def throughput(spec: dict[str, Any], runtime: dict[str, Any], gradients: bool, t
 
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print what it took as one line of JSON."""
+    from heatproof.stage import work_of
+
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    spec, runtime, stage = request["spec"], request["runtime"], request["stage"]
-    function = resolve_name(request["run"])
+    runtime, stage = request["runtime"], request["stage"]
+    work = work_of(request["run"], request["spec"])
     network = request["run"].startswith(NETWORK)
     if network:
         import torch
@@ -226,7 +227,7 @@ def run_job(path: str) -> None:
     imports = Clock()
     imports.around(builtins, "__import__")
     began = time.perf_counter()
-    function(spec, runtime)
+    work(runtime)
     seconds = time.perf_counter() - began - imports.seconds
     found: dict[str, Any] = {"seconds": seconds}
     if network:

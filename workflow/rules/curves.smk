@@ -30,7 +30,8 @@ if plan.model_responses:
         output:
             updates(
                 paths.subset_files(
-                    paths.at(results.store("subsets"), response=plan.model_responses), "{shard}"
+                    paths.at(results.store("subsets"), response=plan.model_responses),
+                    "{shard}",
                 )
             ),
         log:

@@ -36,9 +36,7 @@ use rule prepare as fetch with:
     input:
         reads("fetch"),
     output:
-        paths.all_at(
-            results.weights, weights=paths.PRETRAINED, model=plan.fetched()
-        ),
+        paths.all_at(results.weights, weights=paths.PRETRAINED, model=plan.fetched()),
     log:
         "results/logs/fetch/{dataset}/{model}.log",
     benchmark:
