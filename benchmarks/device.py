@@ -184,8 +184,8 @@ def run_job(path: str) -> None:
     from heatproof.stage import work_of
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    runtime, stage = request["runtime"], request["stage"]
-    work = work_of(request["run"], request["spec"])
+    spec, runtime, stage = request["spec"], request["runtime"], request["stage"]
+    work = work_of(request["run"], spec)
     network = request["run"].startswith(NETWORK)
     if network:
         import torch
