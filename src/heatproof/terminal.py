@@ -175,7 +175,8 @@ def sentence_of(logs: list[str]) -> str:
 
 def say_what_came_out(results: Folder) -> None:
     """Print where the tables are, what they come to in words, and the first lines of the ranking."""
-    made = {name: kind.paths(results) for name, kind in STAGES.items() if name != "figure"}
+    names = ("tables", "all_scores", "claims", "baselines", "reliability", "overview", "report_page")
+    made = {name: STAGES[name].paths(results) for name in names}
     shown = (*made["tables"].values(), made["all_scores"]["scores"], made["claims"]["claims"])
     if tables := [path for path in shown if _is_current(path)]:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)

@@ -44,7 +44,7 @@ ALLOWED = {
     "folder": set(),
     # What a stage is; and the stages, which the plan makes jobs of, with what their jobs run.
     "stage": {"folder", "registry"},
-    "stages": BASE | {"attribution", "claims", "figures", "metrics", "plan", "report", "responses"},
+    "stages": BASE | {"attribution", "claims", "figures", "guard", "metrics", "plan", "report", "responses"},
     "grids": {"errors"},
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
@@ -110,7 +110,7 @@ ALLOWED = {
     "workflow": {"errors", "files", "lock", "provenance", "publishing", "stage", "plan", "adopt", "check", "last_run"},
     "terminal": {"options", "plan", "publishing", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "guard": {"errors", "files", "manifest"},
+    "guard": {"errors", "files", "manifest", "stage"},
     "job": {"errors", "files", "manifest", "publishing", "registry", "stage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE | {"config", "data", "models", "training", "responses", "plan", "workflow"},

@@ -37,5 +37,5 @@ def test_a_sample_has_files_of_its_own_and_the_networks_of_the_run(plan):
     for name, jobs in (("exact", told.exact), ("lower", told.lower)):
         text = json.dumps([job.told for job in jobs])
         assert f'"{told.folder}/{name}/scores/toy/net/finetuned/' in text
-        outside = text.replace(f'"{told.folder}/{name}/', "")
+        outside = text.replace(f'"{told.folder}/{name}', "")
         assert {part.partition("/")[0] for part in outside.split('"results/')[1:]} == {"datasets", "weights"}

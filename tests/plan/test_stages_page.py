@@ -31,7 +31,10 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
         assert set(given["labels"]) == {"what", "kind"}
         text = Path(given["caption"]).read_text(encoding="utf-8")
         # What Jinja fills in is a text; a mistake in the markup would be an error of the whole report.
-        publish_doctree(re.sub(r"{[%{].*?[%}]}", "", text), settings_overrides={"halt_level": 2, "report_level": 5})
+        publish_doctree(
+            re.sub(r"{%.*?%}", "", re.sub(r"{{.*?}}", "x", text)),
+            settings_overrides={"halt_level": 2, "report_level": 5},
+        )
         assert text.strip().endswith((".", "%}"))
 
 
