@@ -124,13 +124,16 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
 
 def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
+    # Here, because torch takes long to import.
+    from heatproof.training.stages import first_epoch
+
     (product,) = job.products
     spec, manifest = cast("TrainSpec", job.spec), read_sealed(product.manifest) or {}
     if spec["training"].get("devices", 1) > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
     then = Path(spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = resolve_name("heatproof.training.stages:first_epoch")(spec, runtime).splitlines()
+    now = first_epoch(spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 

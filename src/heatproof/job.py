@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NoReturn
 
@@ -56,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
         load_plugins(runtime.get("plugins", ()))
         if runtime.get("baselines"):
-            import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
+            from heatproof.perturbation.baselines import register_baselines
+
+            register_baselines(runtime["baselines"])
         stage, name = resolve_name(request["run"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,8 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.shards import WRITING, Origin, Shard, open_shard
@@ -108,12 +109,11 @@ class Fill:
 
     def __call__(self, explained: Explained, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
-        # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
         if name not in self.options:
-            known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
-            self.options[name] = known(name, None, self.dataset, vars(self.facts), self.grid)
-        draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
-        return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
+            normalisation = cast("Facts", vars(self.facts))
+            self.options[name] = dataset_options(name, None, self.dataset, normalisation)
+        given = (explained.images, explained.image_ids, explained.seed)
+        return baseline_images(name, *given, self.options[name], self.grid)
 
 
 def explained_on(

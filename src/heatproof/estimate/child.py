@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> None:
     what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
     module, _, name = what.rpartition(":")
     # A job's own function returns nothing, and `start_up` neither.
-    found: dict[str, Any] = getattr(import_module(module or "heatproof.estimate.child"), name)(spec, runtime) or {}
+    function = getattr(import_module(module), name) if module else globals()[name]
+    found: dict[str, Any] = function(spec, runtime) or {}
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
@@ -57,8 +58,8 @@ def main(arguments: list[str]) -> None:
 
 def start_up(spec: Spec, runtime: Runtime) -> None:
     """Import what a job needs."""
-    for module in ("heatproof.attribution.make", "heatproof.training.stages"):
-        import_module(module)
+    import heatproof.attribution.make
+    import heatproof.training.stages  # noqa: F401
 
 
 def weights(spec: TimedWeights, runtime: Runtime) -> TimedPass:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
-Answer = TypeVar("Answer")
 # Sums of probabilities in half precision come no nearer to 1.
 NEAR_ONE = 2e-3
-
-
-def carry_out(requests: Generator[Callable[[], Any], Any, Answer]) -> Answer:
-    """Execute the calls that a response yields, send it their results, and return its arrays."""
-    try:
-        call = next(requests)
-        while True:
-            call = requests.send(call())
-    except StopIteration as end:
-        return end.value
 
 
 def run_batched(

@@ -51,11 +51,6 @@ if TYPE_CHECKING:
 USUAL = {"target": "label", "precision": "float32", "devices": 1, "labels": "true", "loss": "cross_entropy"}
 USUAL |= {"random_resized_crop": 0.0, "random_horizontal_flip": 0.0}
 
-# What makes baseline images, on which maps depend only where their explainer has such a baseline.
-FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")
-# What makes maps of changed images, beside the explainer.
-EXPLAINING = ("heatproof.responses.explanations", "heatproof.attribution.make")
-
 # Where a spec has the key of what is upstream.
 KEYS = ("key", "upstream", "maps")
 
@@ -190,7 +185,7 @@ class Plan(Selection):
         described = {"kind": entry.kind, "module": entry.module, "maps": dict(entry.maps), "options": options}
         if filled := options.get("baseline"):
             described["grid"] = drops["grid"]
-            modules += [*FILLING, *baseline_modules(filled)]
+            modules += baseline_modules(filled)
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
@@ -225,7 +220,7 @@ class Plan(Selection):
 
     def _modules(self, model: str, response: Response) -> list[str]:
         filled = baseline_modules(response.settings.get("baseline"))
-        return ["heatproof.responses.run", self.models[model].module, *response.modules, *filled]
+        return ["heatproof.responses.run", self.models[model].module, type(response).__module__, *filled]
 
     def _asking(self, where: Network, response: Response) -> AskedResponse:
         made: AskedResponse = {**self._passes(*where, response.rule), "response": response.told()}
@@ -252,8 +247,7 @@ class Plan(Selection):
         entry, maps = self.explainers[name], self._maps_for(where, name)
         methods = [[method["index"], method["transform"]] for method in entry.rows]
         given = {**self._asking(where, asked), "maps": maps["key"], "methods": methods}
-        explaining = [*EXPLAINING, entry.module] if asked.explains else []
-        key = keyed(given, [*self._modules(where.model, asked), *explaining])["key"]
+        key = keyed(given, self._modules(where.model, asked))["key"]
         described = {name: one for name, one in maps.items() if name not in ("needs", "store")}
         own = {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
         return cast("CurvesEntry", {**described, **own, "key": key})
