@@ -19,6 +19,7 @@ import psutil
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import read_json
 from heatproof.manifest import require_manifest
+from heatproof.provenance import Key
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if request is None:
             raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
-            if require_manifest(manifest).get("spec_key") != key:
+            if Key.of(require_manifest(manifest)) != Key(*key):
                 raise HeatproofError(
                     f"{manifest} is of another config or of other code than this run: run your snakemake command again."
                 )

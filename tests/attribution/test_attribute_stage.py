@@ -15,6 +15,7 @@ from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import mean_value
+from heatproof.provenance import Key
 from heatproof.randomness import counter_normal
 from heatproof.stored_maps import stored_maps
 
@@ -217,10 +218,10 @@ def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(proj
     """The key has the layer in it, so naming one makes the maps anew."""
     found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
     assert manifest(found, "grad_cam")["gap"] is None
-    key = manifest(found, "grad_cam")["spec_key"]
+    key = Key.of(manifest(found, "grad_cam"))
     named = Project(found.folder, explainers=["grad_cam"]).attribute()
     assert manifest(named, "grad_cam")["gap"] is None
-    assert manifest(named, "grad_cam")["spec_key"] != key
+    assert Key.of(manifest(named, "grad_cam")) != key
     assert named.maps("grad_cam").shape == (10, 1, 12, 12)
 
 
@@ -254,7 +255,7 @@ def test_other_weights_make_all_maps_again(project):
     folder = made.folder / "results/weights/toy/net"
     other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
     other.write_bytes((folder / "pretrained.safetensors").read_bytes())
-    write_manifest(told, [other], spec_key="other", key="other")
+    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)

@@ -31,8 +31,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
-    # Types of specs, for type checkers alone.
-    "specs": set(),
+    # Types of specs, for type checkers alone; of the types in them, those of keys.
+    "specs": {"provenance"},
     "randomness": set(),
     "batches": set(),
     "provenance": set(),
@@ -106,7 +106,7 @@ ALLOWED = {
     "terminal": {"options", "plan", "publishing", "registry"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "files", "manifest"},
-    "job": {"errors", "files", "manifest", "publishing", "registry", "perturbation"},
+    "job": {"errors", "files", "manifest", "provenance", "publishing", "registry", "perturbation"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE | {"attribution", "config", "data", "models", "training", "responses", "plan", "workflow"},
     "cli": {

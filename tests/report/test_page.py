@@ -23,6 +23,7 @@ from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import CHECKS, CURVES, GALLERY, MAPS, PAGE, PAGE_MANIFEST, SCORES_TABLE
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
 from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
@@ -107,7 +108,7 @@ def method(name, explainer, index=0, place=0, reference=False):
 
 
 def told_table(path):
-    return {"path": path, "manifest": "results/tables.json", "code": "tables-code"}
+    return {"path": path, "manifest": "results/tables.json"}
 
 
 @pytest.fixture
@@ -124,7 +125,10 @@ def spec(results):
     }
     for name, text in texts.items():
         Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
-    write_sealed("results/tables.json", {"key": "tables-key", "spec_key": "tables-spec", "versions": {"numpy": "2.1"}})
+    write_sealed(
+        "results/tables.json",
+        {"key": "tables-key", "config": "tables-config", "code": "tables-code", "versions": {"numpy": "2.1"}},
+    )
     write_sealed("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
@@ -132,7 +136,7 @@ def spec(results):
         piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             CURVES.format(dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"),
-            Origin("key", {"seed": 0}),
+            Origin(Key("config", "code"), {"seed": 0}),
             split,
             {"response": ArraySpec(("method", "quantity", "point"), (methods, 4, 5), "float64", chunk_by_image=False)},
             coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
@@ -150,7 +154,6 @@ def spec(results):
         "shown": ["idsds"],
         "drops": [4, "zeros", "logit"],
         "scored": ["idsds"],
-        "weights_code": "weights-code",
     }
     return {
         "tables": {name: told_table(f"results/{name}.csv") for name in texts},
@@ -173,10 +176,8 @@ def spec(results):
         ],
         "curves": [{"name": "d", "settings": SEQUENCE, "metrics": ["ids"], "images": IMAGES, "shards": 1}],
         "figures": [],
-        "codes": {"idsds": "scores-code"},
         "manifest": PAGE_MANIFEST,
-        "key": "page-key",
-        "code": "page-code",
+        "key": ["page-config", "page-code"],
     }
 
 
@@ -241,8 +242,8 @@ def test_maps_have_scores_drops_and_gaps(spec):
 def test_every_manifest_is_in_the_provenance(spec):
     made = held(written(spec), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
-    assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-spec", "tables-code", 7]
-    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", "scores-code"]
+    assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
+    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", ""]
     # Two explainers, one gap, one reference, and the curves of the same four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4

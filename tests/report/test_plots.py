@@ -101,7 +101,12 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    spec = {"figure": "idsds", "module": "heatproof.report.figures.scores", "table": IDSDS_TABLE, "key": "k"}
+    spec = {
+        "figure": "idsds",
+        "module": "heatproof.report.figures.scores",
+        "table": IDSDS_TABLE,
+        "key": ["config", "code"],
+    }
     spec |= {"references": ["random"], "level": 0.95, "plain": "grid 4, zeros"}
     spec["manifest"] = FIGURE_MANIFEST.format(figure="idsds")
     draw_figure(spec, {})

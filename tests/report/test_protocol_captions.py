@@ -104,7 +104,7 @@ def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch
     spec = {
         "comparisons": [{**asked, "networks": [["digits", "net"]]}],
         "manifest": CHECKS_MANIFEST,
-        "key": "k",
+        "key": ["config", "code"],
     }
     protocol.checks(spec, {})
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}

@@ -184,7 +184,8 @@ def test_helper_code(project):
     assert project.ran() == {"attribute": 2, **RESCORED}
     after = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
     assert after[0] == before[0]
-    assert after[1]["spec_key"] != before[1]["spec_key"]
+    assert after[1]["config"] == before[1]["config"]
+    assert after[1]["code"] != before[1]["code"]
     assert after[1]["network_passes"] == before[1]["network_passes"] > 0
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
     assert "saliency: all 4 images are in the store already" in log

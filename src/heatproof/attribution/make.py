@@ -182,8 +182,7 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
             # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
             # found of the explainer, which is read, or found again.
             if network is None and model and spec["weights"]:
-                precision = spec.get("precision", "float32")
-                network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
+                network = load_network(model, dataset.num_classes, spec["weights"], device, spec["precision"])
             context = _Context(spec, entry, dataset, network, facts, batch_size, device)
             gap = None
             try:
@@ -199,7 +198,7 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
 
 
 def _stored(spec: AttributeSpec) -> dict[str, Any]:
-    return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
+    return {"dtype": spec["stored_as"], "grid": spec["sums_of"]}
 
 
 def facts_of(plain: Facts) -> InputFacts:

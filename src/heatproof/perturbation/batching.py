@@ -230,7 +230,7 @@ def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch
     Parameters
     ----------
     spec
-        Has ``model``, ``weights`` and, where it is not float32, ``precision``.
+        Has ``model``, ``weights`` and ``precision``.
     num_classes
         Number of classes of the dataset.
     runtime
@@ -238,7 +238,7 @@ def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch
     device
         Device of the network.
     """
-    network = load_network(spec["model"], num_classes, spec["weights"], device, spec.get("precision", "float32"))
+    network = load_network(spec["model"], num_classes, spec["weights"], device, spec["precision"])
     if runtime.get("compile"):
         network.compile()
     within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)

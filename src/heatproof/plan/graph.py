@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
+    from heatproof.provenance import Key
     from heatproof.specs.jobs import Spec
 
 Wildcards = Mapping[str, Any]
@@ -47,7 +48,7 @@ class Product:
     """
 
     manifest: str
-    key: str
+    key: Key
     files: tuple[str, ...]
     data: str
     images: int | None = None
@@ -183,7 +184,7 @@ class Graph:
     def _jobs(self) -> list[Job]:
         return [self.job(name, wildcards) for name, kind in STAGES.items() for wildcards in kind.every(self.plan)]
 
-    def read_by(self, job: Job) -> dict[str, str]:
+    def read_by(self, job: Job) -> dict[str, Key]:
         """Return the manifests of what a job reads, each with the key that it must have."""
         makers = [(file, self.makers[file]) for file in job.inputs if file in self.makers]
         return {one.manifest: one.key for file, maker in makers for one in maker.products if file in one.files}

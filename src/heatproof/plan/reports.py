@@ -17,7 +17,7 @@ from heatproof.plan.comparisons import all_comparisons, compared_cases, factors,
 from heatproof.plan.graph import Level, Product, once_if, one_each, stage
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.plan import Plan, keyed
-from heatproof.provenance import ROOT, digest, file_digest
+from heatproof.provenance import ROOT, Key, digest, file_digest
 from heatproof.responses.curves import Curves
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
@@ -66,9 +66,9 @@ def _report(run: str, manifest: str, every: Level = lambda plan: [{}]) -> Callab
     return enter
 
 
-def _keys(plan: Plan, cases: list[Case]) -> str:
-    """Return a digest of the keys of some test cases' scores."""
-    return digest([plan.score_spec(case)["key"] for case in cases])
+def _keys(plan: Plan, cases: list[Case]) -> Key:
+    """Return one key for some test cases' scores."""
+    return Key.joined(plan.score_spec(case)["key"] for case in cases)
 
 
 def _directions(plan: Plan, cases: list[Case]) -> dict[str, bool]:
@@ -299,7 +299,7 @@ def similarity(plan: Plan) -> Told:
         "drops": drops,
         "images": images,
         "shards": len(plan.shards(images)),
-        "upstream": digest(upstream),
+        "upstream": Key.joined(upstream),
     }
     inputs += _map_files(plan, networks, images, plan.model_explainers)
     return spec, inputs, [*paths.SIMILARITY.values()]
@@ -321,7 +321,7 @@ def in_domain(plan: Plan) -> Told:
             inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
     # Manifests tell when and how fast a shard was made: the table is of what was made.
     data = [file for file in inputs if not file.endswith(".json")]
-    spec = {"scored": scored, "images": plan.drop_images, "data": data, "upstream": digest(upstream)}
+    spec = {"scored": scored, "images": plan.drop_images, "data": data, "upstream": Key.joined(upstream)}
     return spec, inputs, [paths.IN_DOMAIN]
 
 
@@ -418,9 +418,7 @@ def report_page(plan: Plan) -> Told:
     shown = {name: made for name, made in _page_tables(plan).items() if name not in ("costs", *paths.PUBLISHED)}
     networks, curves, images = list(plan.networks()), _page_curves(plan), shown_images(plan)
     spec = {
-        "tables": {
-            name: {"path": path, "manifest": of["manifest"], "code": of["code"]} for name, (path, of) in shown.items()
-        },
+        "tables": {name: {"path": path, "manifest": of["manifest"]} for name, (path, of) in shown.items()},
         "all_metrics": all_metrics(plan),
         "directions": _directions(plan, cases),
         # Metrics of other responses say in their tables how many they are over.
@@ -437,8 +435,7 @@ def report_page(plan: Plan) -> Told:
         ],
         "methods": shown_methods(plan),
         "curves": curves,
-        "codes": {case.metric: plan.score_spec(case)["code"] for case in cases},
-        "upstream": digest([of["key"] for of in [*(of for _, of in shown.values()), *map(plan.score_spec, cases)]]),
+        "upstream": Key.joined(of["key"] for of in [*(of for _, of in shown.values()), *map(plan.score_spec, cases)]),
         "figures": [
             {"name": name, "path": paths.FIGURE_FILES["svg"].format(figure=name), "caption": FIGURES[name].caption}
             for name in _figures(plan)
@@ -499,7 +496,6 @@ def _page_network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwor
         # Of the scores that are shown.
         "drops": metrics[shown[0]],
         "scored": [case.metric for case in cases if case.network == network],
-        "weights_code": plan.weights_spec(*network)["code"],
     }
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOLD: Final = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
+TOLD: Final = ("dataset", "model", "weights", "seed", "response", "precision", "target")
 
 
 @dataclass
@@ -104,7 +104,7 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
 
 def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response, session: Session) -> Work:
     # Pages look for the settings, such as grid and baseline, beside the other facts.
-    told: dict[str, Any] = {key: spec[key] for key in TOLD if key in spec}
+    told: dict[str, Any] = {key: spec[key] for key in TOLD}
     made_by = {**response.settings, **told, **response.environment()}
     gap, read_from = None, {}
     name, methods = None, []
@@ -119,8 +119,8 @@ def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response,
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    key, upstream = (explainer or spec).get("key", ""), list(response.environment().values())
-    origin = Origin(key, public(made_by), [spec["weights"]], upstream, read_from)
+    upstream = list(response.environment().values())
+    origin = Origin((explainer or spec)["key"], public(made_by), [spec["weights"]], upstream, read_from)
     store = spec["store"].format(explainer=name)
     piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, gap or contents.gap, explainer)
@@ -132,7 +132,7 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
     if "baseline" in (settings := response.settings):
         given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts)
         response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
-    target = check_target(spec.get("target", "label"), dataset)
+    target = check_target(spec["target"], dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()

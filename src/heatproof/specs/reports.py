@@ -6,6 +6,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from heatproof.provenance import Key
 from heatproof.specs.jobs import CaseWhere, DatasetSpec, Keyed, MethodRow, Options, Where
 
 
@@ -38,7 +39,7 @@ class Directed(ScoresOf):
     """Scores of test cases with the direction of each metric, whether higher is better."""
 
     directions: dict[str, bool]
-    upstream: str
+    upstream: Key
 
 
 class Ranked(TypedDict):
@@ -73,7 +74,7 @@ class TablesSpec(ReportSpec, Ranked):
     """
 
     scores: list[str]
-    upstream: str
+    upstream: Key
     drops: list[DropsOf]
     ranked: list[str]
     explainer_of: dict[str, str]
@@ -108,7 +109,7 @@ class BaselinesSpec(ReportSpec):
 
     cases: list[BaselineCase]
     methods: list[BaselineMethod]
-    upstream: str
+    upstream: Key
 
 
 class ClaimedMethod(TypedDict):
@@ -169,7 +170,7 @@ class ClaimsSpec(ReportSpec, ScoresOf):
     models: dict[str, ClaimedModel]
     accuracy: str
     published: dict[str, str]
-    upstream: list[str]
+    upstream: list[Key]
     output: str
     orders: dict[str, str]
 
@@ -193,7 +194,7 @@ class OverviewSpec(ReportSpec):
     """The pictures of all metrics; read by the stage `overview`. ``kinds`` has those of soundness and completeness."""
 
     kinds: dict[str, str]
-    upstream: str
+    upstream: Key
 
 
 # ---- comparisons -----------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class SimilaritySpec(ReportSpec):
     drops: dict[str, str]
     images: int
     shards: int
-    upstream: str
+    upstream: Key
 
 
 class StoredFeatures(Where):
@@ -239,7 +240,7 @@ class InDomainSpec(ReportSpec):
     scored: list[StoredFeatures]
     images: int
     data: list[str]
-    upstream: str
+    upstream: Key
 
 
 class CostsSpec(ReportSpec):
@@ -248,7 +249,7 @@ class CostsSpec(ReportSpec):
     scores: list[str]
     table: str
     methods: list[ClaimedMethod]
-    upstream: str
+    upstream: Key
 
 
 class Comparison(TypedDict):
@@ -304,7 +305,7 @@ class MontageSpec(ReportSpec):
     datasets: dict[str, DatasetSpec]
     cases: list[CaseWhere]
     methods: list[ShownMethod]
-    upstream: str
+    upstream: Key
 
 
 # ---- figures and pages -----------------------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ class ReadTable(TypedDict):
     """A table that a figure reads."""
 
     table: str
-    upstream: str
+    upstream: Key
 
 
 class FigureSpec(ReportSpec, ReadTable):
@@ -335,11 +336,10 @@ class FigureSpec(ReportSpec, ReadTable):
 
 
 class PageTable(TypedDict):
-    """A table on the page, with its manifest and the digest of the code that made it."""
+    """A table on the page, with its manifest."""
 
     path: str
     manifest: str
-    code: str
 
 
 class PageNetwork(TypedDict):
@@ -360,7 +360,6 @@ class PageNetwork(TypedDict):
     shown: list[str]
     drops: tuple[int, str, str]
     scored: list[str]
-    weights_code: str
 
 
 class PageDataset(TypedDict):
@@ -395,8 +394,6 @@ class PageSpec(ReportSpec):
     ----------
     evaluated
         Number of images of the metrics of patch drops.
-    codes
-        Metric to the digest of the code that scores it.
     templates
         Digest of the templates of pages.
     """
@@ -411,7 +408,6 @@ class PageSpec(ReportSpec):
     datasets: list[PageDataset]
     methods: list[ShownMethod]
     curves: list[PageCurve]
-    codes: dict[str, str]
-    upstream: str
+    upstream: Key
     figures: list[PageFigure]
     templates: str
