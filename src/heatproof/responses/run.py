@@ -195,7 +195,7 @@ def explainer_of(spec: ResponseSpec, session: Session, name: str, method: Method
         explained = explained_of(
             images=images.to(session.device).contiguous(memory_format=torch.channels_last),
             targets=targets.to(session.device),
-            image_ids=tuple(name for name in batch.ids for _ in range(len(images) // len(batch.ids))),
+            image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
         maps = stack_maps(function(explained, **entry["options"]), entry, explained)
         return torch.from_numpy(method.of(maps))
