@@ -116,8 +116,7 @@ def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
                         cell,
                         lambda at=(noise, methods, networks), given=of_images: measured(
                             lambda most: left_out_over_networks(*at, most, of_images=given),
-                            # Each of them solves for κ a hundred times.
-                            max(1, repetitions // 4) if given else repetitions,
+                            repetitions,
                         ),
                     )
 
