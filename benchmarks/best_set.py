@@ -48,10 +48,11 @@ def clustered(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return common[..., np.arange(methods) % 3, :] + 0.2 * rng.normal(size=shape)
 
 
+UNLIKE = "skewed, unlike"
 NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "skewed": skewed,
-    "skewed, unlike": unlike,
+    UNLIKE: unlike,
     "t₃": lambda rng, shape: rng.standard_t(3, size=shape),
     "ties": lambda rng, shape: np.round(rng.normal(size=shape)),
     "correlated": clustered,
@@ -109,7 +110,8 @@ def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
                         lambda most: left_out_over_images(*at, most), repetitions
                     ),
                 )
-            for networks in NETWORKS:
+            # With these, methods of one mean differ in κ: one with more noise is more often below the others.
+            for networks in NETWORKS if noise != UNLIKE else ():
                 for of_images, words in ((False, ""), (True, " and images")):
                     cell = {"cases": f"{networks} networks{words}", "methods": methods, "noise": noise}
                     yield (
