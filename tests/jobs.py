@@ -11,7 +11,7 @@ from typing import Any
 
 from heatproof.files import write_json
 from heatproof.manifest import SEAL, write_manifest
-from heatproof.provenance import digest
+from heatproof.provenance import Key, digest
 from heatproof.store import describe, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
@@ -67,7 +67,7 @@ def write_listed(store, array, shard, start, values):
     path = write_shard(store, array, shard, start, values)
     listing = f"{str(store).removesuffix('.zarr')}.{shard}.json"
     files = [file for file in Path(store).rglob(f"c/{shard}/**/*") if file.is_file()]
-    write_manifest(listing, sorted(files), spec_key="", key=describe(store)["attributes"]["key"])
+    write_manifest(listing, sorted(files), spec_key=Key("", ""), key=describe(store)["attributes"]["key"])
     return path
 
 

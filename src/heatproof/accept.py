@@ -18,7 +18,7 @@ from heatproof.adopt import Results
 from heatproof.manifest import read_sealed, write_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
-from heatproof.provenance import digest, file_digest
+from heatproof.provenance import Key, digest, file_digest
 from heatproof.shards import comparing
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
 def _is_of_other_code(results: Results, product: Product) -> bool:
     """Tell whether a product is of this config, and of other code alone."""
     manifest = results.manifest(product.manifest)
-    then = str(manifest["spec_key"]) if manifest else ""
-    same_config = then.partition("-")[0] == product.key.partition("-")[0]
-    return same_config and then != product.key and results.holds(product)
+    then = Key.of(manifest or {})
+    return then.config == product.key.config and then.code != product.key.code and results.holds(product)
 
 
 def _store(manifest: str) -> str:
@@ -124,19 +123,22 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
 
 def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
+    # Here, because torch takes long to import.
+    from heatproof.training.stages import first_epoch
+
     (product,) = job.products
     spec, manifest = cast("TrainSpec", job.spec), read_sealed(product.manifest) or {}
-    if spec["training"].get("devices", 1) > 1:
+    if spec["training"]["devices"] > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
     then = Path(spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = resolve_name("heatproof.training.stages:first_epoch")(spec, runtime).splitlines()
+    now = first_epoch(spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 
 
 def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
-    updated = {**manifest, "spec_key": product.key}
+    updated = {**manifest, **product.key._asdict()}
     if "key" in manifest:
         updated["key"] = digest([product.key, manifest.get("input_sha256", {})])
     write_sealed(product.manifest, updated)

@@ -20,7 +20,7 @@ from heatproof.files import refuse_links, write_text
 from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import LONG_AGO
-from heatproof.provenance import file_digest
+from heatproof.provenance import Key, file_digest
 from heatproof.publishing import public
 
 # Folders that are the same for all targets.
@@ -95,13 +95,16 @@ def bring_target(folder: str | Path, target: str | int) -> None:
     Raises
     ------
     HeatproofError
-        If a folder cannot be moved.
+        If a folder cannot be moved, or the results are of another version of heatproof; nothing is touched then.
     """
     here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
     # Folders without the file are of the default.
     present = marker.read_text().strip() if marker.is_file() and not marker.is_symlink() else "label"
     if not re.fullmatch(r"\w+", present):
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
+    for manifest in sorted((here / "datasets").glob("*.json")) if present != str(target) else ():
+        # Every target has those of datasets, and refuses here what another version wrote.
+        read_sealed(manifest)
     stays = here if present == str(target) else aside / present
     for source, place in ((here, stays), (aside / str(target), here)):
         refuse_links(source)
@@ -154,7 +157,7 @@ class Results:
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
-        if recorded.get("spec_key") != product.key or (product.images or 0) > recorded.get("images", [0, 0])[1]:
+        if Key.of(recorded) != product.key or (product.images or 0) > recorded.get("images", [0, 0])[1]:
             return True
         return not set(product.kept) <= set(recorded.get("kept", ())) or not self.read_the_same(job, product.manifest)
 

@@ -272,12 +272,10 @@ class _Asking:
 
     def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
-        from heatproof.perturbation.batching import carry_out
-
         key = (response, *(id(value) for value in given.values()))
         if key not in self.answers:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
-            arrays = carry_out(response.ask(session, batch, self.along))
+            arrays = response.run(session, batch, self.along)
             # As a store would give them back, but for the logits of a float64 network, of which drops are taken.
             exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
             self.answers[key] = {**response.cast(arrays), **exact}

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 import psutil
@@ -19,6 +18,7 @@ import psutil
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.files import read_json
 from heatproof.manifest import require_manifest
+from heatproof.provenance import Key
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
 from heatproof.stage import work_of
@@ -50,13 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if request is None:
             raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
-            if require_manifest(manifest).get("spec_key") != key:
+            if Key.of(require_manifest(manifest)) != Key(*key):
                 raise HeatproofError(
                     f"{manifest} is of another config or of other code than this run: run your snakemake command again."
                 )
         load_plugins(runtime.get("plugins", ()))
         if runtime.get("baselines"):
-            import_module("heatproof.perturbation.baselines").register_baselines(runtime["baselines"])
+            from heatproof.perturbation.baselines import register_baselines
+
+            register_baselines(runtime["baselines"])
         run, name = work_of(request["run"], request["spec"]), request["run"].rpartition(":")[2]
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", name, time.time() - started)

@@ -1,8 +1,8 @@
 """Manifests: record the inputs and outputs of a stage, and check whether they are current.
 
-Beside the files of every stage stands a JSON manifest with the key of the spec, the digests of what was read and
-written, and where the numbers came from. By it a stage finds what it need not make again, and a results folder that
-was copied to another place is known for what it is.
+Beside the files of every stage stands a JSON manifest with the key of the spec (``config`` and ``code``), the digests
+of what was read and written, and where the numbers came from. By it a stage finds what it need not make again, and a
+results folder that was copied to another place is known for what it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
 from heatproof.files import FOLDER, read_json, refuse_links, write_json
-from heatproof.provenance import digest, file_digest, library_versions
+from heatproof.provenance import Key, digest, file_digest, library_versions
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import Published
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
-FORMAT = 3
+FORMAT = 4
 # A manifest can come from anywhere, and its digest right: what stands in it is of these types, or it is damaged.
 MOST_NAME_BYTES = 255
 FILE = {"file": str, "sha256": str, "bytes": int}
 KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("key", "spec_key", "device"), (str,)),
+    **dict.fromkeys(("key", "config", "code", "device"), (str,)),
     **dict.fromkeys(("input_sha256", "read", "made_by", "versions", "gaps", "gates", "gate"), (dict,)),
     **dict.fromkeys(("files", "kept"), (list,)),
     "images": (list, int),
@@ -143,7 +143,7 @@ def _recorded_digest(path: Path, manifest: str | Path | None) -> str | None:
 
 
 def whole_key(
-    key: str, inputs: Iterable[str | Path], *more: Any, foreign: Iterable[str | Path] = ()
+    key: Key, inputs: Iterable[str | Path], *more: Any, foreign: Iterable[str | Path] = ()
 ) -> tuple[str, dict[str, str]]:
     """Return the key of a spec together with the bytes of its inputs, and the digests of those by path.
 
@@ -168,14 +168,29 @@ def whole_key(
     return digest([key, digests, *more]), digests
 
 
-def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: str, key: str, **facts: Any) -> None:
-    """Write a manifest, aside and moved into place, after the files that it describes."""
+def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: Key, key: str, **facts: Any) -> None:
+    """Write a manifest, aside and moved into place, after the files that it describes.
+
+    Parameters
+    ----------
+    path
+        Of the manifest.
+    files
+        What it describes.
+    spec_key
+        Key of the job's spec.
+    key
+        Digest of that key and of the bytes of the job's inputs.
+    facts
+        What else it records.
+    """
     folder = Path(path).parent
     described = [
         {"file": os.path.relpath(file, folder), "sha256": file_digest(file), "bytes": os.stat(file).st_size}
         for file in files
     ]
-    base = {"spec_key": spec_key, "key": key, "files": described, "versions": library_versions()}
+    # A spec that came as JSON has a list.
+    base = {**Key(*spec_key)._asdict(), "key": key, "files": described, "versions": library_versions()}
     write_sealed(path, {**base, **facts})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +14,32 @@ from typing import Any, NamedTuple
 PACKAGE = "heatproof"
 ROOT = Path(__file__).parent
 LIBRARIES = ("captum", "numpy", "scipy", "timm", "torch", "torchcam", "torchvision", "zarr")
+
+
+class Key(NamedTuple):
+    """What a result follows from: the same config and the same code make the same result of the same inputs.
+
+    Attributes
+    ----------
+    config
+        Digest of the job's part of the config, and of the `config` of everything upstream.
+    code
+        Digest of the code that the job can run, and of the `code` of everything upstream.
+    """
+
+    config: str
+    code: str
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Key:
+        """Return the key that a manifest records; empty where it records none."""
+        return cls(manifest.get("config", ""), manifest.get("code", ""))
+
+    @classmethod
+    def joined(cls, keys: Iterable[Key]) -> Key:
+        """Return one key for several, in their order."""
+        every = list(keys)
+        return cls(digest([key.config for key in every]), digest([key.code for key in every]))
 
 
 def digest(value: Any) -> str:

@@ -23,7 +23,7 @@ from heatproof import manifest
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import WriteBehind, written_aside
-from heatproof.provenance import library_versions
+from heatproof.provenance import Key, library_versions
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Shard:
     shard: int
     wanted: tuple[int, int]
     layout: Layout
-    spec_key: str
+    spec_key: Key
     key: str
     provenance: dict[str, Any]
     done: int = 0
@@ -196,7 +196,7 @@ class ComparedShard(Shard):
     def resume(self) -> None:
         """Begin with the first image that was asked for; one whose manifest is of today's code has nothing to do."""
         self.stored = manifest.require_manifest(self.manifest)
-        self.done = self.wanted[1] if self.stored["spec_key"] == self.spec_key else self.wanted[0]
+        self.done = self.wanted[1] if Key.of(self.stored) == self.spec_key else self.wanted[0]
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
@@ -215,7 +215,7 @@ class ComparedShard(Shard):
         if difference is None:
             ensure_metadata(self.store, self.layout)
             facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_sealed(self.manifest, {**facts, "spec_key": self.spec_key, "key": self.key})
+            manifest.write_sealed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
 
     def forget_journal(self) -> None:
         """Leave the journal of an interrupted job alone."""
@@ -259,7 +259,7 @@ class Origin:
     Attributes
     ----------
     key
-        Digest of the config slice and the code.
+        Key of the spec.
     made_by
         The config slice, for the provenance.
     inputs
@@ -270,7 +270,7 @@ class Origin:
         Path to key of the manifests of shards that were read: a part of the key, and kept in the manifest.
     """
 
-    key: str
+    key: Key
     made_by: Mapping[str, Any]
     inputs: Sequence[str] = ()
     upstream: Sequence[str] = ()
@@ -322,7 +322,8 @@ def open_shard(
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
     low, high = spec["images"]
-    opened = (base, spec["shard"], (low, high), layout, origin.key, whole, facts)
+    # A spec that came as JSON has a list.
+    opened = (base, spec["shard"], (low, high), layout, Key(*origin.key), whole, facts)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

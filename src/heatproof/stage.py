@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
+from heatproof.provenance import Key
 from heatproof.registry import Registry
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ class Stage:
         The results folder.
     files, manifest
         Paths of what the job leaves, by the names of `outputs`, and of its manifest.
-    code
-        Digest of the code that it can run.
     key
         What the manifest must say for this config and code.
     """
@@ -120,8 +119,7 @@ class Stage:
     results: Folder = field(default_factory=Folder)
     files: dict[str, str] = field(default_factory=dict)
     manifest: str = ""
-    code: str = ""
-    key: str = ""
+    key: Key = Key("", "")
 
     name: ClassVar[str] = ""
     """Of the stage, and of its rule."""

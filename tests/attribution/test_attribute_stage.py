@@ -13,6 +13,9 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.dataset_mean import mean_value
+from heatproof.provenance import Key
 from heatproof.randomness import counter_normal
 from heatproof.stored_maps import stored_maps
 
@@ -92,6 +95,22 @@ def test_options_reach_a_users_explainer(project):
     np.testing.assert_array_equal(scaled, 2 * plain)
     drawn = counter_normal(0, "toy noise", ["evaluation-03"], (12, 12))
     np.testing.assert_array_equal(plain[3, 0], drawn[0].numpy())
+
+
+@pytest.mark.parametrize("baseline", ["mean", "neighbours"])
+def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, baseline):
+    entry = {"path": {"explainer": "integrated_gradients", "steps": 64, "baseline": baseline}}
+    made = project(explainers=[entry]).attribute()
+    spec = made.plan.finetune_spec(*WHERE)
+    data, facts = open_dataset(spec["dataset"]), spec["model"]["facts"]
+    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
+    given = {"value": mean_value(data, facts)} if baseline == "mean" else {"grid": spec["training"]["grid"]}
+    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
+    with torch.inference_mode():
+        gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
+    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to what the output gains over that of the baseline.
+    np.testing.assert_allclose(made.maps("path").sum((1, 2, 3)), gained[:, 0], atol=0.02 * gained.abs().max().item())
 
 
 def test_after_softmax_maps_are_others(project):
@@ -199,10 +218,10 @@ def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(proj
     """The key has the layer in it, so naming one makes the maps anew."""
     found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
     assert manifest(found, "grad_cam")["gap"] is None
-    key = manifest(found, "grad_cam")["spec_key"]
+    key = Key.of(manifest(found, "grad_cam"))
     named = Project(found.folder, explainers=["grad_cam"]).attribute()
     assert manifest(named, "grad_cam")["gap"] is None
-    assert manifest(named, "grad_cam")["spec_key"] != key
+    assert Key.of(manifest(named, "grad_cam")) != key
     assert named.maps("grad_cam").shape == (10, 1, 12, 12)
 
 
@@ -236,7 +255,7 @@ def test_other_weights_make_all_maps_again(project):
     folder = made.folder / "results/weights/toy/net"
     other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
     other.write_bytes((folder / "pretrained.safetensors").read_bytes())
-    write_manifest(told, [other], spec_key="other", key="other")
+    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)

@@ -87,13 +87,11 @@ def untouched():
     return keys()
 
 
-@pytest.mark.parametrize("module", [*MODULES, "make"])
+@pytest.mark.parametrize("module", MODULES)
 def test_an_edit_starts_maps_and_responses_of_the_explainers_that_import_it(module, untouched, edited):
     after = edited(module)
     expected = {
-        name
-        for name, entry in EXPLAINERS.items()
-        if module == "make" or module in imports(entry.function.__module__.rpartition(".")[2])
+        name for name, entry in EXPLAINERS.items() if module in imports(entry.function.__module__.rpartition(".")[2])
     }
     assert expected
     assert {name for name, key in after["maps"].items() if key != untouched["maps"][name]} == expected

@@ -14,6 +14,7 @@ from heatproof.manifest import read_sealed
 from heatproof.plan import plan
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
 
 MACHINE = {"batch_size": 4, "threads": 1, "device": "cpu"}
 CHANGE = {
@@ -119,7 +120,7 @@ def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypat
     assert not [name for name in other if "/maps/" not in name and "/mine/" not in name]
     results = Results(graph)
     assert not any(results.is_current(job, product) for job, product in products_of(graph) if product.manifest in other)
-    assert read_sealed("results/maps/toy/net/finetuned/mine.0.json")["spec_key"] not in {
+    assert Key.of(read_sealed("results/maps/toy/net/finetuned/mine.0.json")) not in {
         product.key for _, product in products_of(graph)
     }
 

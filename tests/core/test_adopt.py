@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json, write_json
 from heatproof.manifest import read_sealed, write_manifest, write_sealed
 from heatproof.plan.graph import Graph, Job, Product
-from heatproof.provenance import digest, file_digest
+from heatproof.provenance import Key, digest, file_digest
 
 NAMES = ("weights", "maps", "scores")
 
@@ -34,12 +34,15 @@ class Jobs(Graph):
         return iter(self.listed)
 
 
+KEY = Key("config", "code")
+
+
 def job_of(manifest, *files, inputs=(), images=None, sources=()):
-    product = Product(manifest, "k", (*files, manifest), (*files, manifest)[0], images)
+    product = Product(manifest, KEY, (*files, manifest), (*files, manifest)[0], images)
     return Job("stage", "module:function", {}, {}, (*inputs, *sources), (product,), sources)
 
 
-def make(name, *upstream, spec_key="k", images=None, content=None, sources=()):
+def make(name, *upstream, spec_key=KEY, images=None, content=None, sources=()):
     """Leave what a job would leave, older than what it reads, and return the job."""
     data, manifest = f"results/{name}.bin", f"results/{name}.json"
     os.makedirs("results", exist_ok=True)
@@ -53,9 +56,9 @@ def make(name, *upstream, spec_key="k", images=None, content=None, sources=()):
     return job_of(manifest, data, inputs=inputs, images=images, sources=sources)
 
 
-def make_dataset(spec_key="k"):
+def make_dataset(spec_key=KEY):
     os.makedirs("results", exist_ok=True)
-    write_sealed("results/dataset.json", {"spec_key": spec_key, "splits": {}})
+    write_sealed("results/dataset.json", {**spec_key._asdict(), "splits": {}})
     date(5000, "results/dataset.json")
     return job_of("results/dataset.json")
 
@@ -128,7 +131,7 @@ def test_an_empty_folder_is_left_alone(folder, with_memory):
 @pytest.mark.parametrize("with_memory", [True, False])
 def test_stale_results_are_dated_back_and_kept(folder, with_memory):
     """At each start, whether Snakemake remembers or not: another config may have run in between."""
-    jobs = chain(spec_key="old")
+    jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
         remember()
     adopt(Jobs(*jobs))
@@ -140,7 +143,7 @@ def test_stale_results_are_dated_back_and_kept(folder, with_memory):
 
 def test_what_is_stale_is_older_than_all_that_it_is_made_from(folder):
     """Also where a copy has brought times from before all that is stale."""
-    jobs = chain(spec_key="old")
+    jobs = chain(spec_key=Key("old", "code"))
     adopt(Jobs(*jobs))
     assert max(times(jobs[2])) < min(times(jobs[0], jobs[1]))
 
@@ -149,7 +152,7 @@ def test_later_stages_of_what_is_stale_are_older_still(folder):
     """So that none of them looks newer than what it would be made from."""
     jobs = [make_dataset()]
     for name in NAMES:
-        jobs.append(make(name, jobs[-1], spec_key="old"))
+        jobs.append(make(name, jobs[-1], spec_key=Key("old", "code")))
     adopt(Jobs(*jobs))
     first = [times(job)[0] for job in jobs]
     assert first == sorted(first, reverse=True)
@@ -158,7 +161,7 @@ def test_later_stages_of_what_is_stale_are_older_still(folder):
 
 def test_a_stale_list_of_images_is_removed(folder):
     """It is made from no file that it could be older than."""
-    dataset = make_dataset(spec_key="old")
+    dataset = make_dataset(spec_key=Key("old", "code"))
     adopt(Jobs(dataset, make("weights", dataset)))
     assert not os.path.exists("results/dataset.json")
     assert os.path.exists("results/weights.json")
@@ -233,7 +236,10 @@ def test_it_looks_again_at_each_start(folder):
     date(7000, *(file for job in jobs for file in job.outputs))
     adopt(Jobs(*jobs))
     assert min(times(*jobs)) > 7000
-    changed = [*jobs[:3], dataclasses.replace(jobs[3], products=(dataclasses.replace(jobs[3].products[0], key="new"),))]
+    changed = [
+        *jobs[:3],
+        dataclasses.replace(jobs[3], products=(dataclasses.replace(jobs[3].products[0], key=Key("new", "code")),)),
+    ]
     adopt(Jobs(*changed))
     assert set(times(changed[3])) == {LONG_AGO - 3}
     assert min(times(*changed[:3])) > 7000
@@ -255,7 +261,7 @@ def test_other_bytes_upstream_make_what_was_read_from_them_stale(folder):
 
 def test_the_same_bytes_made_again_make_nothing_stale(folder):
     dataset, _, maps, _ = chain()
-    assert not is_stale(maps, dataset, make("weights", dataset, spec_key="other"))
+    assert not is_stale(maps, dataset, make("weights", dataset, spec_key=Key("config", "other")))
 
 
 def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
@@ -267,7 +273,7 @@ def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
         "results/maps.json", {**made, "read": {"results/weights.json": read_sealed("results/weights.json")["key"]}}
     )
     assert not is_stale(maps, weights)
-    make("weights", spec_key="new")
+    make("weights", spec_key=Key("config", "new"))
     assert is_stale(maps, weights)
 
 
@@ -284,7 +290,7 @@ def test_what_is_gone_upstream_makes_nothing_stale(folder):
 
 @pytest.mark.parametrize("with_memory", [True, False])
 def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, with_memory):
-    jobs = chain(spec_key="old")
+    jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
         remember()
     # The last one, after what would be dated back. Manifests of before had no format.
@@ -300,6 +306,27 @@ def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, w
     assert "\n" not in str(raised.value)
     assert [(os.stat(file).st_mtime_ns, Path(file).read_bytes()) for file in files] == before
     assert sorted(os.listdir("results")) == sorted(os.path.basename(file) for file in files)
+
+
+def test_results_with_one_key_in_two_halves_are_of_another_version(folder):
+    """As version 3 of the format had them: both digests in one text."""
+    (job,) = jobs = [make_dataset()]
+    path = job.products[0].manifest
+    older = {"name": "toy", "spec_key": "0123456789abcdef-fedcba9876543210", "splits": {}, "format": 3}
+    write_json(path, {**older, "seal": digest(older)})
+    before = Path(path).read_bytes(), os.stat(path).st_mtime_ns
+    with pytest.raises(HeatproofError, match="was made by another version of heatproof") as raised:
+        adopt(Jobs(*jobs))
+    assert "\n" not in str(raised.value)
+    assert "move the results folder away, or use the other version" in str(raised.value)
+    os.makedirs("results/datasets")
+    os.makedirs("results/maps")
+    os.rename(path, "results/datasets/toy.json")
+    with pytest.raises(HeatproofError, match="was made by another version of heatproof"):
+        bring_target("results", "predicted")
+    assert sorted(os.listdir("results")) == ["datasets", "maps"], "nothing is put aside for another target"
+    after = Path("results/datasets/toy.json")
+    assert (after.read_bytes(), os.stat(after).st_mtime_ns) == before
 
 
 # ---- checkpoints of one's own ----------------------------------------------------------------------------------------

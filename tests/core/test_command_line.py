@@ -14,7 +14,14 @@ from heatproof.cli import main
 from heatproof.plan import validate
 from heatproof.plan.graph import STAGES
 
-DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}, "key": "k"}
+DATASET = {
+    "name": "digits",
+    "kind": "digits",
+    "module": "heatproof.data.digits",
+    "seed": 0,
+    "options": {},
+    "key": ["config", "code"],
+}
 SLOW = """
 import time
 from heatproof.data.digits import digits

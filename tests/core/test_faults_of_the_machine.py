@@ -16,6 +16,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import write_text, written_aside
 from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
 from heatproof.models.network import load_weights, save_weights
+from heatproof.provenance import Key
 from heatproof.ranking.per_image import read_parquet
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
@@ -111,7 +112,7 @@ def flip(path, place):
 def weights(tmp_path):
     path = tmp_path / "net.safetensors"
     save_weights(torch.nn.Linear(3, 2).state_dict(), path)
-    write_manifest(tmp_path / "net.json", [path], spec_key="k", key="k")
+    write_manifest(tmp_path / "net.json", [path], spec_key=Key("k", "k"), key="k")
     return path
 
 
@@ -150,7 +151,7 @@ def test_a_manifest_without_its_digest_is_damaged(weights):
 def test_damaged_scores_are_not_read(tmp_path):
     path = tmp_path / "idsds.parquet"
     files.write_table(pd.DataFrame({"score": np.arange(50.0)}), path)
-    write_manifest(tmp_path / "idsds.json", [path], spec_key="k", key="k")
+    write_manifest(tmp_path / "idsds.json", [path], spec_key=Key("k", "k"), key="k")
     assert len(read_parquet(path)) == 50
     flip(path, 60)
     with pytest.raises(HeatproofError, match=f"{path} is damaged"):
@@ -164,7 +165,7 @@ def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
     for name in ("a.csv", "b.csv", "tables.json", "other.json"):
         (tmp_path / name).write_text("{}")
     files = [tmp_path / name for name in ("a.csv", "b.csv")]
-    write_manifest(tmp_path / "tables.json", files, spec_key="k", key="k")
+    write_manifest(tmp_path / "tables.json", files, spec_key=Key("k", "k"), key="k")
     assert verified(tmp_path / "b.csv") == tmp_path / "b.csv"
     (tmp_path / "b.csv").write_text("[]")
     with pytest.raises(HeatproofError, match=r"b\.csv is damaged"):

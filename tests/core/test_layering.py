@@ -33,8 +33,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
-    # Types of specs, for type checkers alone.
-    "specs": set(),
+    # Types of specs, for type checkers alone; of the types in them, those of keys.
+    "specs": {"provenance"},
     "randomness": set(),
     "batches": set(),
     "provenance": set(),
@@ -60,8 +60,9 @@ ALLOWED = {
     "data": BASE,
     "shards": BASE | {"data"},
     "models": BASE | {"data"},
-    "attribution": BASE | {"data", "models", "shards"},
     "perturbation": BASE | {"data", "models", "shards"},
+    # Baselines of explainers are those of perturbations.
+    "attribution": BASE | {"data", "models", "shards", "perturbation"},
     "training": BASE | {"data", "models", "perturbation"},
     # Both sides meet here: what a network says of perturbed images, and maps from explainers.
     "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
@@ -103,7 +104,7 @@ ALLOWED = {
     "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
-    "accept": {"adopt", "manifest", "shards", "plan", "provenance"},
+    "accept": {"adopt", "manifest", "shards", "plan", "provenance", "training"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
@@ -111,9 +112,9 @@ ALLOWED = {
     "terminal": {"options", "plan", "publishing", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "files", "manifest", "stage"},
-    "job": {"errors", "files", "manifest", "publishing", "registry", "stage"},
+    "job": {"errors", "files", "manifest", "publishing", "registry", "perturbation", "stage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
-    "estimate": BASE | {"config", "data", "models", "training", "responses", "plan", "workflow"},
+    "estimate": BASE | {"attribution", "config", "data", "models", "training", "responses", "plan", "workflow"},
     "cli": {
         "errors",
         "options",
@@ -309,8 +310,19 @@ def test_the_graph_knows_no_stage():
     assert not [name for name in known if name.startswith("heatproof.stages")]
 
 
-def test_what_responses_are_is_apart_from_what_asks_them():
-    """The plan reads what a response holds and is of; an edit of the code that asks the network is no edit of that."""
-    planned = {name for module, names in MODULES.items() if part_of(module) == "plan" for name in names}
-    assert "heatproof.responses.base" in planned
-    assert not planned & {"heatproof.responses.run", "heatproof.responses.explanations"}
+def test_no_module_of_ours_is_imported_by_a_string():
+    """A digest of code follows import statements; names that a config or a spec gives, and public names, are others."""
+    found = {
+        module_name(file)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "attr", None) or getattr(node.func, "id", None))
+        in ("import_module", "__import__", "resolve_name")
+        and any(
+            isinstance(one, ast.Constant) and str(one.value).startswith("heatproof")
+            for given in node.args
+            for one in ast.walk(given)
+        )
+    }
+    assert found == {"heatproof"}

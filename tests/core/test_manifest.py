@@ -8,6 +8,8 @@ from heatproof import manifest
 from heatproof.files import read_json
 from heatproof.provenance import file_digest
 
+KEY = manifest.Key("config", "code")
+
 
 @pytest.fixture
 def made(tmp_path):
@@ -18,7 +20,7 @@ def made(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "idsds.parquet").write_text(name)
     inputs = [tmp_path / "x/idsds.parquet", tmp_path / "y/idsds.parquet"]
-    spec = {"key": "k", "manifest": str(tmp_path / "tables.json")}
+    spec = {"key": KEY, "manifest": str(tmp_path / "tables.json")}
     manifest.publish_tables(spec, [tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"], inputs)
     return spec["manifest"], inputs
 
@@ -29,27 +31,27 @@ def test_every_input_is_named_with_its_bytes(made):
     written = read_json(path)
     assert written["input_sha256"] == {str(item): file_digest(item) for item in inputs}
     assert [facts["file"] for facts in written["files"]] == ["tables/a.csv", "tables/b.csv"]
-    assert written["spec_key"] == "k"
+    assert manifest.Key.of(written) == KEY
 
 
 def test_the_key_follows_spec_inputs_and_more(made):
     _, inputs = made
     keys = {
-        manifest.whole_key("k", inputs)[0],
+        manifest.whole_key(KEY, inputs)[0],
         manifest.whole_key("other", inputs)[0],
-        manifest.whole_key("k", inputs[:1])[0],
-        manifest.whole_key("k", inputs, 4)[0],
+        manifest.whole_key(KEY, inputs[:1])[0],
+        manifest.whole_key(KEY, inputs, 4)[0],
     }
-    before = manifest.whole_key("k", inputs)[0]
+    before = manifest.whole_key(KEY, inputs)[0]
     inputs[1].write_text("changed")
-    assert manifest.whole_key("k", inputs)[0] not in keys
+    assert manifest.whole_key(KEY, inputs)[0] not in keys
     assert len(keys) == 4
     assert before in keys
 
 
 def test_whole(made, tmp_path):
     path, inputs = made
-    key = manifest.whole_key("k", inputs)[0]
+    key = manifest.whole_key(KEY, inputs)[0]
     assert manifest.whole(path, key)["key"] == key
     assert manifest.whole(path, "other") is None
     assert manifest.whole(tmp_path / "none.json", key) is None
@@ -61,7 +63,7 @@ def test_whole(made, tmp_path):
 
 def test_a_folder_can_be_moved(made, tmp_path):
     path, inputs = made
-    key = manifest.whole_key("k", inputs)[0]
+    key = manifest.whole_key(KEY, inputs)[0]
     os.rename(tmp_path / "tables", tmp_path / "there")
     (tmp_path / "new").mkdir()
     os.rename(tmp_path / "there", tmp_path / "new/tables")

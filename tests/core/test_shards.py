@@ -10,6 +10,7 @@ import pytest
 from heatproof import manifest, shards
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
 from heatproof.store import ArraySpec, read
 
@@ -34,12 +35,12 @@ def weights(tmp_path):
 class Job:
     """What a stage does: compute what is missing, batch by batch, and publish it."""
 
-    def __init__(self, folder: Path, key="k", images=(0, 10), shard=0, inputs=()):
+    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=()):
         self.base = str(folder / "maps/saliency")
         self.arguments = {
             "spec": {"shard": shard, "shard_size": 16, "images": list(images)},
             "base": self.base,
-            "origin": Origin(key, {"steps": 1}, [str(path) for path in inputs]),
+            "origin": Origin(Key(config, "code"), {"steps": 1}, [str(path) for path in inputs]),
             "split": SPLIT,
             "arrays": ARRAYS,
             "coordinates": {"map": ["saliency"]},
@@ -168,7 +169,7 @@ def test_another_key_takes_nothing_over(tmp_path, weights, change, published):
             job.run(dies_at=9)
     if change == "input":
         weights.write_bytes(b"others")
-    other = Job(tmp_path, key="other" if change == "key" else "k", inputs=[weights]).run()
+    other = Job(tmp_path, config="other" if change == "key" else "k", inputs=[weights]).run()
     assert other.computed == list(range(10))
     assert other.journals == [], "the journal of the old key is gone as well"
 

@@ -11,6 +11,7 @@ from test_shards import ARRAYS, SPLIT
 from heatproof import shards
 from heatproof.batches import prefetch
 from heatproof.files import WriteBehind
+from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
 
 LONG = 60
@@ -18,7 +19,9 @@ LONG = 60
 
 def shard(folder: Path, name="saliency"):
     spec = {"shard": 0, "shard_size": 16, "images": [0, 10]}
-    return open_shard(spec, str(folder / "maps" / name), Origin("k", {}), SPLIT, ARRAYS, {"map": [name]})
+    return open_shard(
+        spec, str(folder / "maps" / name), Origin(Key("config", "code"), {}), SPLIT, ARRAYS, {"map": [name]}
+    )
 
 
 def values(low, high):

@@ -31,7 +31,7 @@ def test_from_a_config_to_a_manifest(tmp_path, fill):
     plan = plan_of({"photos": {"dataset": "image_folder", "root": str(tmp_path / "pictures"), "size": 32}})
     assert plan.datasets["photos"]["size"] == (32, 32)
     given = {key: plan.datasets["photos"][key] for key in ("kind", "module", "options")}
-    spec = {**given, "name": "photos", "seed": 0, "key": "k", "manifest": str(tmp_path / "photos.json")}
+    spec = {**given, "name": "photos", "seed": 0, "key": ["config", "code"], "manifest": str(tmp_path / "photos.json")}
     prepare(spec, {})
     made = read_json(spec["manifest"])
     assert made["class_names"] == ["ant", "bee"]

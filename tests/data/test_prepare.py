@@ -31,7 +31,7 @@ def toy(change=None):
 
 def run(tmp_path, monkeypatch, change=None):
     monkeypatch.setattr(module, "open_dataset", lambda spec: toy(change))
-    spec = {"name": "toy", "key": "k", "manifest": str(tmp_path / "toy.json")}
+    spec = {"name": "toy", "key": ["config", "code"], "manifest": str(tmp_path / "toy.json")}
     prepare(spec, {})
     return read_json(spec["manifest"])
 
@@ -74,7 +74,7 @@ BAD = {
 
 def test_what_a_manifest_says(tmp_path, monkeypatch):
     made = run(tmp_path, monkeypatch)
-    assert made["spec_key"] == "k"
+    assert (made["config"], made["code"]) == ("config", "code")
     assert made["class_names"] == ["a", "b"]
     assert made["splits"]["evaluation"] == {"ids": [f"evaluation-{row}" for row in range(4)], "labels": [0, 1, 0, 1]}
 

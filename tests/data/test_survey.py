@@ -34,7 +34,13 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
     )
     with pytest.raises(HeatproofError, match=expected):
         check_pictures(image_folder(seed=0, **options), "mine")
-    spec = {"kind": "image_folder", "module": "heatproof.data.image_folder", "seed": 0, "name": "mine", "key": "k"}
+    spec = {
+        "kind": "image_folder",
+        "module": "heatproof.data.image_folder",
+        "seed": 0,
+        "name": "mine",
+        "key": ["config", "code"],
+    }
     with pytest.raises(HeatproofError, match=expected):
         prepare({**spec, "options": options, "manifest": str(tmp_path / "m.json")}, {})
     assert not (tmp_path / "m.json").exists()

@@ -121,8 +121,8 @@ def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, mon
 
 def test_a_finetuning_validates_twice():
     found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
-    once = training_cost({"training": {"epochs": 2}}, found, 1.0)
-    twice = training_cost({"training": {"epochs": 2}, "pretrained": "x"}, found, 1.0)
+    once = training_cost({"training": {"epochs": 2, "devices": 1}}, found, 1.0)
+    twice = training_cost({"training": {"epochs": 2, "devices": 1}, "pretrained": "x"}, found, 1.0)
     assert once.seconds(1) == pytest.approx(1 + 2 * (10 + 0.1))
     assert twice.seconds(1) == pytest.approx(1 + 2 * (10 + 0.2))
 
@@ -172,7 +172,7 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
     splits = {"train": 30, "validation": 10}
     for kind, read in {"pretrain": 0.0, "finetune finetuned": 0.1}.items():
         steps = {"splits": splits, "train": (9 - 40 * read) / 30, "validate": 0.0, "read": read}
-        stages[kind] = training_cost({"training": {"epochs": 1}}, steps, 1.0)
+        stages[kind] = training_cost({"training": {"epochs": 1, "devices": 1}}, steps, 1.0)
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
     # A hundred images a second here, a thousand there.

@@ -12,6 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
+from heatproof.provenance import Key
 
 FACTS = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "size": None}
 MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}, "facts": FACTS}
@@ -34,7 +35,7 @@ def run(tmp_path):
             "output": str(tmp_path / "results/pretrained.safetensors"),
             "history": str(tmp_path / "results/pretrained.history.csv"),
             "manifest": str(tmp_path / "results/pretrained.json"),
-            "key": "k",
+            "key": ["config", "code"],
         }
         fetch(spec, {})
         return spec
@@ -68,7 +69,7 @@ def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
     assert set(loaded) == set(state)
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
     assert digest in (tmp_path / "results/pretrained.history.csv").read_text()
-    assert read_json(spec["manifest"])["spec_key"] == "k"
+    assert Key.of(read_json(spec["manifest"])) == Key("config", "code")
     assert read_json(spec["manifest"])["input_sha256"] == {"…/weights": digest}
 
 

@@ -140,7 +140,7 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
         "output": str(tmp_path / "out/pretrained.safetensors"),
         "history": str(tmp_path / "out/history.csv"),
         "manifest": str(tmp_path / "out/pretrained.json"),
-        "key": "k",
+        "key": ["config", "code"],
     }
     fetch(spec, {})
     assert found in (tmp_path / "out/history.csv").read_text(), "the whole digest is kept"

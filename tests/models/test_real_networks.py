@@ -43,7 +43,11 @@ def spec_of(photographs, name, out, **facts):
     data = {"name": "cifar10", "kind": "image_folder", "module": image_folder.__module__, "seed": 0, "options": options}
     model = {"architecture": f"cifar_resnet{depth}", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
     model["facts"] = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "size": None, **facts}
-    checkpoint = {"checkpoint": str(REAL / name), "sha256": name.partition("-")[2].removesuffix(".th"), "key": "k"}
+    checkpoint = {
+        "checkpoint": str(REAL / name),
+        "sha256": name.partition("-")[2].removesuffix(".th"),
+        "key": ["config", "code"],
+    }
     files = {key: str(out / key) for key in ("history", "manifest")}
     return {"dataset": data, "model": model, **checkpoint, "output": str(out / "w.safetensors"), **files}
 

@@ -140,24 +140,40 @@ def test_what_is_kept_changes_nothing_that_was_there():
     assert all(keys[product.manifest] == product.key for product in upstream_of_tables)
 
 
-def test_precision_is_part_of_a_spec_only_where_it_is_not_float32():
-    specs = {
-        precision: plan_of(finetuning={"precision": precision}).finetune_spec("digits", "vit", "finetuned")
-        for precision in ("float32", "bfloat16")
-    }
-    assert "precision" not in specs["float32"]["training"]
-    assert specs["bfloat16"]["training"]["precision"] == "bfloat16"
-    assert specs["bfloat16"]["key"] != specs["float32"]["key"]
+@pytest.mark.parametrize(
+    ("section", "setting", "usual", "other"),
+    [
+        ("finetuning", "precision", "float32", "bfloat16"),
+        ("finetuning", "devices", 1, 2),
+        ("finetuning", "labels", "true", "own"),
+        ("finetuning", "loss", "cross_entropy", "binary_cross_entropy"),
+        ("finetuning", "random_resized_crop", 0.0, 0.5),
+        ("finetuning", "random_horizontal_flip", 0.0, 0.5),
+    ],
+)
+def test_a_training_is_told_every_setting(section, setting, usual, other):
+    """Also where a setting is the default, which is the same as leaving it out."""
+    left_out, same, changed = (
+        plan_of(**given).finetune_spec("digits", "vit", "finetuned")
+        for given in ({}, {section: {setting: usual}}, {section: {setting: other}})
+    )
+    assert left_out == same
+    assert same["training"][setting] == usual
+    assert changed["training"] == {**same["training"], setting: other}
+    assert changed["key"].config != same["key"].config
+    assert changed["key"].code == same["key"].code
 
 
-def test_devices_are_part_of_a_spec_only_where_there_are_several():
-    one, two = (plan_of(pretraining={"devices": n}, finetuning={"devices": n}) for n in (1, 2))
-    for weights in ("pretrained", "finetuned"):
-        alone, shared, left_out = (plan.weights_spec("digits", "vit", weights) for plan in (one, two, plan_of()))
-        assert alone == left_out
-        assert "devices" not in alone["training"]
-        assert shared["training"] == {**alone["training"], "devices": 2}
-        assert shared["key"] != alone["key"]
+def test_a_pass_is_told_its_target_and_precision():
+    where = Network("digits", "vit", "finetuned")
+    drops = Patches({"grid": 4, "baseline": "mean"})
+    usual, other = (
+        plan_of(**given).response_spec(where, drops, 0) for given in ({}, {"target": 3, "precision": "bfloat16"})
+    )
+    assert (usual["target"], usual["precision"]) == ("label", "float32")
+    assert (other["target"], other["precision"]) == (3, "bfloat16")
+    assert usual["key"].config != other["key"].config
+    assert usual["key"].code == other["key"].code
 
 
 def test_a_training_asks_for_its_own_number_of_devices():

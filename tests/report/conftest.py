@@ -8,6 +8,7 @@ from tiny_data import COUNT, DATASET, IMAGES, SIZE
 from heatproof.data.prepare import open_dataset
 from heatproof.files import write_table
 from heatproof.folder import NO_MODEL, Folder
+from heatproof.provenance import Key
 from heatproof.shards import Origin, open_shard
 from heatproof.store import ArraySpec
 
@@ -34,7 +35,7 @@ def results(tmp_path, monkeypatch):
         piece = open_shard(
             {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
             base,
-            Origin("key", made_by),
+            Origin(Key("config", "code"), made_by),
             split,
             specs,
             coordinates=coordinates,

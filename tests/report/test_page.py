@@ -23,6 +23,7 @@ from heatproof.folder import Folder
 from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
 from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
@@ -110,7 +111,7 @@ def method(name, explainer, index=0, place=0, reference=False):
 
 
 def told_table(path):
-    return PageTable(path, "results/tables.json", "tables-code")
+    return PageTable(path, "results/tables.json")
 
 
 @pytest.fixture
@@ -127,7 +128,10 @@ def spec(results):
     }
     for name, text in texts.items():
         Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
-    write_sealed("results/tables.json", {"key": "tables-key", "spec_key": "tables-spec", "versions": {"numpy": "2.1"}})
+    write_sealed(
+        "results/tables.json",
+        {"key": "tables-key", "config": "tables-config", "code": "tables-code", "versions": {"numpy": "2.1"}},
+    )
     write_sealed("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
@@ -137,7 +141,7 @@ def spec(results):
             RESULTS.store("curves").format(
                 dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"
             ),
-            Origin("key", {"seed": 0}),
+            Origin(Key("config", "code"), {"seed": 0}),
             split,
             {"response": ArraySpec(("method", "quantity", "point"), (methods, 4, 5), "float64", chunk_by_image=False)},
             coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
@@ -155,7 +159,6 @@ def spec(results):
         shown=["idsds"],
         drops=(4, "zeros", "logit"),
         scored=["idsds"],
-        weights_code="weights-code",
     )
     return ReportPage(
         tables_shown={name: told_table(f"results/{name}.csv") for name in texts},
@@ -178,14 +181,12 @@ def spec(results):
         ],
         curves=[PageCurve("d", SEQUENCE, ["ids"], IMAGES, 1)],
         figures=[],
-        codes={"idsds": "scores-code"},
-        upstream="upstream",
+        upstream=Key("upstream", "upstream"),
         links={name: f"results/{path}" for name, path in LINKS.items()},
         templates="templates",
         files=FILES,
         manifest="results/report/index.json",
-        key="page-key",
-        code="page-code",
+        key=Key("page-config", "page-code"),
     )
 
 
@@ -250,8 +251,8 @@ def test_maps_have_scores_drops_and_gaps(spec):
 def test_every_manifest_is_in_the_provenance(spec):
     made = held(written(spec), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
-    assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-spec", "tables-code", 7]
-    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", "scores-code"]
+    assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
+    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", ""]
     # Two explainers, one gap, one reference, and the curves of the same four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
@@ -546,7 +547,7 @@ def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
     # Sixteen patches on the image and on each of four maps.
     assert opened.locator("#maps-shown circle:not(.halo)").count() == 16 * 5
-    opened.get_by_label("patch drops").uncheck()
+    opened.get_by_role("checkbox", name="patch drops").uncheck()
     assert opened.locator("#maps-shown circle").count() == 0
     opened.locator("#maps-order").select_option("score")
     opened.locator("#maps-shown button").first.press("Enter")

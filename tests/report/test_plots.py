@@ -105,7 +105,7 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
     told = Figure(
         figure="idsds",
         module="heatproof.report.figures.scores",
-        read=ReadTable("results/idsds_table.csv", "u"),
+        read=ReadTable("results/idsds_table.csv", Key("u", "u")),
         references=["random"],
         level=0.95,
         plain="grid 4, zeros",

@@ -29,6 +29,13 @@ def tiny(*, seed):
     return Tiny(seed)
 
 
-DATASET = {"name": "tiny", "kind": "tiny_data:tiny", "options": {}, "seed": 0, "key": "k", "module": "tiny_data"}
+DATASET = {
+    "name": "tiny",
+    "kind": "tiny_data:tiny",
+    "options": {},
+    "seed": 0,
+    "key": ["config", "code"],
+    "module": "tiny_data",
+}
 # What a user names it with.
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))

@@ -14,11 +14,13 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.batching import FilledBatches
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.responses import run as stage
 from heatproof.responses.base import Batch, Method, Session
-from heatproof.responses.explanations import Explanations, method_maps
+from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
+from heatproof.responses.run import explainer_of
 from heatproof.store import describe, read
 
 CURVES = "results/curves/toy/net/finetuned"
@@ -98,13 +100,13 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
         response = next(iter(entry.responses.values())).name
         spec = finished.plan.curves_spec(*WHERE, [explainer], response, 0)
         which = next(one for one in spec["explainers"][0]["methods"] if one["method"] == method)
-        options["explain"] = method_maps(
+        options["explain"] = explainer_of(
             spec,
-            network,
+            # As the stage has it: what fills batches stands around the network that is explained.
+            Session(lambda: FilledBatches(network, 64), torch.device("cpu"), 64, spec["seed"], dataset=data),
             explainer,
             Method(which["method"], which["index"], which["transform"]),
             Batch(images, labels, data.splits["evaluation"].ids[:10]),
-            Session(lambda: network, torch.device("cpu"), 64, spec["seed"], dataset=data),
         )
     ids = list(data.splits["evaluation"].ids[:10])
     expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)

@@ -17,6 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
 from heatproof.responses.run import respond
 from heatproof.store import describe, read
 
@@ -123,7 +124,7 @@ def test_every_file_of_the_rule_is_made(made):
     assert all((made.folder / path).is_file() for path in job.outputs)
     inputs = made.on_network("score", metric="part_deletion").inputs
     assert set(job.outputs) <= set(inputs)
-    assert read_json(made.folder / product.manifest)["spec_key"] == product.key
+    assert Key.of(read_json(made.folder / product.manifest)) == product.key
     assert job.run == "heatproof.responses.run:respond"
 
 

@@ -18,6 +18,8 @@ from heatproof.models.network import load_network
 from heatproof.perturbation import batching
 from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
+from heatproof.responses.features import Features
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.responses.run import respond
 from heatproof.training.stages import pretrain
@@ -136,18 +138,20 @@ METRICS_OF_A_CONFIG = [
 ]
 
 
+CHANGE = {
+    "weights": ["pretrained"],
+    "evaluation": {"images": IMAGES},
+    "pretraining": {"epochs": 1},
+    "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}],
+    "metrics": METRICS_OF_A_CONFIG,
+    "drops": {"baselines": ["zeros"]},
+}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("passes")
-    change = {
-        "weights": ["pretrained"],
-        "evaluation": {"images": IMAGES},
-        "pretraining": {"epochs": 1},
-        "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}],
-        "metrics": METRICS_OF_A_CONFIG,
-        "drops": {"baselines": ["zeros"]},
-    }
-    plan = make_plan(merge(BASE, change))
+    plan = make_plan(merge(BASE, CHANGE))
     before = os.getcwd()
     os.chdir(folder)
     run(prepare, plan.dataset_spec("toy"))
@@ -166,9 +170,17 @@ def specs(plan):
     where, (grid, baseline) = Network("toy", "net", "pretrained"), plan.combinations[0]
     yield plan.response_spec(where, Patches({"grid": grid, "baseline": baseline}), 0)
     for response in plan.method_responses:
-        yield plan.curves_spec(*where, ["mine"], response, 0)
+        yield plan.curves_spec(*where, list(plan.explainers), response, 0)
     for response in plan.model_responses.values():
         yield plan.response_spec(where, response, 0)
+
+
+def every_spec(plan):
+    """Yield those of comparisons between networks as well."""
+    yield from specs(plan)
+    where, (grid, baseline) = Network("toy", "net", "pretrained"), plan.combinations[0]
+    yield plan.response_spec(where, Channels(), 0)
+    yield plan.response_spec(where, Features({"grid": grid, "baseline": baseline}), 0)
 
 
 def test_the_workflow_asks_each_response_once(made, monkeypatch):
@@ -195,19 +207,65 @@ def test_the_workflow_asks_each_response_once(made, monkeypatch):
     assert sum(counter.forwards for counter in counters) == IMAGES * forwards, "what is there is not asked again"
 
 
-class Breaks(torch.nn.Module):
-    def forward(self, images):
-        raise ZeroDivisionError("the user's own mistake")
+def broken(network, call):
+    """Return a network that fails when it is called for the n-th time."""
+    calls = []
+
+    def fail(module, inputs):
+        calls.append(None)
+        if len(calls) == call:
+            raise ZeroDivisionError("the user's own mistake")
+
+    network.register_forward_pre_hook(fail)
+    return network
 
 
-@pytest.mark.parametrize("kind", ["drops", "deletion_morf_zeros", "deletion_lerf_road", "pictures", "subsets"])
-def test_an_error_in_the_network_is_near_to_who_reads_it(made, monkeypatch, tmp_path, kind):
-    """From the stage down to the network's own code: the loop, what perturbs, and what runs batches."""
-    spec = next(one for one in specs(made) if f"/{kind}" in one["store"])
-    monkeypatch.setattr(batching, "load_network", lambda *arguments: Breaks().eval())
+@pytest.fixture(scope="module")
+def explained(made):
+    """The same networks, with an explainer of ours."""
+    plan = make_plan(merge(BASE, {**CHANGE, "explainers": ["saliency"]}))
+    run(attribute, plan.attribute_spec("toy", "net", "pretrained", ["saliency"], 0))
+    return plan
+
+
+STAGE = "responses/run.py"
+BATCHES = "perturbation/batching.py"
+ALONG = ["responses/curves.py", "perturbation/curves.py", BATCHES]
+# The response, in which call of forward the network fails, and the modules that lie between the stage and the network.
+NEAR = {
+    "intact": ("deletion_morf_zeros", 1, [BATCHES]),
+    "drops": ("patches", 1, ["responses/patches.py", "perturbation/patches.py", BATCHES]),
+    "curves": ("deletion_morf_zeros", 2, ALONG),
+    "road": ("deletion_lerf_road", 2, ALONG),
+    "pictures": ("pictures", 2, ["responses/pictures.py", "perturbation/pic.py", BATCHES]),
+    "subsets": ("subsets", 1, ["responses/network.py", "perturbation/subsets.py", BATCHES]),
+    "updated": ("deletion_lerf_zeros_updated", 2, ALONG),
+    # After the intact images, and those of the first point: what is left of the images is explained again.
+    "explained": (
+        "deletion_lerf_zeros_updated",
+        3,
+        ["responses/curves.py", "perturbation/curves.py", "attribution/gradient.py"],
+    ),
+    "explanations": (
+        "explanations",
+        1,
+        ["responses/explanations.py", "perturbation/sensitivity.py", "attribution/gradient.py"],
+    ),
+    "channels": ("channels", 2, ["responses/network.py", "perturbation/channels.py", BATCHES]),
+    "features": ("features", 4, ["responses/features.py", "perturbation/features.py", BATCHES]),
+}
+
+
+@pytest.mark.parametrize("kind", NEAR)
+def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkeypatch, tmp_path, kind):
+    """From the stage down to the network's own code: what declares the response, what perturbs, what runs batches."""
+    name, call, between = NEAR[kind]
+    spec = next(one for one in every_spec(explained) if one["response"]["kind"] == name or f"/{name}-" in one["store"])
+    monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
     with pytest.raises(ZeroDivisionError) as raised:
         run(respond, {**spec, "store": str(tmp_path / "store_{explainer}")})
     package = Path(heatproof.__file__).parent
     frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
-    ours = {file.name for file in frames if package in file.parents}
-    assert len(ours) <= 3, ours
+    ours = [file.relative_to(package).as_posix() for file in frames if package in file.parents]
+    assert set(ours) == {STAGE, *between}
+    assert len({STAGE, *between}) <= 4

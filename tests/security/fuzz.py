@@ -180,7 +180,7 @@ def manifests(folder: Path) -> dict[str, Case]:
     folder.mkdir(parents=True)
     (folder / "m.bin").write_bytes(b"made")
     path = folder / "m.json"
-    write_manifest(path, [folder / "m.bin"], spec_key="s", key="k", gap=None, images=[0, 3])
+    write_manifest(path, [folder / "m.bin"], spec_key=("c", "s"), key="k", gap=None, images=[0, 3])
     content, expected = path.read_bytes(), require_manifest(path)
 
     def look() -> str:

@@ -102,7 +102,7 @@ def test_data_that_name_code_do_not_run_it(tmp_path, monkeypatch, capsys):
             changed += EVIL in json.dumps(said)
         else:
             said = read_sealed(path)
-            keep = {name: said[name] for name in ("files", "key", "splits", "spec_key", SEAL) if name in said}
+            keep = {name: said[name] for name in ("files", "key", "splits", "config", "code", SEAL) if name in said}
             write_sealed(path, {**point_elsewhere(said), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
             changed += 1
     assert changed > 10

@@ -33,6 +33,7 @@ from heatproof.job import guarded
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
 from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
 from heatproof.shards import Origin, open_shard
@@ -77,7 +78,7 @@ def home(tmp_path, monkeypatch):
 def fetched(checkpoint: str, sha256: str | None) -> dict:
     files = {"output": "results/x.safetensors", "history": "results/x.history.csv", "manifest": "results/x.json"}
     os.makedirs("results", exist_ok=True)
-    spec = {"model": MODEL, "checkpoint": str(checkpoint), "sha256": sha256, "key": "k", **files}
+    spec = {"model": MODEL, "checkpoint": str(checkpoint), "sha256": sha256, "key": ["config", "code"], **files}
     fetch(spec, {})
     return spec
 
@@ -271,7 +272,7 @@ def store(path: str, gap: str | None = None, maps=("m",), **made_by) -> Path:
     split = Split((f"{CONTROL}0", "1"), np.zeros(2, dtype=np.int64))
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (len(maps), 2, 2))}
     given = {"shard": 0, "shard_size": 2, "images": [0, 2]}
-    piece = open_shard(given, path, Origin("k", made_by), split, arrays, {"map": list(maps)})
+    piece = open_shard(given, path, Origin(Key("config", "code"), made_by), split, arrays, {"map": list(maps)})
     if gap is None:
         piece.add(0, {"attribution": np.zeros((2, len(maps), 2, 2), dtype=np.float32)}, 1.0, 1)
     piece.publish("cpu", gap)

@@ -295,7 +295,7 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path, file):
     os.utime(outside, (1, 1))
     path = tmp_path / "results/scores/m.json"
     path.parent.mkdir(parents=True)
-    write_sealed(path, {"key": "k", "spec_key": "k", "files": [{"file": file, "sha256": "", "bytes": 1}]})
+    write_sealed(path, {"key": "k", "config": "k", "code": "k", "files": [{"file": file, "sha256": "", "bytes": 1}]})
     assert read_sealed(path) is None
     refused(lambda: require_manifest(path), "is damaged")
     touch(path)

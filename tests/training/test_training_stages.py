@@ -12,6 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
+from heatproof.provenance import Key
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 
@@ -88,7 +89,7 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
     with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
     told = other.with_suffix(".json")
-    write_manifest(told, [other], spec_key="other", key="other")
+    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
     with pytest.raises(TrainedAgain):
         again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
 

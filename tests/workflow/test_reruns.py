@@ -106,7 +106,8 @@ def test_metrics(project):
     assert project.ran(SCORES) == {"curves": 1, "score": 2, "all_scores": 1}, "MAS has an order of its own"
     metrics.append({"ids": {"steps": 3}})
     project.edit("src/heatproof/perturbation/road.py", "from collections", "EDITED = True\nfrom collections")
-    assert project.ran(SCORES) == {"curves": 2, "score": 2, "all_scores": 1}, "the new response, and that with ROAD"
+    rerun = {"curves": 4, "score": 5, "all_scores": 1}
+    assert project.ran(SCORES) == rerun, "the new response, and all along sequences, which share their module with ROAD"
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran(SCORES) == {"attribute": 1, "curves": 4, "score": 5, "all_scores": 1}
     logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
@@ -184,7 +185,8 @@ def test_helper_code(project):
     assert project.ran() == {"attribute": 2, **RESCORED}
     after = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
     assert after[0] == before[0]
-    assert after[1]["spec_key"] != before[1]["spec_key"]
+    assert after[1]["config"] == before[1]["config"]
+    assert after[1]["code"] != before[1]["code"]
     assert after[1]["network_passes"] == before[1]["network_passes"] > 0
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
     assert "saliency: all 4 images are in the store already" in log

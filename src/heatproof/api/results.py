@@ -166,11 +166,11 @@ class Results:
         -------
         dict
             ``made_from``: names that this function takes in turn, down to ``datasets/…``, which lists the images; and
-            files of your own, by their path. Of a file what its manifest says: always ``key``, ``spec_key`` (of config
-            slice and code), ``versions`` and ``files`` with their digests, and what its stage adds, such as
-            ``input_sha256`` or ``read`` (what was read), ``options`` and ``costs``. Of a store its ``attributes`` (with
-            the config slice, ``made_by``), ids, labels and arrays, and ``manifests``: those of its shards, each with
-            its images, ``seconds``, ``network_passes`` and ``device``.
+            files of your own, by their path. Of a file what its manifest says: always ``key``, ``config`` and ``code``
+            (digests of the config and of the code behind it), ``versions`` and ``files`` with their digests, and what
+            its stage adds, such as ``input_sha256`` or ``read`` (what was read), ``options`` and ``costs``. Of a store
+            its ``attributes`` (with the config slice, ``made_by``), ids, labels and arrays, and ``manifests``: those of
+            its shards, each with its images, ``seconds``, ``network_passes`` and ``device``.
 
         Raises
         ------

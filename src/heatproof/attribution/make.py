@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,8 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.shards import WRITING, Origin, Shard, open_shard
@@ -108,12 +109,11 @@ class Fill:
 
     def __call__(self, explained: Explained, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
-        # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
         if name not in self.options:
-            known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
-            self.options[name] = known(name, None, self.dataset, vars(self.facts), self.grid)
-        draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
-        return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
+            normalisation = cast("Facts", vars(self.facts))
+            self.options[name] = dataset_options(name, None, self.dataset, normalisation)
+        given = (explained.images, explained.image_ids, explained.seed)
+        return baseline_images(name, *given, self.options[name], self.grid)
 
 
 def explained_on(
@@ -182,8 +182,7 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
             # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
             # found of the explainer, which is read, or found again.
             if network is None and model and spec["weights"]:
-                precision = spec.get("precision", "float32")
-                network = load_network(model, dataset.num_classes, spec["weights"], device, precision)
+                network = load_network(model, dataset.num_classes, spec["weights"], device, spec["precision"])
             context = _Context(spec, entry, dataset, network, facts, batch_size, device)
             gap = None
             try:
@@ -199,7 +198,7 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
 
 
 def _stored(spec: AttributeSpec) -> dict[str, Any]:
-    return {"dtype": spec.get("stored_as", "float32"), "grid": spec.get("sums_of", 0)}
+    return {"dtype": spec["stored_as"], "grid": spec["sums_of"]}
 
 
 def facts_of(plain: Facts) -> InputFacts:

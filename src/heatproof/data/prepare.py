@@ -16,6 +16,7 @@ from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
+from heatproof.provenance import Key
 
 if TYPE_CHECKING:
     from heatproof.specs.jobs import DatasetSpec, OpenedDataset, Runtime
@@ -58,7 +59,8 @@ def prepare(spec: DatasetSpec, runtime: Runtime) -> None:
     for line in check_pictures(dataset, spec["name"]):
         log.info("%s", line)
     splits = check_dataset(dataset, spec["name"])
-    facts = {"name": spec["name"], "spec_key": spec["key"], "class_names": list(dataset.class_names), "splits": splits}
+    key, names = Key(*spec["key"]), list(dataset.class_names)
+    facts = {"name": spec["name"], **key._asdict(), "class_names": names, "splits": splits}
     if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing

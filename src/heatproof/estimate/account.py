@@ -147,7 +147,7 @@ def training_cost(spec: TrainSpec, found: CountedSteps, start_up: float) -> Time
     """
     train, validation = found["splits"]["train"], found["splits"]["validation"]
     twice = 2 if "pretrained" in spec else 1
-    devices = spec["training"].get("devices", 1)
+    devices = spec["training"]["devices"]
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
     start = max(start_up, found.get("start", 0.0))
     return Timed(start + (train + validation) * found["read"], {"epochs": spec["training"]["epochs"] * epoch})
@@ -167,7 +167,7 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
         share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
         stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
         training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
-        devices = cast("TrainSpec", job.spec)["training"].get("devices", 1) if training else 1
+        devices = cast("TrainSpec", job.spec)["training"]["devices"] if training else 1
         jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
     return jobs
 

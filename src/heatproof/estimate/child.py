@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> None:
 
 def start_up(spec: Spec, runtime: Runtime) -> None:
     """Import what a job needs."""
-    for module in ("heatproof.attribution.make", "heatproof.training.stages"):
-        import_module(module)
+    import heatproof.attribution.make
+    import heatproof.training.stages  # noqa: F401
 
 
 def weights(spec: TimedWeights, runtime: Runtime) -> TimedPass:

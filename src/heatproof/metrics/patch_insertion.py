@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -14,17 +12,8 @@ from heatproof.grids import patch_masks, patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.options import Count
-from heatproof.responses.base import (
-    Along,
-    Arrays,
-    Asking,
-    Batch,
-    NetworkResponse,
-    Reading,
-    ScoredImages,
-    Session,
-    drops_of,
-)
+from heatproof.responses.base import Arrays, Batch, Options, Reading, ScoredImages, Session, drops_of
+from heatproof.responses.network import Removals
 
 
 def insertion_options(
@@ -37,27 +26,24 @@ def insertion_options(
     """Options of patch insertion: the grid, the baseline, and the output that is read."""
 
 
-class Insertions(NetworkResponse):
+class Insertions(Removals):
     """Outputs for the image, its baseline, and each single patch on the baseline."""
 
     kind = "insertions"
     argument = "gains"
     options = staticmethod(insertion_options)
-    executors = ("heatproof.perturbation.subsets",)
 
     @property
     def variants(self) -> int:
         """The intact image, its baseline, and the patches."""
         return self.settings["grid"] ** 2 + 2
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Run the network on the baseline, and on each single patch on the baseline."""
+    def removals(self, session: Session, batch: Batch) -> Options:
+        """Return the whole image, and all of it but one patch, as what the baseline replaces."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
-        run = import_module("heatproof.perturbation.subsets").subset_responses
-        given = (session.query(batch), [removed] * len(batch.ids), self.settings["baseline"])
-        named = {key: self.settings[key] for key in ("baseline_options", "grid")}
-        return (yield partial(run, *given, **named))
+        named = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
+        return {"masks": [removed] * len(batch.ids), **named}
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, grid × grid), and the grid."""

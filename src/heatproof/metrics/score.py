@@ -14,6 +14,7 @@ import pandas as pd
 from heatproof.files import write_table
 from heatproof.manifest import read_sealed, read_shard, write_manifest
 from heatproof.metrics.registry import METRICS
+from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.store import describe, read
 from heatproof.stored_maps import stored_maps
@@ -136,7 +137,7 @@ def score(told: Score) -> None:
         told.manifest,
         [told.files["scores"]],
         spec_key=told.key,
-        key=told.key,
+        key=digest(told.key),
         gaps=gaps,
         gates=gates,
         costs={"explainers": costs, "drops": _cost(drops)},

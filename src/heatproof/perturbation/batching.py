@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
-Answer = TypeVar("Answer")
 # Sums of probabilities in half precision come no nearer to 1.
 NEAR_ONE = 2e-3
-
-
-def carry_out(requests: Generator[Callable[[], Any], Any, Answer]) -> Answer:
-    """Execute the calls that a response yields, send it their results, and return its arrays."""
-    try:
-        call = next(requests)
-        while True:
-            call = requests.send(call())
-    except StopIteration as end:
-        return end.value
 
 
 def run_batched(
@@ -241,7 +230,7 @@ def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch
     Parameters
     ----------
     spec
-        Has ``model``, ``weights`` and, where it is not float32, ``precision``.
+        Has ``model``, ``weights`` and ``precision``.
     num_classes
         Number of classes of the dataset.
     runtime
@@ -249,7 +238,7 @@ def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch
     device
         Device of the network.
     """
-    network = load_network(spec["model"], num_classes, spec["weights"], device, spec.get("precision", "float32"))
+    network = load_network(spec["model"], num_classes, spec["weights"], device, spec["precision"])
     if runtime.get("compile"):
         network.compile()
     within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query, run_batched
+from heatproof.perturbation.road import impute_sequence
 from heatproof.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 
 Arrays = Mapping[str, np.ndarray]
@@ -143,8 +143,6 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
 
 def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Outputs:
     """Run one sequence with ROAD's imputation, which is solved for a batch of images point by point."""
-    # Found by name, so that the code of ROAD is no part of what other sequences depend on.
-    impute_sequence = import_module("heatproof.perturbation.road").impute_sequence
     points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 

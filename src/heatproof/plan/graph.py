@@ -12,11 +12,12 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from heatproof import stage as declared
-from heatproof.plan.plan import keyed
+from heatproof.plan.plan import key_of
 from heatproof.stage import Wildcards, written
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
+    from heatproof.provenance import Key
     from heatproof.specs.jobs import Spec
     from heatproof.stage import Stage as Told
 
@@ -52,7 +53,7 @@ class Product:
     """
 
     manifest: str
-    key: str
+    key: Key
     files: tuple[str, ...]
     data: str
     images: int | None = None
@@ -187,11 +188,10 @@ class Graph:
         files = {name: results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
         manifest = results.file(kind.manifest_path.format(**wildcards))
         told = replace(told, results=results, files=files, manifest=manifest, **kind.common(plan))
-        spec = keyed(written(told), told.modules)
-        told = replace(told, code=spec["code"], key=spec["key"])
+        told = replace(told, key=key_of(told, told.modules))
         left, run = tuple(files.values()), f"{kind.__module__}:{kind.__name__}"
         product = Product(manifest, told.key, (*left, manifest), left[0])
-        return Job(stage, run, wildcards, spec, tuple(dict.fromkeys(inputs)), (product,), told=told)
+        return Job(stage, run, wildcards, written(told), tuple(dict.fromkeys(inputs)), (product,), told=told)
 
     def _made_by_builder(self, stage: str, wildcards: Wildcards) -> Job:
         kind = STAGES[stage]
@@ -229,7 +229,7 @@ class Graph:
         waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in makers.items()}
         return [job for name in TopologicalSorter(waits).static_order() for job in found[name]]
 
-    def read_by(self, job: Job) -> dict[str, str]:
+    def read_by(self, job: Job) -> dict[str, Key]:
         """Return the manifests of what a job reads, each with the key that it must have."""
         makers = [(file, self.makers[file]) for file in job.inputs if file in self.makers]
         return {one.manifest: one.key for file, maker in makers for one in maker.products if file in one.files}

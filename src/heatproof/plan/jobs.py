@@ -17,6 +17,7 @@ from heatproof.responses.patches import Patches
 from heatproof.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
+    from heatproof.provenance import Key
     from heatproof.responses.base import Response
     from heatproof.specs.jobs import AttributeSpec, Piece, PretrainSpec, ResponseSpec
 
@@ -41,7 +42,7 @@ def _files_of(spec: Mapping[str, Any]) -> list[Product]:
     return [Product(spec["manifest"], spec["key"], (*files, *kept), files[0], kept=tuple(spec.get("keep", ())))]
 
 
-def _shard(spec: Piece, key: str, files: Sequence[str]) -> Product:
+def _shard(spec: Piece, key: Key, files: Sequence[str]) -> Product:
     """Return one shard of a store; its manifest comes first, then its arrays."""
     return Product(files[0], key, tuple(files), files[1], spec["images"][1])
 
@@ -113,7 +114,7 @@ def _networks(plan: Plan) -> list[Wildcards]:
 
 def _inputs(plan: Plan, spec: AttributeSpec | ResponseSpec, where: Wildcards) -> list[str]:
     """Return what a job that runs a network waits for, and of a lower precision the guard as well."""
-    lower = plan.guarded and "precision" in spec
+    lower = plan.guarded and spec["precision"] != "float32"
     guards = [plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
     return [spec["dataset"]["manifest"], cast("str", spec["weights"]), *guards]
 

@@ -1,14 +1,14 @@
 """The plan: everything that follows from a config, and so what every job is told, with the key that stands for it.
 
 A spec is a plain dict that a job gets as JSON: all that it reads of the config, and the paths of its inputs and
-outputs. Its key is of that and of the code that the job can run, so a job reruns when and only when its own slice of
-the config, or that code, is another.
+outputs. Its key has a digest of that, and one of the code that the job can run: a job reruns when and only when its own
+part of the config, or that code, is another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +20,7 @@ from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import PRETRAINED, Case, Network
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.selection import Selection
-from heatproof.provenance import code_digest, digest
+from heatproof.provenance import Key, code_digest, digest
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 
@@ -47,18 +47,6 @@ if TYPE_CHECKING:
         TrainSpec,
     )
 
-# What trainings and passes did before there was a choice.
-USUAL = {"target": "label", "precision": "float32", "devices": 1, "labels": "true", "loss": "cross_entropy"}
-USUAL |= {"random_resized_crop": 0.0, "random_horizontal_flip": 0.0}
-
-# What makes baseline images, on which maps depend only where their explainer has such a baseline.
-FILLING = ("heatproof.perturbation.baselines", "heatproof.perturbation.dataset_mean")
-# What makes maps of changed images, beside the explainer.
-EXPLAINING = ("heatproof.responses.explanations", "heatproof.attribution.make")
-
-# Where a spec has the key of what is upstream.
-KEYS = ("key", "upstream", "maps")
-
 
 class Plan(Selection):
     """Everything that follows from a config. Build it with `heatproof.plan.validate.make_plan`."""
@@ -68,11 +56,10 @@ class Plan(Selection):
     @cache
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what makes a dataset; its key stands in all that follows from it."""
-        made = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
+        made: dict[str, Any] = {key: self.datasets[dataset][key] for key in ("kind", "options", "module")}
         made["seed"] = self.config["seed"]
-        key = _key(made, _code(("heatproof.data.prepare", made["module"])))
-        told = {**made, "name": dataset, "key": key, "manifest": self.results.dataset.format(dataset=dataset)}
-        return cast("DatasetSpec", told)
+        spec: DatasetSpec = keyed(made, ["heatproof.data.prepare", made["module"]])
+        return {**spec, "name": dataset, "manifest": self.results.dataset.format(dataset=dataset)}
 
     @cache
     def model_spec(self, model: str) -> ModelSpec:
@@ -109,8 +96,7 @@ class Plan(Selection):
 
     def _training(self, settings: Mapping[str, Any]) -> Any:
         given = {"seed": self.config["seed"], **settings}
-        # Weights that were made before there was a choice stand.
-        return {key: value for key, value in given.items() if key != "keep" and (key, value) not in USUAL.items()}
+        return {key: value for key, value in given.items() if key != "keep"}
 
     def _keeping(self, epochs: list[int], network: Network) -> KeptEpochs:
         """Return what a training is told of the epochs whose weights it keeps.
@@ -157,12 +143,15 @@ class Plan(Selection):
     def _passes(self, dataset: str, model: str, weights: str, stage: str) -> Passes:
         """Return what any run of a network depends on; the stage has a precision."""
         upstream = self.weights_spec(dataset, model, weights)
-        of = {"dataset": self.dataset_spec(dataset), "model": self._network_of(model), "seed": self.config["seed"]}
-        passes = {**of, "weights": upstream["output"], "upstream": upstream["key"]}
-        # The label and float32 go without saying.
-        given = {"target": self.config["target"], "precision": self.precision_of(stage)}
-        told = {key: value for key, value in given.items() if (key, value) not in USUAL.items()}
-        return cast("Passes", passes | told)
+        return {
+            "dataset": self.dataset_spec(dataset),
+            "model": self._network_of(model),
+            "seed": self.config["seed"],
+            "weights": upstream["output"],
+            "upstream": upstream["key"],
+            "target": self.config["target"],
+            "precision": self.precision_of(stage),
+        }
 
     def _piece(self, shard: int, images: int) -> Piece:
         size = self.config["shard_size"]
@@ -179,9 +168,8 @@ class Plan(Selection):
     @cache
     def _maps_whole(self, dataset: str, model: str | None, weights: str | None) -> MapsOf:
         dtype = self.config["attribution"]["stored_as"]
-        stored: dict[str, Any] = {} if dtype == "float32" else {"stored_as": dtype}
-        if dtype == "patch_sums":
-            stored["sums_of"] = self.config["drops"]["grids"][0]
+        grid = self.config["drops"]["grids"][0] if dtype == "patch_sums" else 0
+        stored = {"stored_as": dtype, "sums_of": grid}
         if model is None or weights is None:
             seed = {"seed": self.config["seed"], "model": None, "weights": None}
             return cast("MapsOf", {"dataset": self.dataset_spec(dataset), **seed, **stored})
@@ -197,7 +185,7 @@ class Plan(Selection):
         described = {"kind": entry.kind, "module": entry.module, "maps": dict(entry.maps), "options": options}
         if filled := options.get("baseline"):
             described["grid"] = drops["grid"]
-            modules += [*FILLING, *baseline_modules(filled)]
+            modules += baseline_modules(filled)
         if model and "cam_layer" not in entry.needs:
             given = {**given, "model": self._network_of(model)}
         key = keyed({**given, **described}, modules)["key"]
@@ -232,7 +220,7 @@ class Plan(Selection):
 
     def _modules(self, model: str, response: Response) -> list[str]:
         filled = baseline_modules(response.settings.get("baseline"))
-        return ["heatproof.responses.run", self.models[model].module, *response.modules, *filled]
+        return ["heatproof.responses.run", self.models[model].module, type(response).__module__, *filled]
 
     def _asking(self, where: Network, response: Response) -> AskedResponse:
         made: AskedResponse = {**self._passes(*where, response.rule), "response": response.told()}
@@ -259,8 +247,7 @@ class Plan(Selection):
         entry, maps = self.explainers[name], self._maps_for(where, name)
         methods = [[method["index"], method["transform"]] for method in entry.rows]
         given = {**self._asking(where, asked), "maps": maps["key"], "methods": methods}
-        explaining = [*EXPLAINING, entry.module] if asked.explains else []
-        key = keyed(given, [*self._modules(where.model, asked), *explaining])["key"]
+        key = keyed(given, self._modules(where.model, asked))["key"]
         described = {name: one for name, one in maps.items() if name not in ("needs", "store")}
         own = {"maps_store": maps["store"], "uses_model": entry.uses_model, "methods": entry.rows}
         return cast("CurvesEntry", {**described, **own, "key": key})
@@ -307,18 +294,18 @@ class Plan(Selection):
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
 
-    def score_upstream(self, network: Network, entry: MetricChoice) -> str:
-        """Return a digest of the keys of all that is behind the scores of a test case."""
-        keys: list[Any] = [self._response_whole(network, self.intact(network))["key"]]
+    def score_upstream(self, network: Network, entry: MetricChoice) -> Key:
+        """Return one key for all that is behind the scores of a test case."""
+        keys = [self._response_whole(network, self.intact(network))["key"]]
         if "maps" in entry.metric.inputs:
             explainers = [*self.model_explainers, *self.reference_explainers]
             keys += [self._maps_for(network, name)["key"] for name in explainers]
         for response, _ in self.served(entry).values():
             if response.along_maps:
-                keys.append([self._curves_entry(network, response, name)["key"] for name in self.explainers])
+                keys += [self._curves_entry(network, response, name)["key"] for name in self.explainers]
             else:
                 keys.append(self._response_whole(network, response)["key"])
-        return digest(keys)
+        return Key.joined(keys)
 
     def score_inputs(self, case: Case) -> list[str]:
         """Return the shards that the scores of a test case are of."""
@@ -340,9 +327,23 @@ def _code(modules: tuple[str, ...]) -> str:
 
 
 def keyed(spec: Spec, modules: list[str]) -> Any:
-    """Add to a spec the digest of the code that its stage can run, and the key of both together."""
-    code = _code(tuple(modules))
-    return {**spec, "code": code, "key": _key(spec, code)}
+    """Add its key to a spec that has the keys of what is upstream."""
+    return {**spec, "key": key_of(spec, modules)}
+
+
+def key_of(told: Any, modules: list[str]) -> Key:
+    """Return the key of what follows from settings and from the keys of what is upstream, which stand among them.
+
+    Parameters
+    ----------
+    told
+        What the job is told: a dataclass, or a mapping.
+    modules
+        Those whose code the job can run, by what they import.
+    """
+    upstream: set[str] = set()
+    config = digest(_settings(told, upstream))
+    return Key(config, digest([_code(tuple(modules)), sorted(upstream)]))
 
 
 def _fetched(spec: Spec, entry: ModelChoice) -> FetchSpec:
@@ -358,16 +359,13 @@ def _fetched(spec: Spec, entry: ModelChoice) -> FetchSpec:
     return made if entry.expected_accuracy is None else {**made, "expected_accuracy": entry.expected_accuracy}
 
 
-def _key(spec: Spec, code: str) -> str:
-    """Return a key in two halves: of what the config says, and of that with the code and all that is upstream.
-
-    By the first half `heatproof accept` tells results of other code from those of another config.
-    """
-    return f"{digest(_settings(spec))}-{digest({**spec, 'code': code})}"
-
-
-def _settings(value: Any, is_key: bool = False) -> Any:
-    """Return a spec without what depends on code: its own digest of it, and the second halves of all keys."""
+def _settings(value: Any, codes: set[str]) -> Any:
+    """Return a spec with the `config` of every key in the key's place, and add every key's `code` to `codes`."""
+    if isinstance(value, Key):
+        codes.add(value.code)
+        return value.config
+    if is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
-        return {name: _settings(item, name in KEYS) for name, item in value.items() if name != "code"}
-    return value.partition("-")[0] if is_key and isinstance(value, str) else value
+        return {name: _settings(item, codes) for name, item in value.items()}
+    return [_settings(item, codes) for item in value] if isinstance(value, list | tuple) else value

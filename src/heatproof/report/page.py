@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
+from heatproof.provenance import Key
 from heatproof.ranking.verdict import NAMED, disagreement
 from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
@@ -235,14 +236,14 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
 # ---- where numbers come from -----------------------------------------------------------------------------------------
 
 
-def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, str, int]]:
-    """Yield the kind and name of what each manifest is of, its path, the digest of code that the plan has, and shards.
+def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
+    """Yield the kind and name of what each manifest is of, its path, and the number of shards.
 
     From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
-    their number; others have 0 shards. The digest is "" where it stands in the manifest.
+    their number; others have 0 shards.
     """
     for facts in told.tables_shown.values():
-        yield "table", Path(facts.path).name, facts.manifest, facts.code, 0
+        yield "table", Path(facts.path).name, facts.manifest, 0
     explainers = {method.explainer: method for method in told.methods}
     for entry in told.datasets:
         name = entry.dataset["name"]
@@ -251,18 +252,18 @@ def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, str, int]]:
             of = " · ".join(map(str, where.values()))
             for metric in network.scored:
                 scores = told.results.scores_manifest.format(**where, metric=metric)
-                yield "scores", f"{of} · {metric}", scores, told.codes.get(metric, ""), 0
+                yield "scores", f"{of} · {metric}", scores, 0
             for explainer, method in explainers.items():
                 whose = name if method.reference else of
-                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), "", told.shards
+                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), told.shards
                 for response in told.curves:
                     base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
-                    yield "curves", f"{of} · {explainer} · {response.name}", base, "", response.shards
+                    yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
             for grid, baseline in network.grids:
                 base = told.results.drops.format(**where, grid=grid, baseline=baseline)
-                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, "", told.drop_shards
-            yield "weights", of, told.results.weights["manifest"].format(**where), network.weights_code, 0
-        yield "dataset", name, entry.dataset["manifest"], "", 0
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, told.drop_shards
+            yield "weights", of, told.results.weights["manifest"].format(**where), 0
+        yield "dataset", name, entry.dataset["manifest"], 0
 
 
 def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
@@ -271,20 +272,20 @@ def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows``: what, of, href, path, key, key of config slice and code, code digest ("" where it stands in the key
-        alone), seed, images, device. ``versions``: each set of library versions with how many manifests have it.
+        ``rows``: what, of, href, path, key, digests of config and code, seed, images, device. ``versions``: each set of
+        library versions with how many manifests have it.
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
     # Maps that know no model are those of every network.
-    for what, of, path, code, shards in dict.fromkeys(manifests(told)):
+    for what, of, path, shards in dict.fromkeys(manifests(told)):
         if shards:
             made, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""
         else:
             made = require_manifest(path) if os.path.exists(path) else {}
         made_by = made.get("made_by", {})
-        keys = [made.get("key") or "", made.get("spec_key") or "", code or made_by.get("code") or ""]
+        keys = [made.get("key") or "", *Key.of(made)]
         images = made["images"][1] if "images" in made else None
         seed, device = made_by.get("seed", told.seed), made.get("device") or ""
         rows.append([what, of, link(path), path, *keys, seed, images, device])

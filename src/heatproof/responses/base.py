@@ -1,17 +1,17 @@
 """Base classes of responses: outputs of a network for perturbed images, cached and shared by metrics.
 
-A kind of response is a class that declares all of it: its settings, the arrays of its store, what is run on a batch of
-images, and what metrics get of the answer. The same declaration serves the workflow and `heatproof.evaluate`. This
-module and those of the kinds import neither torch nor the code that runs networks, because the workflow reads them
-while it builds its plan, and because an edit of what runs one kind of response must not start the others again.
+A kind of response is a class that declares all of it: its settings, the arrays of its store, how the network is run on
+a batch of images, and what metrics get of the result. The same declaration serves the workflow and
+`heatproof.evaluate`. The workflow reads this module and those of the kinds while it builds its plan, so they import
+torch, and the code that runs networks, only within the functions that run.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,11 +24,10 @@ from heatproof.registry import own_options
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.perturbation.batching import Query
     from heatproof.specs.jobs import Facts, ToldResponse
 
 Arrays = Mapping[str, np.ndarray]
-# Calls to be made, to each of which comes what it returned; in the end, arrays.
-Asking = Generator[Callable[[], Any], Any, Arrays]
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
 
@@ -165,17 +164,18 @@ class Session:
         """The network."""
         return self.open_network()
 
-    # What follows is found by name, so that a declaration imports nothing that runs networks.
-
     def normalised(self, images: np.ndarray) -> torch.Tensor:
         """Return images (N, C, H, W) in [0, 1] as the network expects them."""
-        return import_module("heatproof.models.network").normalise(images, self.facts)
+        from heatproof.models.network import normalise
 
-    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Any:
+        return normalise(images, self.facts)
+
+    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Query:
         """Return the query that functions in `perturbation` take, with labels as targets by default."""
-        query = import_module("heatproof.perturbation.batching").Query
+        from heatproof.perturbation.batching import Query
+
         targets = batch.labels if targets is None else targets
-        return query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
+        return Query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,6 @@ class Response(ABC):
     options
         Function whose keyword-only arguments are the options of metrics that read the response; None if each metric
         defines its own. It is never called. ``output`` selects the output that is read, and is not a setting.
-    executors
-        Names of the modules that run networks for the response.
     """
 
     settings: Options = field(default_factory=dict)
@@ -269,7 +267,6 @@ class Response(ABC):
     argument: ClassVar[str]
     in_memory: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None
-    executors: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("kind"):
@@ -297,15 +294,6 @@ class Response(ABC):
     def words(self) -> list[str]:
         """Readable prefix of the name."""
         return [self.kind]
-
-    @property
-    def modules(self) -> list[str]:
-        """Modules whose code affects the response; they are part of its key."""
-        return [type(self).__module__, *self.executors]
-
-    def executor(self, function: str) -> Callable[..., Any]:
-        """Return a function of the first of the `executors`, which no declaration imports."""
-        return getattr(import_module(self.executors[0]), function)
 
     @property
     def looks_inside(self) -> bool:
@@ -354,11 +342,27 @@ class Response(ABC):
         """Return the dimensions of the store for images of this size and methods of these names."""
 
     @abstractmethod
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Yield calls that run the network, and return the arrays of the store, each (N, …).
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the network on a batch of N images, and return the arrays of the store.
 
-        Whoever runs the network makes the calls and sends back what they return, so that an error in the network is
-        traced through few modules. Arrays of other names are kept by no store.
+        Parameters
+        ----------
+        session
+            The network and the settings of its passes.
+        batch
+            The images.
+        along
+            Maps of the images for a response that needs them, else None.
+
+        Returns
+        -------
+        mapping
+            Name to array (N, …). Arrays of other names than those in `holds` are not stored.
+
+        Raises
+        ------
+        NotApplicable
+            If the response does not apply to the changed images.
         """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
@@ -403,15 +407,8 @@ class Response(ABC):
 
 
 class NetworkResponse(Response):
-    """Response that needs no maps: as a rule logits and probabilities of variants of each image.
+    """Response that needs no maps: as a rule logits and probabilities of variants of each image."""
 
-    Attributes
-    ----------
-    runs
-        Function of the first of the `executors` that runs the network.
-    """
-
-    runs: ClassVar[str]
     rule = "subsets"
     along_maps = False
     argument = "drops"
@@ -429,15 +426,6 @@ class NetworkResponse(Response):
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
-
-    def arguments(self, session: Session, batch: Batch) -> Options:
-        """Return the arguments of the function that `runs`, but for the query; by default the settings."""
-        return self.settings
-
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Run the network on every variant of each image."""
-        run, given = self.executor(self.runs), self.arguments(session, batch)
-        return (yield partial(run, session.query(batch), **given))
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the inputs of `beside`."""
@@ -467,13 +455,6 @@ class MapResponse(Response):
         """Return the number of points."""
 
     @abstractmethod
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
-        """Yield calls for the maps (N, H, W) of one method, as `ask` does; return quantities.
-
-        Each is (N, points), or has one value for all points of an image, (N, 1), or for all.
-        """
-
-    @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
         """Return the input of a metric's function from quantities (N, points)."""
 
@@ -482,15 +463,25 @@ class MapResponse(Response):
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
         return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
-        """Return the array of the store: the quantities of every method."""
-        assert along is not None
-        every = []
+    def by_method(
+        self, session: Session, batch: Batch, along: Along | None
+    ) -> Iterator[tuple[np.ndarray, Explain | None]]:
+        """Yield the maps (N, H, W) of each method, and what recomputes them if the response `explains`, else None.
+
+        A `run` loops over the methods itself, so that an error in the network is traced through few modules.
+        """
+        assert along is not None, "a response along maps needs the maps"
         for method in along.methods:
             explain = session.explain(along, method, batch) if self.explains and session.explain else None
-            answer = yield from self.answer(session, batch, method.of(along.maps), explain)
-            every.append(np.stack(np.broadcast_arrays(*(answer[name] for name in self.quantities)), axis=1))
-        return {"response": np.stack(every, axis=1)}
+            yield method.of(along.maps), explain
+
+    def stacked(self, every: Sequence[Arrays]) -> Arrays:
+        """Return the array of the store from the quantities of each method.
+
+        A quantity is (N, points), or has one value for all points of an image, (N, 1), or one for all images.
+        """
+        arrays = [np.stack(np.broadcast_arrays(*(one[name] for name in self.quantities)), axis=1) for one in every]
+        return {"response": np.stack(arrays, axis=1)}
 
     def at_once(self, shard_size: int) -> int | None:
         """Return None, because some scores depend on all images."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
 from heatproof.registry import own_options
-from heatproof.responses.base import Arrays, Asking, Batch, Explain, MapResponse, Response, ScoredImages, Session
+from heatproof.responses.base import Along, Arrays, Batch, MapResponse, Response, ScoredImages, Session
 from heatproof.sequences import Perturbation
 
 OUTPUTS = ("logit", "probability", "accuracy")
@@ -107,12 +107,6 @@ class Curves(TwoTargets):
     quantities = (*SAID, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
 
     @property
-    def executors(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Modules that run the sequence; ROAD's code is only a dependency of ROAD's sequences."""
-        road = self.settings["imputation"] == "road"
-        return ("heatproof.perturbation.curves", *(("heatproof.perturbation.road",) if road else ()))
-
-    @property
     def words(self) -> list[str]:
         """Mode, order and fill of the sequence."""
         settings = self.settings
@@ -148,13 +142,18 @@ class Curves(TwoTargets):
         """Return the points of the sequence."""
         return self.sequence.points(*size)
 
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network along the sequence: outputs at each point, and the changed share of the map."""
-        query, ranking = session.query(batch, batch.targets), session.given.get("ranking")
-        given = {"intact": batch.intact, "ranking": ranking, "explain": explain}
-        arrays = yield partial(self.executor("response_curves"), query, maps, self.sequence, **given)
-        of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
-        return {**self.outputs(batch, arrays), **of_maps, "pixels": batch.images[0, 0].numel()}
+        from heatproof.perturbation.curves import response_curves
+
+        query, pixels = session.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
+        given: dict[str, Any] = {"intact": batch.intact, "ranking": session.given.get("ranking")}
+        every = []
+        for maps, explain in self.by_method(session, batch, along):
+            arrays = response_curves(query, maps, self.sequence, explain=explain, **given)
+            of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
+            every.append({**self.outputs(batch, arrays), **of_maps, "pixels": pixels})
+        return self.stacked(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the response curve."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from heatproof.errors import NotApplicable
-from heatproof.responses.base import Array, Contents, NetworkResponse, Session
+from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, NetworkResponse, Session
 
 VERSIONS = ("intact", "deleted")
 
@@ -17,14 +17,12 @@ class Features(NetworkResponse):
 
     kind = "features"
     rule = "features"
-    runs = "feature_responses"
     holds: ClassVar[Mapping[str, Array]] = {
         "features": Array(("version", "layer", "feature")),
         "confidence": Array(("version",)),
         # A gap is NaN, which no integer is.
         "predicted": Array(("version",)),
     }
-    executors = ("heatproof.perturbation.features",)
     # Hooks read the layers.
     looks_inside = True
 
@@ -35,10 +33,18 @@ class Features(NetworkResponse):
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap where no layer can be followed."""
+        from heatproof.perturbation.features import feature_widths
+
         image = session.normalised(session.dataset.images("evaluation", 0, 1)).to(session.device)
         try:
-            widths = self.executor("feature_widths")(session.network.network, image)
+            widths = feature_widths(session.network.network, image)
         except NotApplicable as reason:
             return Contents({"version": 2, "layer": 1, "feature": 1}, gap=str(reason))
         sizes = {"version": len(VERSIONS), "layer": len(widths), "feature": max(widths.values())}
         return Contents(sizes, {"version": VERSIONS, "layer": list(widths)})
+
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the network on each image, intact and with one patch deleted."""
+        from heatproof.perturbation.features import feature_responses
+
+        return feature_responses(session.query(batch), **self.settings)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds
-from heatproof.responses.base import Array, Arrays, Batch, Contents, NetworkResponse, Options, ScoredImages, Session
+from heatproof.responses.base import (
+    Along,
+    Array,
+    Arrays,
+    Batch,
+    Contents,
+    NetworkResponse,
+    Options,
+    ScoredImages,
+    Session,
+)
 from heatproof.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
@@ -25,13 +36,25 @@ def subset_options(
     """Options of `heatproof.subsets.subset_masks`, and of the responses."""
 
 
-class Subsets(NetworkResponse):
+class Removals(NetworkResponse):
+    """Responses to images in which sets of pixels are replaced by a baseline."""
+
+    @abstractmethod
+    def removals(self, session: Session, batch: Batch) -> Options:
+        """Return the arguments of `heatproof.perturbation.subsets.subset_responses` besides the query."""
+
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the network on each image, intact and without each set of pixels."""
+        from heatproof.perturbation.subsets import subset_responses
+
+        return subset_responses(session.query(batch), **self.removals(session, batch))
+
+
+class Subsets(Removals):
     """Responses to images without random subsets of their pixels."""
 
     kind = "subsets"
-    runs = "subset_responses"
     options = staticmethod(subset_options)
-    executors = ("heatproof.perturbation.subsets",)
 
     @classmethod
     def check(cls, options: Options) -> None:
@@ -47,7 +70,7 @@ class Subsets(NetworkResponse):
         """The subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
-    def arguments(self, session: Session, batch: Batch) -> Options:
+    def removals(self, session: Session, batch: Batch) -> Options:
         """Return the subsets, and the baseline that replaces them."""
         height, width = batch.images.shape[-2:]
         masks = self.masks(batch.ids, (height, width), session.seed)
@@ -67,24 +90,26 @@ class Channels(NetworkResponse):
 
     kind = "channels"
     rule = "channels"
-    runs = "channel_responses"
     holds: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
-    executors = ("heatproof.perturbation.channels",)
     # A hook reads the layer.
     looks_inside = True
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
+        from heatproof.perturbation.channels import channel_activations
+
         if not session.facts["cam_layer"]:
             return Contents({"channel": 1}, gap=session.facts["cam_reason"])
         image = session.normalised(session.dataset.images("evaluation", 0, 1))
-        read, layer = self.executor("channel_activations"), f"network.{session.facts['cam_layer']}"
+        layer = f"network.{session.facts['cam_layer']}"
         try:
-            activations = read(session.network, image, layer, session.batch_size, device=session.device)
+            activations = channel_activations(session.network, image, layer, session.batch_size, device=session.device)
             return Contents({"channel": activations.shape[1]})
         except NotApplicable as reason:
             return Contents({"channel": 1}, gap=str(reason))
 
-    def arguments(self, session: Session, batch: Batch) -> Options:
-        """Return the name of the layer."""
-        return {"layer": f"network.{session.facts['cam_layer']}"}
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the network on each image, and keep the activations of the layer."""
+        from heatproof.perturbation.channels import channel_responses
+
+        return channel_responses(session.query(batch), f"network.{session.facts['cam_layer']}")

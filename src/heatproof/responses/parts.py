@@ -7,8 +7,6 @@ domain. The masks are stored beside it, because a metric opens no dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +17,6 @@ from heatproof.responses.base import (
     Along,
     Array,
     Arrays,
-    Asking,
     Batch,
     Contents,
     NetworkResponse,
@@ -58,7 +55,6 @@ class Parts(NetworkResponse):
     }
     in_memory = ("masks", "removed", "drops")
     options = staticmethod(part_options)
-    executors = ("heatproof.perturbation.patches",)
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image.
@@ -88,19 +84,24 @@ class Parts(NetworkResponse):
         sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
-    def ask(self, session: Session, batch: Batch, along: Along | None) -> Asking:
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
+        import torch
+
+        from heatproof.batches import READING
+        from heatproof.perturbation.patches import part_responses
+
         if session.dataset is None:
             masks, removed = _array(session.given["masks"]), session.given["removed"]
             if removed is None:
                 return {"mask": masks, "drops": _array(session.given["drops"])}
-            removed = import_module("torch").as_tensor(removed)
+            removed = torch.as_tensor(removed)
         else:
             rows = ("evaluation", batch.first, batch.first + len(batch.ids))
-            with import_module("heatproof.batches").READING:
+            with READING:
                 removed, masks = session.dataset.without_part(*rows), session.dataset.part_masks(*rows)
             removed = session.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
-        outputs = yield partial(self.executor("part_responses"), session.query(batch), removed)
+        outputs = part_responses(session.query(batch), removed)
         return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from heatproof.options import Count
-from heatproof.responses.base import Array, Arrays, NetworkResponse, Response, ScoredImages
+from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
 
 
 def patch_options(
@@ -25,7 +25,6 @@ class Patches(NetworkResponse):
 
     kind = "patches"
     rule = "drops"
-    runs = "patch_responses"
     holds: ClassVar[Mapping[str, Array]] = {
         "logit": Array(("variant",)),
         "log_probability": Array(("variant",)),
@@ -34,7 +33,6 @@ class Patches(NetworkResponse):
     }
     in_memory = ("baseline_options",)
     options = staticmethod(patch_options)
-    executors = ("heatproof.perturbation.patches",)
 
     @cached_property
     def name(self) -> str:
@@ -60,6 +58,12 @@ class Patches(NetworkResponse):
     def variants(self) -> int:
         """The patches and the intact image."""
         return self.settings["grid"] ** 2 + 1
+
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+        """Run the network on each image, intact and without each patch."""
+        from heatproof.perturbation.patches import patch_responses
+
+        return patch_responses(session.query(batch), **self.settings)
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from importlib import import_module
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.models.registry import of_channels
 from heatproof.options import Bounds
-from heatproof.responses.base import Arrays, Asking, Batch, Explain, Options, ScoredImages, Session
+from heatproof.responses.base import Along, Arrays, Batch, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 
 # Of images that are no more than in [0, 1], whatever their channels.
@@ -39,7 +38,6 @@ class Pictures(TwoTargets):
     quantities = (*SAID, "entropy")
     in_memory = ("mean", "std", "random_mask")
     options = staticmethod(picture_options)
-    executors = ("heatproof.perturbation.pic",)
 
     @classmethod
     def check(cls, options: Options) -> None:
@@ -52,20 +50,26 @@ class Pictures(TwoTargets):
 
     def environment(self) -> dict[str, str]:
         """Return the encoder, because entropies are file sizes that depend on it."""
-        return {"encoder": self.executor("encoder")()}
+        from heatproof.perturbation.pic import encoder
+
+        return {"encoder": encoder()}
 
     def points(self, size: tuple[int, int]) -> int:
         """Return the number of pictures: fully blurred, the thresholds, the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
 
-    def answer(self, session: Session, batch: Batch, maps: np.ndarray, explain: Explain | None) -> Asking:
+    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on the pictures: outputs, and entropies in bytes."""
-        facts, of_channels = {**UNSCALED, **session.facts}, import_module("heatproof.models.registry").of_channels
-        given = {key: of_channels(facts[key], key, batch.images.shape[1]) for key in UNSCALED}
+        from heatproof.perturbation.pic import pic_responses
+
+        facts: dict[str, Any] = {**UNSCALED, **session.facts}
+        given: dict[str, Any] = {key: of_channels(facts[key], key, batch.images.shape[1]) for key in UNSCALED}
         given |= {key: value for key, value in {**self.settings, **session.given}.items() if value is not None}
-        query = session.query(batch, batch.targets)
-        read = yield partial(self.executor("pic_responses"), query, maps, **given)
-        return {**self.outputs(batch, read), "entropy": read["entropy"]}
+        query, every = session.query(batch, batch.targets), []
+        for maps, _ in self.by_method(session, batch, along):
+            read = pic_responses(query, maps, **given)
+            every.append({**self.outputs(batch, read), "entropy": read["entropy"]})
+        return self.stacked(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
         """Return arrays by name, and the ``classes`` (N, 2) that they are of."""

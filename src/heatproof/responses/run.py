@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -23,7 +22,7 @@ from heatproof.errors import NotApplicable
 from heatproof.manifest import read_shard
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
-from heatproof.perturbation.batching import carry_out, intact_responses, open_network
+from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOLD: Final = ("dataset", "model", "weights", "seed", "response", "code", "precision", "target")
+TOLD: Final = ("dataset", "model", "weights", "seed", "response", "precision", "target")
 
 
 @dataclass
@@ -74,11 +73,6 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
     """
     device, dataset, response = use_machine(runtime), open_dataset(spec["dataset"]), response_of(spec["response"])
 
-    def explain(along: Along, method: Method, batch: Batch) -> Explain:
-        # Found by name, so that the code of explainers is no part of what other responses depend on.
-        method_maps = import_module("heatproof.responses.explanations").method_maps
-        return method_maps(spec, session.network.network, along.explainer, method, batch, session)
-
     how: Runtime = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
     session = Session(
         open_network=partial(open_network, spec, dataset.num_classes, how, device),
@@ -88,7 +82,7 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
         facts=spec["model"]["facts"],
         dataset=dataset,
         dataset_name=spec["dataset"]["name"],
-        explain=explain,
+        explain=lambda along, method, batch: explainer_of(spec, session, along.explainer, method, batch),
     )
     every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
     todo = [work for work in every if work.todo]
@@ -110,7 +104,7 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
 
 def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response, session: Session) -> Work:
     # Pages look for the settings, such as grid and baseline, beside the other facts.
-    told: dict[str, Any] = {key: spec[key] for key in TOLD if key in spec}
+    told: dict[str, Any] = {key: spec[key] for key in TOLD}
     made_by = {**response.settings, **told, **response.environment()}
     gap, read_from = None, {}
     name, methods = None, []
@@ -125,8 +119,8 @@ def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response,
         array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
         for array, holds in response.holds.items()
     }
-    key, upstream = (explainer or spec).get("key", ""), list(response.environment().values())
-    origin = Origin(key, public(made_by), [spec["weights"]], upstream, read_from)
+    upstream = list(response.environment().values())
+    origin = Origin((explainer or spec)["key"], public(made_by), [spec["weights"]], upstream, read_from)
     store = spec["store"].format(explainer=name)
     piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, gap or contents.gap, explainer)
@@ -138,7 +132,7 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
     if "baseline" in (settings := response.settings):
         given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts)
         response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
-    target = check_target(spec.get("target", "label"), dataset)
+    target = check_target(spec["target"], dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
@@ -159,7 +153,7 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
                 continue
             before = network.images
             try:
-                arrays = carry_out(response.ask(session, whole.since(begin - low), work.along(begin, high)))
+                arrays = response.run(session, whole.since(begin - low), work.along(begin, high))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
                 name = work.explainer["name"] if work.explainer else response.name
@@ -168,3 +162,42 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
             else:
                 work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
                 began = time.monotonic()
+
+
+def explainer_of(spec: ResponseSpec, session: Session, name: str, method: Method, batch: Batch) -> Explain:
+    """Return a function from images and targets to maps of one method.
+
+    Parameters
+    ----------
+    spec
+        Of a response along maps: has the ``explainers``, the model's ``facts`` and the ``output`` that is explained.
+    session
+        Network, device, batch size and dataset, whose training images are baselines of some explainers.
+    name, method
+        Name of the explainer, and which of its maps.
+    batch
+        The N images that are changed: images (k N, C, H, W) are k copies of each, one after another, and share its
+        draws.
+
+    Returns
+    -------
+    callable
+        Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
+    """
+    # Here, because responses that explain nothing need not load it.
+    from heatproof.attribution.make import explained_on, facts_of, find_function, stack_maps
+
+    entry = next(entry for entry in spec["explainers"] if entry["name"] == name)
+    function, known = find_function(entry), session.network.network if entry["uses_model"] else None
+    explained_of = explained_on(known, facts_of(spec["facts"]), session.dataset, spec, entry, session.batch_size)
+
+    def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        explained = explained_of(
+            images=images.to(session.device).contiguous(memory_format=torch.channels_last),
+            targets=targets.to(session.device),
+            image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
+        )
+        maps = stack_maps(function(explained, **entry["options"]), entry, explained)
+        return torch.from_numpy(method.of(maps))
+
+    return explain

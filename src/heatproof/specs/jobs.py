@@ -8,6 +8,8 @@ from typing import Any, Literal, NotRequired, TypeAlias
 # Not typing's: pydantic, which holds specs against these types, does not read that under Python 3.11.
 from typing_extensions import ReadOnly, TypedDict
 
+from heatproof.provenance import Key
+
 # Of a stage that is not known.
 Spec: TypeAlias = Mapping[str, object]
 # Keyword arguments of a function that the config names, which may be the user's own.
@@ -36,10 +38,9 @@ class Runtime(TypedDict):
 
 
 class Keyed(TypedDict):
-    """The digest of the code that a stage can run, and the key of its results."""
+    """The key of a stage's results."""
 
-    code: str
-    key: str
+    key: Key
 
 
 class Written(Keyed):
@@ -49,10 +50,9 @@ class Written(Keyed):
     manifest: str
 
 
-class Published(TypedDict):
+class Published(Keyed):
     """What `heatproof.manifest.publish_tables` reads: the key, and where the manifest is written."""
 
-    key: str
     manifest: str
 
 
@@ -98,7 +98,7 @@ class DatasetSpec(OpenedDataset):
     """A dataset; read by the stage `prepare`, and a part of the specs of what opens it."""
 
     name: str
-    key: str
+    key: Key
     manifest: str
 
 
@@ -242,7 +242,7 @@ class PretrainSpec(TrainedWeights):
 
     training: TrainingSettings
     start: NotRequired[str]
-    upstream: NotRequired[str]
+    upstream: NotRequired[Key]
 
 
 class FinetuneSpec(TrainedWeights):
@@ -250,7 +250,7 @@ class FinetuneSpec(TrainedWeights):
 
     training: FinetuningSettings
     pretrained: str
-    upstream: str
+    upstream: Key
 
 
 TrainSpec: TypeAlias = PretrainSpec | FinetuneSpec
@@ -260,7 +260,7 @@ class KeepEpochSpec(WeightsFiles):
     """The weights of one epoch of a finetuning; read by the stage `keep_epoch`."""
 
     epoch: int
-    upstream: str
+    upstream: Key
     kept: str
     trained: str
 
@@ -273,7 +273,7 @@ class MapsEntry(ExplainerEntry):
 
     options: Options
     needs: list[str]
-    key: str
+    key: Key
     store: str
 
 
@@ -285,19 +285,19 @@ class MapsOf(TypedDict):
     model, weights
         None for explainers that know no model, whose specs also lack what is said of the passes.
     stored_as, sums_of
-        The dtype of maps in their store, where it is not float32, and the grid of ``patch_sums``.
+        The dtype of maps in their store, and the grid of ``patch_sums``, 0 for others.
     """
 
     dataset: DatasetSpec
     model: ModelSpec | None
     weights: str | None
-    upstream: NotRequired[str]
+    upstream: NotRequired[Key]
     seed: int
     target: NotRequired[str | int]
     precision: NotRequired[str]
     output: NotRequired[str]
-    stored_as: NotRequired[str]
-    sums_of: NotRequired[int]
+    stored_as: str
+    sums_of: int
 
 
 class AttributeSpec(MapsOf, Piece):
@@ -313,25 +313,24 @@ class CurvesEntry(ExplainerEntry):
     maps_store: str
     uses_model: bool
     methods: list[MethodRow]
-    key: str
+    key: Key
 
 
 class Passes(NetworkOf):
-    """What any run of a network depends on; the label and float32 go without saying."""
+    """What any run of a network depends on."""
 
     weights: str
-    upstream: str
+    upstream: Key
     seed: int
-    target: NotRequired[str | int]
-    precision: NotRequired[str]
+    target: str | int
+    precision: str
 
 
 class AskedResponse(Passes):
-    """A response of a network; ``code`` and ``key`` are of one that needs no maps."""
+    """A response of a network; the ``key`` is of one that needs no maps."""
 
     response: ToldResponse
-    code: NotRequired[str]
-    key: NotRequired[str]
+    key: NotRequired[Key]
 
 
 class StoredResponse(AskedResponse):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.metrics.single_deletion import base_name
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Report, Wildcards, read_as, shown, stage
 from heatproof.stages.methods import keys_of, shown_methods
 
@@ -61,7 +62,7 @@ class Baselines(Report):
     methods
         All methods.
     upstream
-        Digest of the keys of the scores.
+        One key for the scores.
     """
 
     message = "comparison of baselines"
@@ -86,7 +87,7 @@ class Baselines(Report):
 
     cases: list[BaselineCase]
     methods: list[BaselineMethod]
-    upstream: str
+    upstream: Key
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:

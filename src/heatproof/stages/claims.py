@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import ROOT, file_digest
+from heatproof.provenance import ROOT, Key, file_digest
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, places_of
 
@@ -97,7 +97,7 @@ class Claims(Report):
     models: dict[str, ClaimedModel]
     accuracy: str
     published: dict[str, str]
-    upstream: list[str]
+    upstream: list[Key]
 
     @classmethod
     def is_asked(cls, plan: Plan) -> bool:

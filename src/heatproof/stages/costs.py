@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
 
@@ -24,7 +25,7 @@ class Costs(Report):
     methods
         With the maps that they are.
     upstream
-        Digest of the keys of all scores.
+        One key for all scores.
     """
 
     message = "cost of methods beside their scores"
@@ -43,7 +44,7 @@ class Costs(Report):
     scores: list[str]
     table: str
     methods: list[ClaimedMethod]
-    upstream: str
+    upstream: Key
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:

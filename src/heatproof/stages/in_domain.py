@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
-from heatproof.provenance import digest
+from heatproof.provenance import Key
 from heatproof.responses.features import Features
 from heatproof.stage import Planned, Report, read_as, shown, stage
 
@@ -41,7 +41,7 @@ class InDomain(Report):
     data
         The files that are read.
     upstream
-        Digest of the keys of the stores.
+        One key for the stores.
     """
 
     message = "whether deleted patches are in domain"
@@ -68,7 +68,7 @@ class InDomain(Report):
     scored: list[StoredFeatures]
     images: int
     data: list[str]
-    upstream: str
+    upstream: Key
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
@@ -87,7 +87,7 @@ class InDomain(Report):
                 inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
         # Manifests tell when and how fast a shard was made: the table is of what was made.
         data = [file for file in inputs if not file.endswith(".json")]
-        return cls(scored=scored, images=plan.drop_images, data=data, upstream=digest(upstream)), inputs
+        return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
 
     def run(self, runtime: Runtime) -> None:
         """Write the table."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan import paths
-from heatproof.provenance import ROOT, digest, file_digest
+from heatproof.provenance import ROOT, Key, digest, file_digest
 from heatproof.stage import Planned, Report
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class Scored(Report):
     directions
         Metric to whether higher is better.
     upstream
-        Digest of the keys of the scores.
+        One key for the scores.
     """
 
     cases: list[Place]
     directions: dict[str, bool]
-    upstream: str
+    upstream: Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +142,9 @@ def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
     return methods
 
 
-def keys_of(graph: Planned, cases: Iterable[Case]) -> str:
-    """Return a digest of the keys of some test cases' scores."""
-    return digest([graph.told("score", **case.where).key for case in cases])
+def keys_of(graph: Planned, cases: Iterable[Case]) -> Key:
+    """Return one key for some test cases' scores."""
+    return Key.joined(graph.told("score", **case.where).key for case in cases)
 
 
 def directions_of(graph: Planned, cases: Iterable[Case]) -> dict[str, bool]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.comparisons import plain_cases
+from heatproof.provenance import Key
 from heatproof.stage import Output, Planned, Report, Wildcards, stage
 from heatproof.stage import shown as in_report
 from heatproof.stages.methods import (
@@ -49,7 +50,7 @@ class Montage(Report):
     methods
         All methods.
     upstream
-        Digest of the keys of the scores.
+        One key for the scores.
     """
 
     message = "montages of maps"
@@ -59,7 +60,7 @@ class Montage(Report):
     datasets: Mapping[str, Mapping[str, Any]]
     cases: list[Place]
     methods: list[ShownMethod]
-    upstream: str
+    upstream: Key
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Report, shown, stage
 from heatproof.stages.methods import all_metrics
 
@@ -46,7 +47,7 @@ class Overview(Report):
 
     scores: str
     kinds: dict[str, str]
-    upstream: str
+    upstream: Key
 
     @classmethod
     def is_asked(cls, plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan import paths
-from heatproof.provenance import digest
+from heatproof.provenance import Key
 from heatproof.responses.curves import Curves
 from heatproof.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
 from heatproof.stages.methods import (
@@ -54,7 +54,7 @@ class ReadTable:
     """A table that a figure reads, and its key."""
 
     table: str
-    upstream: str
+    upstream: Key
 
 
 @stage("figure")
@@ -137,11 +137,10 @@ class Figure(Report):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table on the page, with its manifest and the digest of the code that made it."""
+    """A table on the page, with its manifest."""
 
     path: str
     manifest: str
-    code: str
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,6 @@ class PageNetwork:
         Metrics whose scores stand under a map, and grid, baseline and output of the first of them.
     scored
         All of its metrics.
-    weights_code
-        Digest of the code that made its weights.
     """
 
     where: dict[str, str]
@@ -167,7 +164,6 @@ class PageNetwork:
     shown: list[str]
     drops: tuple[int, str, str]
     scored: list[str]
-    weights_code: str
 
 
 @dataclass(frozen=True)
@@ -216,10 +212,8 @@ class ReportPage(Report):
         How many images are shown, and of how many shards stores of maps and of patch drops are.
     datasets, methods, curves, figures
         What is shown.
-    codes
-        Metric to the digest of the code that scores it.
     upstream
-        Digest of the keys of tables and scores.
+        One key for tables and scores.
     links
         Files that the page links to, by ``STAGE.OUTPUT``.
     templates
@@ -263,8 +257,7 @@ class ReportPage(Report):
     datasets: list[PageDataset]
     methods: list[ShownMethod]
     curves: list[PageCurve]
-    codes: dict[str, str]
-    upstream: str
+    upstream: Key
     figures: list[PageFigure]
     links: dict[str, str]
     templates: str
@@ -288,7 +281,7 @@ class ReportPage(Report):
         keys = [of.key for of, _ in tables.values()] + [graph.told("score", **case.where).key for case in cases]
         figures = {name: graph.told("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
         told = cls(
-            tables_shown={name: PageTable(of.files[out], of.manifest, of.code) for name, (of, out) in tables.items()},
+            tables_shown={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
             directions=directions_of(graph, cases),
             # Metrics of other responses say in their tables how many they are over.
@@ -305,8 +298,7 @@ class ReportPage(Report):
             ],
             methods=shown_methods(plan),
             curves=_curves(plan),
-            codes={case.metric: graph.told("score", **case.where).code for case in cases},
-            upstream=digest(keys),
+            upstream=Key.joined(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
             templates=templates(),
@@ -341,7 +333,6 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
         # Of the scores that are shown.
         drops=metrics[first[0]],
         scored=[case.metric for case in cases if case.network == network],
-        weights_code=plan.weights_spec(*network)["code"],
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.folder import Folder
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Stage, Wildcards, shown, stage, unshown
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Precision(Stage):
     )
 
     networks: list[GuardedNetwork]
-    upstream: list[str]
+    upstream: list[Key]
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.paths import Case
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Score(Stage):
     shard_size
         How many images a shard has.
     upstream
-        Digest of the keys of all that is read.
+        One key for all that is read.
     """
 
     message = "scores"
@@ -106,7 +107,7 @@ class Score(Stage):
     drops: str
     shard_size: int
     seed: int
-    upstream: str
+    upstream: Key
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:

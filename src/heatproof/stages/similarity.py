@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan import paths
-from heatproof.provenance import digest
+from heatproof.provenance import Key
 from heatproof.responses.network import Channels
 from heatproof.stage import Planned, Report, shown, stage
 from heatproof.stages.methods import all_metrics, dataset_files, map_files
@@ -46,7 +46,7 @@ class Similarity(Report):
     images, shards
         How many images are compared, and in how many shards they are.
     upstream
-        Digest of the keys of all stores.
+        One key for all stores.
     """
 
     message = "similarity of networks"
@@ -70,7 +70,7 @@ class Similarity(Report):
     drops: dict[str, str]
     images: int
     shards: int
-    upstream: str
+    upstream: Key
 
     @classmethod
     def is_asked(cls, plan: Plan) -> bool:
@@ -103,7 +103,7 @@ class Similarity(Report):
             drops=drops,
             images=images,
             shards=len(plan.shards(images)),
-            upstream=digest(upstream),
+            upstream=Key.joined(upstream),
         )
         return told, inputs + map_files(plan, networks, images, plan.model_explainers)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan.paths import drop_file
+from heatproof.provenance import Key
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
 
@@ -149,7 +150,7 @@ class Tables(Report, Ranked):
     tables = read_as(**{name: name for name in outputs})
 
     scores: list[str]
-    upstream: str
+    upstream: Key
     drops: list[Drops]
     ranked: list[str]
     explainer_of: dict[str, str]

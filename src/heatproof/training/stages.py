@@ -152,7 +152,7 @@ def fit_in_domain(
         As in `heatproof.training.loop.fit`.
     """
     seed, device = settings["seed"], session.team.device if session.team else next(network.parameters()).device
-    if settings.get("labels") == "own":
+    if settings["labels"] == "own":
         answer = _answers_of(network, _schedule(settings).loss, device)
         low = range(0, len(validation.labels), settings["batch_size"])
         told = [answer(validation.images[at : at + settings["batch_size"]]) for at in low]
@@ -201,7 +201,7 @@ def _start(spec: Mapping[str, Any]) -> list[str]:
 def _run(train: Train[Told], spec: Told, runtime: Runtime) -> None:
     if is_current(spec):
         return
-    devices = spec["training"].get("devices", 1)
+    devices = spec["training"]["devices"]
     if devices == 1:
         train(spec, Devices(use_machine(runtime)))
     else:
@@ -266,11 +266,11 @@ def _examples(dataset: Dataset, spec: TrainSpec) -> list[Examples]:
                 "add some, or give the model a checkpoint and leave all `weights` but pretrained out."
             )
         labels = torch.from_numpy(dataset.splits[split].labels)
-        if settings.get("labels") == "shuffled":
+        if settings["labels"] == "shuffled":
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
             order = torch_generator(spec["dataset"]["seed"], f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
-        smallest = settings.get("random_resized_crop", 0.0) if split == "train" else 0.0
+        smallest = settings["random_resized_crop"] if split == "train" else 0.0
         found.append(read_examples(dataset, split, labels, spec["model"]["facts"], smallest, settings["seed"]))
     return found
 

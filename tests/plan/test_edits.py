@@ -1,0 +1,109 @@
+"""Which jobs an edit of a module starts again, of a plan in memory; docs/reruns.md has the table of cases."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from heatproof import provenance
+from heatproof.config import default_config, merge
+from heatproof.plan import plan as planned
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+PAGE = Path(__file__).parents[2] / "docs/reruns.md"
+HEADING = "## After an edit of the code\n"
+CONFIG = {
+    "datasets": ["digits"],
+    "models": [{"resnet20": {"architecture": "cifar_resnet20"}}],
+    "explainers": ["saliency", "integrated_gradients", "grad_cam", "rise", "random"],
+    "metrics": ["deletion_morf", "road_morf", "sic", "infidelity", "sensitivity_max", "patch_insertion"],
+    "report": {"all_metrics": True},
+}
+WITH_NETWORKS = (
+    *("prepare", "pretrain", "finetune", "attribute", "attribute_reference"),
+    *("curves", "drops", "subsets", "channels", "features"),
+)
+
+
+def rows():
+    """Return the cells of the page's table, by the module that is edited."""
+    section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2].partition("\n## ")[0]
+    found = re.findall(r"^\| `(\S+)\.py` \| .* \| (.*) \| (\w+) \| (\w+) \|$", section, re.MULTILINE)
+    return {f"heatproof.{path.replace('/', '.')}": cells for path, *cells in found}
+
+
+ROWS = rows()
+
+
+def keys():
+    """Return the keys of all products, by stage and manifest, under a plan that is made now."""
+    for known in (provenance._digest_of, planned._code):
+        known.cache_clear()
+    jobs = Graph(make_plan(merge(default_config(), CONFIG))).jobs()
+    return {(job.stage, product.manifest): product.key for job in jobs for product in job.products}
+
+
+@pytest.fixture(scope="module")
+def untouched():
+    return keys()
+
+
+@pytest.fixture
+def after_edit(monkeypatch):
+    """Return a function to the keys after an edit of a module, of which nothing is written."""
+    plain = provenance.read_source
+
+    def after(module, more):
+        def read_source(name):
+            source = plain(name)
+            return source._replace(text=source.text + more) if name == module else source
+
+        monkeypatch.setattr(provenance, "read_source", read_source)
+        return keys()
+
+    yield after
+    monkeypatch.undo()
+    keys()
+
+
+def of_all(changed, every):
+    return "none" if not changed else "all" if changed == every else "some"
+
+
+def test_the_page_has_a_row_for_what_is_edited_most():
+    assert len(ROWS) > 20
+    assert all(provenance.source_path(module) for module in ROWS)
+
+
+@pytest.mark.parametrize("module", ROWS)
+def test_an_edit_starts_what_the_page_says(module, untouched, after_edit):
+    after = after_edit(module, "\nEDITED = True")
+    assert after.keys() == untouched.keys()
+    every = Counter(stage for stage, _ in untouched)
+    changed = Counter(product[0] for product in untouched if after[product] != untouched[product])
+    networks = [
+        f"{'some ' if changed[stage] < every[stage] else ''}`{stage}`" for stage in WITH_NETWORKS if changed[stage]
+    ]
+    reports = {stage for stage in every if stage not in (*WITH_NETWORKS, "score")}
+    found = [
+        set(networks) or {"none"},
+        of_all(changed["score"], every["score"]),
+        of_all(sum(changed[stage] for stage in reports), sum(every[stage] for stage in reports)),
+    ]
+    told, scores, tables = ROWS[module]
+    assert found == [set(told.split(", ")), scores, tables]
+
+
+@pytest.mark.parametrize("module", ["heatproof.attribution.path", "heatproof.randomness"])
+def test_an_edit_changes_no_digest_of_the_config(module, untouched, after_edit):
+    after = after_edit(module, "\nEDITED = True")
+    assert after != untouched
+    assert {product: key.config for product, key in after.items()} == {
+        product: key.config for product, key in untouched.items()
+    }
+
+
+def test_a_plan_that_is_made_again_has_the_same_keys(untouched, after_edit):
+    assert after_edit("heatproof.attribution.path", "") == untouched
