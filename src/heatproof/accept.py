@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.adopt import Results
@@ -22,7 +22,9 @@ from heatproof.provenance import Key, digest, file_digest
 from heatproof.shards import comparing
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Piece, Runtime, TrainSpec
+    from heatproof.specs import Runtime
+    from heatproof.stages.shards import ShardStage
+    from heatproof.stages.weights import Training
 
 TRAININGS = ("pretrain", "finetune")
 # Made again as a whole.
@@ -81,24 +83,17 @@ def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Runtim
 
 
 def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
-    start, stop = cast("Piece", job.spec)["images"]
+    told = cast("ShardStage", job.told)
+    start, stop = told.shard.images
     # What stands in the first shard stands for those after it.
-    size = runtime["batch_size"]
-    few = min(start + (64 if size == "auto" else size), stop) if job.spec["shard"] == 0 else start
+    size = runtime.batch_size
+    few = min(start + (64 if size == "auto" else size), stop) if told.shard.number == 0 else start
     names = {product.manifest for product in todo}
-    spec: dict[str, Any] = {**job.spec, "images": [start, few]}
     refused = [name for name in sorted(names) if _store(name) in differing]
-    if "explainers" in spec:
-        stores = {e["name"]: e.get("store") or spec["store"].format(explainer=e["name"]) for e in spec["explainers"]}
-        spec["explainers"] = [
-            entry
-            for entry in spec["explainers"]
-            if f"{stores[entry['name']]}.{spec['shard']}.json" in names and stores[entry["name"]] not in differing
-        ]
     yield from ((name, "its first shard differs") for name in refused)
     if len(refused) < len(names):
         with comparing() as verdicts:
-            resolve_name(job.run)(spec, runtime)
+            told.sampled((start, few), names.difference(refused)).run(runtime)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
@@ -107,12 +102,11 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     (product,) = job.products
     manifest = read_sealed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
-        files = {key: str(job.spec[key]) for key in ("output", "history") if key in job.spec}
-        whole = {**files, "manifest": product.manifest}
-        aside = {key: str(Path(folder) / Path(path).name) for key, path in whole.items()}
-        resolve_name(job.run)({**job.spec, **aside}, runtime)
-        other = [path for key, path in files.items() if file_digest(aside[key]) != file_digest(path)]
-        now = read_sealed(aside["manifest"]) or {}
+        aside = {path: str(Path(folder) / Path(path).name) for path in product.files}
+        files = {name: aside[path] for name, path in job.told.files.items()}
+        replace(job.told, files=files, manifest=aside[product.manifest]).run(runtime)
+        other = [path for path in job.told.files.values() if file_digest(aside[path]) != file_digest(path)]
+        now = read_sealed(aside[product.manifest]) or {}
     if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits", "preprocessing")):
         other.append("the list of images")
     if other:
@@ -127,12 +121,12 @@ def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     from heatproof.training.stages import first_epoch
 
     (product,) = job.products
-    spec, manifest = cast("TrainSpec", job.spec), read_sealed(product.manifest) or {}
-    if spec["training"]["devices"] > 1:
+    told, manifest = cast("Training", job.told), read_sealed(product.manifest) or {}
+    if told.training.devices > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
-    then = Path(spec["history"]).read_text(encoding="utf-8").splitlines()[:2]
-    now = first_epoch(spec, runtime).splitlines()
+    then = Path(told.files["history"]).read_text(encoding="utf-8").splitlines()[:2]
+    now = first_epoch(told, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 

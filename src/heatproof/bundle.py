@@ -78,7 +78,7 @@ def _about(plan: Any, manifests: Mapping[str, Any]) -> dict[str, Any]:
     """Return the digests of what was measured: two runs that agree in them can be compared."""
     return {
         "heatproof": version("heatproof"),
-        "datasets": {name: plan.dataset_spec(name)["key"] for name in plan.datasets},
+        "datasets": {name: plan.dataset_spec(name).key for name in plan.datasets},
         "metrics": plan.config["metrics"],
         "drops": plan.config["drops"],
         "target": plan.config["target"],

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 # Stands for the model and for the weights in the path of maps that know no model.
 NO_MODEL = "no_model"
 _NETWORK = "{dataset}/{model}/{weights}"
-# By the names that jobs know their files by.
-_ENDINGS = {"output": ".safetensors", "history": ".history.csv", "manifest": ".json"}
+# Folders that two results folders can have in common.
+COMMON = ("datasets", "weights", "checkpoints")
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,23 @@ class Folder:
 
     def file(self, name: str) -> str:
         """Return the path of a file by its name in the folder, in which wildcards stay."""
-        return f"{self.root}/{name}"
-
-    def _common(self, name: str) -> str:
-        return f"{self.shared or self.root}/{name}"
+        common = self.shared and name.partition("/")[0] in COMMON
+        return f"{self.shared if common else self.root}/{name}"
 
     @property
     def dataset(self) -> str:
         """Manifest of a dataset."""
-        return self._common("datasets/{dataset}.json")
+        return self.file("datasets/{dataset}.json")
 
     @property
-    def weights(self) -> dict[str, str]:
-        """Files of weights by the names that their job knows them by: ``output``, ``history`` and ``manifest``."""
-        return {name: self._common(f"weights/{_NETWORK}{ending}") for name, ending in _ENDINGS.items()}
+    def weights(self) -> str:
+        """Weights of a network."""
+        return self.file(f"weights/{_NETWORK}.safetensors")
 
     @property
-    def kept(self) -> str:
-        """States of the epochs that a training keeps; no entry of `weights` can have this path."""
-        return self._common("weights/{dataset}/{model}/kept/{weights}.safetensors")
-
-    @property
-    def start(self) -> dict[str, str]:
-        """Files of published weights with which a training begins; one for all datasets of a model."""
-        return {name: self._common(f"checkpoints/{{model}}{ending}") for name, ending in _ENDINGS.items()}
+    def weights_manifest(self) -> str:
+        """Manifest of the weights of a network."""
+        return self.file(f"weights/{_NETWORK}.json")
 
     @property
     def maps(self) -> str:

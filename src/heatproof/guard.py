@@ -19,10 +19,10 @@ from scipy.stats import rankdata
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table
 from heatproof.manifest import publish_tables
-from heatproof.stage import work_of
+from heatproof.stage import read_back
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
     from heatproof.stages.precision import Guard, Precision
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def guard(told: Guard, runtime: Runtime) -> None:
     """
     try:
         for job in (*told.exact, *told.lower):
-            work_of(job.run, job.told)(runtime)
+            read_back(job.run, job.told).run(runtime)
         both = {one: (_scores(one.exact), _scores(one.lower)) for one in told.scores}
     finally:
         shutil.rmtree(told.folder, ignore_errors=True)
@@ -69,7 +69,7 @@ def guard(told: Guard, runtime: Runtime) -> None:
         write_table(table[COLUMNS], kept)
         raise HeatproofError(_refusal(told, swapped, kept))
     write_table(table[COLUMNS], output)
-    publish_tables({"key": told.key, "manifest": told.manifest}, [output], [told.weights])
+    publish_tables(told, [output], [told.weights])
 
 
 def _refusal(told: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
@@ -138,6 +138,4 @@ def all_guards(told: Precision) -> None:
     """Write the tables of all networks as one."""
     tables = [pd.read_csv(one.table).assign(**{key: getattr(one, key) for key in NETWORK}) for one in told.networks]
     write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], told.files["table"])
-    publish_tables(
-        {"key": told.key, "manifest": told.manifest}, told.files.values(), [one.table for one in told.networks]
-    )
+    publish_tables(told, told.files.values(), [one.table for one in told.networks])

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -21,14 +21,10 @@ from heatproof.manifest import require_manifest
 from heatproof.provenance import Key
 from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
-from heatproof.stage import work_of
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
+from heatproof.specs import Runtime
+from heatproof.stage import read_back
 
 log = logging.getLogger(__name__)
-
-MACHINE = '{"batch_size": 64, "threads": 1, "device": "auto"}'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        The path of a JSON file with ``run``, as ``module:function``, and ``spec``, what the function is told. How jobs
-        run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
+        The path of a JSON file with ``run``, the class of the stage as ``module:name``, and ``spec``, its fields. How
+        jobs run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
     _end_with_controller()
     signal.signal(signal.SIGTERM, _end_in_order)
     (path,) = sys.argv[1:] if arguments is None else arguments
-    runtime: Runtime = json.loads(os.environ.get("HEATPROOF_MACHINE", MACHINE))
+    runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
 
     def work() -> None:
         request = read_json(path)
@@ -54,16 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise HeatproofError(
                     f"{manifest} is of another config or of other code than this run: run your snakemake command again."
                 )
-        load_plugins(runtime.get("plugins", ()))
-        if runtime.get("baselines"):
+        load_plugins(runtime.plugins)
+        if runtime.baselines:
             from heatproof.perturbation.baselines import register_baselines
 
-            register_baselines(runtime["baselines"])
-        run, name = work_of(request["run"], request["spec"]), request["run"].rpartition(":")[2]
+            register_baselines(runtime.baselines)
+        job = read_back(request["run"], request["spec"])
         started = psutil.Process().create_time()
-        log.info("%s: started in %.2f s", name, time.time() - started)
-        run(runtime)
-        log.info("%s: done in %.2f s", name, time.time() - started)
+        log.info("%s: started in %.2f s", job.name, time.time() - started)
+        job.run(runtime)
+        log.info("%s: done in %.2f s", job.name, time.time() - started)
 
     return guarded(work)
 

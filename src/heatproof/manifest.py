@@ -11,14 +11,24 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from heatproof.errors import HeatproofError
 from heatproof.files import FOLDER, read_json, refuse_links, write_json
 from heatproof.provenance import Key, digest, file_digest, library_versions
 
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Published
+
+class Published(Protocol):
+    """A job whose manifest lists files: its key, and the path of the manifest."""
+
+    @property
+    def key(self) -> Key:
+        """Key of the job."""
+
+    @property
+    def manifest(self) -> str:
+        """Path of its manifest."""
+
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
@@ -189,8 +199,7 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         {"file": os.path.relpath(file, folder), "sha256": file_digest(file), "bytes": os.stat(file).st_size}
         for file in files
     ]
-    # A spec that came as JSON has a list.
-    base = {**Key(*spec_key)._asdict(), "key": key, "files": described, "versions": library_versions()}
+    base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
     write_sealed(path, {**base, **facts})
 
 
@@ -235,12 +244,12 @@ def touch(path: str | Path) -> None:
 
 
 def publish_tables(
-    spec: Published,
+    job: Published,
     outputs: Iterable[str | Path],
     inputs: Iterable[str | Path],
     foreign: Iterable[str | Path] = (),
     **facts: Any,
 ) -> None:
-    """Write the manifest of a stage without arrays; `spec` has its ``key`` and the path ``manifest``."""
-    key, digests = whole_key(spec["key"], inputs, foreign=foreign)
-    write_manifest(spec["manifest"], outputs, spec_key=spec["key"], key=key, input_sha256=digests, **facts)
+    """Write the manifest of a job without arrays, from the bytes that it read and left."""
+    key, digests = whole_key(job.key, inputs, foreign=foreign)
+    write_manifest(job.manifest, outputs, spec_key=job.key, key=key, input_sha256=digests, **facts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import yaml
 
@@ -20,14 +20,11 @@ from heatproof.files import write_text
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
-from heatproof.models.registry import Architecture
+from heatproof.models.registry import Architecture, ModelSpec
 from heatproof.options import enumerated
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import look_up
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import ModelSpec
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}
@@ -148,8 +145,8 @@ def _fitting_options(entry: Architecture, options: dict[str, Any], checkpoint: s
         return options
     from heatproof.models.fetch import fitting_options, read_state
 
-    spec = {"architecture": entry.name, "module": entry.build.__module__, "options": options}
-    return fitting_options(cast("ModelSpec", spec), read_state(Path(checkpoint), checkpoint), 2) or options
+    spec = ModelSpec(entry.name, entry.build.__module__, options)
+    return fitting_options(spec, read_state(Path(checkpoint), checkpoint), 2) or options
 
 
 def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,6 +47,39 @@ def digest(value: Any) -> str:
     """Return 16 hexadecimal digits for a plain value (dicts in any order of keys)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def key_of(settings: Any, modules: Iterable[str]) -> Key:
+    """Return the key of what follows from settings, and from the keys of what is upstream, which stand among them.
+
+    Parameters
+    ----------
+    settings
+        Plain values and dataclasses of them.
+    modules
+        Those whose code makes the result, by what they import.
+    """
+    upstream: set[str] = set()
+    config = digest(_plain(settings, upstream))
+    return Key(config, digest([_code_of(tuple(modules)), sorted(upstream)]))
+
+
+# A plan asks for the same few modules thousands of times.
+@cache
+def _code_of(modules: tuple[str, ...]) -> str:
+    return code_digest(modules)
+
+
+def _plain(value: Any, codes: set[str]) -> Any:
+    """Return settings with the `config` of every key in the key's place, and add every key's `code` to `codes`."""
+    if isinstance(value, Key):
+        codes.add(value.code)
+        return value.config
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name), codes) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(item, codes) for name, item in value.items()}
+    return [_plain(item, codes) for item in value] if isinstance(value, list | tuple) else value
 
 
 def file_digest(path: str | Path) -> str:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,8 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import WriteBehind, written_aside
 from heatproof.provenance import Key, library_versions
+from heatproof.specs import ShardRange
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Piece
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +276,7 @@ class Origin:
 
 
 def open_shard(
-    spec: Piece,
+    shard: ShardRange,
     base: str,
     origin: Origin,
     split: Split,
@@ -289,8 +287,8 @@ def open_shard(
 
     Parameters
     ----------
-    spec
-        The job's spec: ``shard``, ``shard_size`` and ``images``.
+    shard
+        Which shard, and of which images.
     base
         Path without ending: ``.zarr`` and ``.<shard>.json`` are added.
     origin
@@ -307,12 +305,13 @@ def open_shard(
     HeatproofError
         If the split has fewer images than were asked for.
     """
-    if spec["images"][1] > len(split):
+    _, high = shard.images
+    if high > len(split):
         raise HeatproofError(
-            f"{spec['images'][1]} images are requested, but the evaluation split has {len(split)}: "
+            f"{high} images are requested, but the evaluation split has {len(split)}: "
             "lower evaluation.images in the config."
         )
-    size = spec["shard_size"]
+    size = shard.size
     more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
     whole, digests = manifest.whole_key(origin.key, origin.inputs, *more)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
@@ -321,9 +320,7 @@ def open_shard(
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    low, high = spec["images"]
-    # A spec that came as JSON has a list.
-    opened = (base, spec["shard"], (low, high), layout, Key(*origin.key), whole, facts)
+    opened = (base, shard.number, shard.images, layout, origin.key, whole, facts)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

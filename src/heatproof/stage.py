@@ -7,25 +7,26 @@ the workflow reads the table of stages while it builds its plan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
-from heatproof.provenance import Key
+from heatproof.provenance import Key, key_of
 from heatproof.registry import Registry
+from heatproof.specs import NO_KEY, Runtime
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
 
 Wildcards = Mapping[str, Any]
 S = TypeVar("S", bound="Stage")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,49 @@ class About:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a stage leaves: its path in the results folder, with wildcards, and what the report says of it."""
+    """A file that a stage leaves.
+
+    Attributes
+    ----------
+    path
+        Its path in the results folder, with wildcards.
+    about
+        What the report says of it; None for a file that stands in no report.
+    grows
+        Whether Snakemake keeps it when a job starts, because a job adds to it, or finds it whole and leaves it alone.
+    """
 
     path: str
     about: About | None = None
+    grows: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """What stands under one manifest.
+
+    Attributes
+    ----------
+    manifest
+        Its path.
+    key
+        What the manifest must say for this config and code.
+    files
+        All files that Snakemake knows, the manifest included.
+    data
+        The file that jobs downstream wait for.
+    images
+        How far a shard must reach; None for what is no shard.
+    kept
+        Epochs that a training must have kept.
+    """
+
+    manifest: str
+    key: Key
+    files: tuple[str, ...]
+    data: str
+    images: int | None = None
+    kept: tuple[int, ...] = ()
 
 
 def shown(category: str, what: str, caption: str, /, **paths: str) -> dict[str, Output]:
@@ -87,6 +127,9 @@ class Planned(Protocol):
     def told(self, stage: str, **wildcards: Any) -> Any:
         """Return what a job of another stage is told."""
 
+    def once(self, make: Callable[..., T], *given: Any) -> T:
+        """Return what a function makes of these jobs and of what is given, which is made once."""
+
     def of(self, plan: Plan) -> Any:
         """Return the jobs of another plan."""
 
@@ -119,12 +162,14 @@ class Stage:
     results: Folder = field(default_factory=Folder)
     files: dict[str, str] = field(default_factory=dict)
     manifest: str = ""
-    key: Key = Key("", "")
+    key: Key = NO_KEY
 
     name: ClassVar[str] = ""
     """Of the stage, and of its rule."""
     message: ClassVar[str] = ""
     """What a job makes, for the terminal."""
+    code: ClassVar[tuple[str, ...]] = ()
+    """The module of what `run` calls: an edit of it, or of what it imports, makes the files again."""
     outputs: ClassVar[Mapping[str, Output]] = {}
     """What it leaves beside the manifest; the first is what stands for it."""
     manifest_path: ClassVar[str] = ""
@@ -143,9 +188,27 @@ class Stage:
         return False
 
     @classmethod
+    def sources(cls, plan: Plan, **where: Any) -> Iterable[str]:
+        """Return the files of the user's own that a job reads."""
+        return ()
+
+    @classmethod
     def leaves(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return what it leaves beside the manifest, where that follows from the config."""
+        """Return what a job leaves beside the manifest, where that follows from the config."""
         return cls.outputs
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return wildcards that have other values in other stages with the same paths: name to the values here."""
+        return {}
+
+    @classmethod
+    def patterns(cls, plan: Plan) -> list[Output]:
+        """Return the outputs of the rule: all that a job leaves, with the path from the working folder."""
+        left = list(cls.leaves(plan).values())
+        # The manifest is as its files.
+        left.append(Output(cls.manifest_path, grows=any(one.grows for one in left)))
+        return [replace(one, path=constrained(plan.results.file(one.path), cls.narrowed(plan))) for one in left]
 
     @classmethod
     def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
@@ -170,10 +233,28 @@ class Stage:
         """
         raise NotImplementedError
 
+    def complete(self, plan: Plan, **where: Any) -> Self:
+        """Return the job with the folder, its files, what every job of its kind is told, and its key."""
+        results = plan.results
+        files = {name: results.file(one.path.format(**where)) for name, one in self.leaves(plan).items()}
+        manifest = results.file(self.manifest_path.format(**where))
+        told = replace(self, results=results, files=files, manifest=manifest, **self.common(plan))
+        return told if told.key != NO_KEY else replace(told, key=key_of(told.identity, told.modules))
+
+    @property
+    def identity(self) -> Any:
+        """What the job is told without what changes no result: the key is of this."""
+        return self
+
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run, with all that they import."""
-        return [type(self).__module__]
+        """Modules whose code makes what the job leaves, with all that they import."""
+        return list(self.code)
+
+    def products(self) -> list[Product]:
+        """Return what the job leaves; several if it makes the stores of several explainers."""
+        left = tuple(self.files.values())
+        return [Product(self.manifest, self.key, (*left, self.manifest), (*left, self.manifest)[0])]
 
     def run(self, runtime: Runtime) -> None:
         """Do the work."""
@@ -254,28 +335,26 @@ def written(told: Stage) -> dict[str, Any]:
     return _adapter(type(told)).dump_python(told)
 
 
-def work_of(reference: str, plain: Mapping[str, Any]) -> Callable[[Runtime], None]:
-    """Return what a job does, given how it runs.
+def read_back(reference: str, plain: Mapping[str, Any]) -> Stage:
+    """Return what a job is told.
 
     Parameters
     ----------
     reference
-        The stage, or a function of what the job is told, as ``module:name``; it is imported here.
+        The class of the stage, as ``module:name``; it is imported here.
     plain
-        What the job is told, as `written` returns it.
-    """
-    what = resolve_name(reference)
-    if isinstance(what, type) and issubclass(what, Stage):
-        return read_back(what, plain).run
-    return partial(what, plain)
-
-
-def read_back(kind: type[S], plain: Mapping[str, Any]) -> S:
-    """Return what a job is told, of what `written` made of it.
+        What `written` made of it.
 
     Raises
     ------
     pydantic.ValidationError
         If a field is missing, unknown, or of another type.
     """
-    return _adapter(kind).validate_python(plain)
+    return _adapter(resolve_name(reference)).validate_python(plain)
+
+
+def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:
+    """Return a path pattern with wildcards that take some values alone; with none, it is no path at all."""
+    for name, some in values.items():
+        pattern = pattern.replace(f"{{{name}}}", f"{{{name},{'|'.join(map(re.escape, some)) or '(?!)'}}}")
+    return pattern

@@ -28,7 +28,6 @@ from heatproof.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder
-    from heatproof.specs.jobs import Spec
 
 # Seconds between two lines of progress.
 EVERY = 10
@@ -70,18 +69,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def job_line(what: str, wildcards: Wildcards, spec: Spec) -> str:
+def job_line(what: str, wildcards: Wildcards, images: tuple[int, int] = (0, 0)) -> str:
     """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
     named = {name: str(value) for name, value in wildcards.items()}
     network = " ".join(named[key] for key in ("model", "weights") if key in named)
     whose = [named.get("dataset"), network, *map(named.get, ("explainer", "metric", "response", "figure"))]
     if "grid" in named:
         whose.append(f"grid {named['grid']}, {named['baseline']}")
-    part = spec.get("images")
-    low, high = part if isinstance(part, list) else (0, 0)
-    images = f", {high - low} images{f' from {low}' if low else ''}" if high else ""
+    low, high = images
+    shard = f", {high - low} images{f' from {low}' if low else ''}" if high else ""
     joined = " / ".join(filter(None, whose))
-    return f"{what}{': ' if joined else ''}{joined}{images}"
+    return f"{what}{': ' if joined else ''}{joined}{shard}"
 
 
 class OneLine(DefaultFormatter):
@@ -112,10 +110,11 @@ class OneLine(DefaultFormatter):
         """Return one line for a job that starts."""
         wildcards = dict(msg["wildcards"] or {})
         try:
-            spec = self.graph.job(msg["rule_name"], wildcards).spec
+            shard = getattr(self.graph.job(msg["rule_name"], wildcards).told, "shard", None)
         except KeyError:  # a rule that is no stage
-            spec = {}
-        self.lines[msg["jobid"]] = line = job_line(msg["rule_msg"] or msg["rule_name"], wildcards, spec)
+            shard = None
+        images = shard.images if shard else (0, 0)
+        self.lines[msg["jobid"]] = line = job_line(msg["rule_msg"] or msg["rule_name"], wildcards, images)
         return f"[{time.strftime('%H:%M:%S')}] {line}"
 
     def format_progress(self, msg: dict[str, Any]) -> str:

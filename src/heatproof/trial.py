@@ -9,9 +9,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.plan.graph import Graph
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
 from heatproof.plan.validate import Plan
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.data.registry import Dataset
-    from heatproof.specs.jobs import ExplainerEntry, FetchSpec
 
 
 # Headers of so many local files are read in ten seconds.
@@ -136,7 +136,7 @@ def _trying(what: str) -> Iterator[None]:
 def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     from heatproof.models.network import normalise
 
-    return normalise(dataset.images("evaluation", 0, 1), plan.model_spec(model)["facts"])
+    return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
@@ -148,8 +148,8 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     entry = plan.models[model]
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     if plan.checkpoint_file(model):
-        spec = plan.start_spec(model) if entry.transfer else cast("FetchSpec", plan.pretrain_spec(name, model))
-        check_checkpoint(spec)
+        fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
+        check_checkpoint(Graph(plan).told(**fetched, model=model))
     image = _image(plan, model, dataset)
     with torch.no_grad():
         logits, again = network(image), network(image)
@@ -195,7 +195,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
     import torch
 
     from heatproof.attribution.make import Fill, background_of, find_function, stack_maps
-    from heatproof.attribution.registry import Explained
+    from heatproof.attribution.registry import Explained, ExplainerSpec
 
     facts, split = plan.models[model].facts, dataset.splits["evaluation"]
     explained = Explained(
@@ -209,14 +209,9 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         background=background_of(dataset, facts, plan.config["seed"]),
         fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
-    entry_spec: ExplainerEntry = {
-        "name": entry.name,
-        "kind": entry.kind,
-        "module": entry.module,
-        "maps": dict(entry.maps),
-    }
+    options = plan.explainer_options(entry.name)
+    function = find_function(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
     try:
-        options = plan.explainer_options(entry.name)
-        stack_maps(find_function(entry_spec)(explained, **options), entry_spec, explained)
+        stack_maps(function(explained, **options), entry.name, list(entry.maps), explained)
     except NotApplicable:
         return  # a row with its reason in the tables

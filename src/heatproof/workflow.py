@@ -188,7 +188,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
         # Processes that a job starts import from where the job does.
         "PYTHONSAFEPATH": "1",
-        "HEATPROOF_MACHINE": json.dumps(plan.runtime(), sort_keys=True),
+        "HEATPROOF_MACHINE": json.dumps(vars(plan.runtime()), sort_keys=True),
         # Jobs end when this process does.
         "HEATPROOF_CONTROLLER": str(os.getpid()),
         "HEATPROOF_KILLED": f"heatproof: {KILLED}",
@@ -252,8 +252,10 @@ def captions_folder() -> str:
     return folder
 
 
-def outputs_of(graph: Graph, stage: str, report: Callable[..., Any], captions: str | None) -> list[Any]:
-    """Return the outputs of a stage's rule, its manifest last, as Snakemake takes them.
+def outputs_of(
+    graph: Graph, stage: str, report: Callable[..., Any], update: Callable[..., Any], captions: str | None
+) -> list[Any]:
+    """Return the outputs of a stage's rule as Snakemake takes them.
 
     Parameters
     ----------
@@ -263,12 +265,14 @@ def outputs_of(graph: Graph, stage: str, report: Callable[..., Any], captions: s
         The stage.
     report
         Snakemake's mark of what stands in its report.
+    update
+        Snakemake's mark of what is kept when a job starts.
     captions
         The folder that captions are written into, which Snakemake reads from files; None for none.
     """
-    kind, results, marked = STAGES[stage], graph.plan.results, []
-    for output in kind.leaves(graph.plan).values():
-        file, about = results.file(output.path), output.about
+    marked = []
+    for output in STAGES[stage].patterns(graph.plan):
+        file, about = update(output.path) if output.grows else output.path, output.about
         if about is not None:
             caption = Path(captions) / f"{stage}-{digest(about.what)}.rst" if captions else None
             if caption:
@@ -276,4 +280,4 @@ def outputs_of(graph: Graph, stage: str, report: Callable[..., Any], captions: s
             labels = {"what": about.what, "kind": KINDS[Path(file).suffix]}
             file = report(file, caption=caption and str(caption), category=about.category, labels=labels)
         marked.append(file)
-    return [*marked, results.file(kind.manifest_path)]
+    return marked

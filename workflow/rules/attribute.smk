@@ -5,7 +5,7 @@ if plan.model_explainers:
         input:
             reads("attribute"),
         output:
-            of_explainers(results.maps, paths.map_files, plan.model_explainers),
+            leaves("attribute"),
         log:
             f"results/logs/attribute/{{dataset}}/{{model}}/{{weights}}/{WHOSE}.{{shard}}.log",
         benchmark:
@@ -15,7 +15,7 @@ if plan.model_explainers:
             mem_mb=grows(8000),
             runtime=grows(240),
         message:
-            "attribution maps"
+            says("attribute")
 
 
 if plan.reference_explainers:
@@ -24,9 +24,7 @@ if plan.reference_explainers:
         input:
             reads("attribute_reference"),
         output:
-            of_explainers(
-                results.reference_maps, paths.map_files, plan.reference_explainers
-            ),
+            leaves("attribute_reference"),
         log:
             f"results/logs/attribute/{{dataset}}/reference/{WHOSE}.{{shard}}.log",
         benchmark:
@@ -35,4 +33,4 @@ if plan.reference_explainers:
             mem_mb=grows(4000),
             runtime=grows(60),
         message:
-            "maps that know no model"
+            says("attribute_reference")

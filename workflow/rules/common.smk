@@ -78,7 +78,7 @@ def reads(stage):
 
 def leaves(stage):
     # What a stage says that it leaves, with its captions.
-    return ours.outputs_of(graph, stage, in_report, CAPTIONS)
+    return ours.outputs_of(graph, stage, in_report, update, CAPTIONS)
 
 
 def says(stage):
@@ -99,20 +99,6 @@ def told(wildcards, output):
 def grows(amount):
     # More of it when a job is tried again.
     return lambda w, attempt: amount * attempt
-
-
-def updates(files):
-    # Kept when the job starts: a shard is added to, and what is whole is not made again.
-    return [update(file) for file in files]
-
-
-def of_explainers(pattern, files, explainers):
-    # With a wildcard for the explainer where jobs are apart, else every explainer by name.
-    return [
-        file
-        for name in ([explainers] if APART else explainers)
-        for file in updates(files(paths.at(pattern, explainer=name), "{shard}"))
-    ]
 
 
 def training_gpus(w):

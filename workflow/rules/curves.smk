@@ -5,11 +5,7 @@ if plan.method_responses and plan.explainers:
         input:
             reads("curves"),
         output:
-            of_explainers(
-                paths.at(results.store("curves"), response=plan.method_responses),
-                paths.curve_files,
-                plan.explainers,
-            ),
+            leaves("curves"),
         log:
             f"results/logs/curves/{{dataset}}/{{model}}/{{weights}}/{{response}}/{WHOSE}.{{shard}}.log",
         benchmark:
@@ -19,7 +15,7 @@ if plan.method_responses and plan.explainers:
             mem_mb=grows(8000),
             runtime=grows(480),
         message:
-            "response curves"
+            says("curves")
 
 
 if plan.model_responses:
@@ -28,12 +24,7 @@ if plan.model_responses:
         input:
             reads("subsets"),
         output:
-            updates(
-                paths.subset_files(
-                    paths.at(results.store("subsets"), response=plan.model_responses),
-                    "{shard}",
-                )
-            ),
+            leaves("subsets"),
         log:
             "results/logs/subsets/{dataset}/{model}/{weights}/{response}.{shard}.log",
         benchmark:
@@ -43,7 +34,7 @@ if plan.model_responses:
             mem_mb=grows(6000),
             runtime=grows(240),
         message:
-            "responses that need no map"
+            says("subsets")
 
 
 if plan.reads_parts:
@@ -52,10 +43,10 @@ if plan.reads_parts:
         input:
             reads("parts"),
         output:
-            updates(paths.part_files(results.store("parts"), "{shard}")),
+            leaves("parts"),
         log:
             "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
         benchmark:
             measured("parts", *NETWORK, "shard")
         message:
-            "responses without each part"
+            says("parts")

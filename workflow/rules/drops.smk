@@ -3,7 +3,7 @@ use rule prepare as drops with:
     input:
         reads("drops"),
     output:
-        updates(paths.drop_files(results.drops, "{shard}")),
+        leaves("drops"),
     log:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
@@ -14,7 +14,7 @@ use rule prepare as drops with:
         mem_mb=grows(6000),
         runtime=grows(120),
     message:
-        "patch drops"
+        says("drops")
 
 
 # What a lower precision does to scores, on a few images, before anything is made in it.

@@ -3,13 +3,13 @@ use rule drops as features with:
     input:
         reads("features"),
     output:
-        updates(paths.feature_files(results.features, "{shard}")),
+        leaves("features"),
     log:
         "results/logs/features/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
         measured("features", *NETWORK, "grid", "baseline", "shard")
     message:
-        "features of intact images and of images without a patch"
+        says("features")
 
 
 use rule all_scores as in_domain with:

@@ -4,7 +4,7 @@ rule prepare:
     input:
         reads("prepare"),
     output:
-        results.dataset,
+        leaves("prepare"),
     log:
         "results/logs/prepare/{dataset}.log",
     benchmark:
@@ -14,7 +14,7 @@ rule prepare:
     params:
         spec=told,
     message:
-        "data"
+        says("prepare")
     shell:
         ours.RUN
 
@@ -23,23 +23,23 @@ use rule prepare as fetch_start with:
     input:
         reads("fetch_start"),
     output:
-        paths.all_at(results.start, model=plan.transferred()),
+        leaves("fetch_start"),
     log:
         "results/logs/fetch_start/{model}.log",
     benchmark:
         measured("fetch_start", "model")
     message:
-        "weights to begin with"
+        says("fetch_start")
 
 
 use rule prepare as fetch with:
     input:
         reads("fetch"),
     output:
-        paths.all_at(results.weights, weights=paths.PRETRAINED, model=plan.fetched()),
+        leaves("fetch"),
     log:
         "results/logs/fetch/{dataset}/{model}.log",
     benchmark:
         measured("fetch", "dataset", "model")
     message:
-        "published weights"
+        says("fetch")

@@ -3,7 +3,7 @@ use rule drops as channels with:
     input:
         reads("channels"),
     output:
-        updates(paths.channel_files(results.store("channels"), "{shard}")),
+        leaves("channels"),
     log:
         "results/logs/channels/{dataset}/{model}/{weights}.{shard}.log",
     benchmark:
@@ -13,7 +13,7 @@ use rule drops as channels with:
         mem_mb=grows(6000),
         runtime=grows(60),
     message:
-        "most exciting images of each channel"
+        says("channels")
 
 
 use rule all_scores as similarity with:

@@ -1,13 +1,9 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
-TUNED = {**results.weights, "kept": results.kept}
-TRAINED = TUNED if plan.keep(paths.PRETRAINED) else results.weights
-
-
 use rule prepare as pretrain with:
     input:
         reads("pretrain"),
     output:
-        updates(paths.all_at(TRAINED, weights=paths.PRETRAINED, model=plan.trained())),
+        leaves("pretrain"),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
     benchmark:
@@ -19,30 +15,30 @@ use rule prepare as pretrain with:
         mem_mb=lambda w, attempt: 8000 * attempt * training_gpus(w),
         runtime=grows(240),
     message:
-        "training"
+        says("pretrain")
 
 
 use rule pretrain as finetune with:
     input:
         reads("finetune"),
     output:
-        updates(paths.all_at(TUNED, weights=plan.finetuned())),
+        leaves("finetune"),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("finetune", *NETWORK)
     message:
-        "finetuning"
+        says("finetune")
 
 
 use rule prepare as keep_epoch with:
     input:
         reads("keep_epoch"),
     output:
-        paths.all_at(results.weights, weights=plan.kept),
+        leaves("keep_epoch"),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:
         measured("keep_epoch", *NETWORK)
     message:
-        "weights of one epoch"
+        says("keep_epoch")

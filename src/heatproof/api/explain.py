@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.specs.jobs import Announced
 
 Method = Any
 # Packages of which objects are methods, and where those keep the network that they were made for.
@@ -362,7 +361,6 @@ def _maps_of(
     counter = CountPasses(explained.network)
     count = len(explained.image_ids)
     began = time.perf_counter()
-    entry: Announced = {"name": one.name, "maps": one.maps}
     done: list[np.ndarray] = []
     within = WithinMemory(one.name, device=device)
     try:
@@ -382,7 +380,7 @@ def _maps_of(
                         figures=figures,
                     )
                     made = one.entry.function(part, **one.options) if one.entry else _foreign(one, part)
-            maps = stack_maps(made, entry, part)
+            maps = stack_maps(made, one.name, one.maps, part)
             if figures is not None:
                 check_limits(figures, maps)
             if not np.isfinite(maps).all():

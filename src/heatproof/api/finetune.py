@@ -12,11 +12,6 @@ from heatproof.options import Bounds, Count, Side, check_arguments
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.specs.jobs import FinetuningSettings, Normalisation
-
-# Images are normalised by the caller.
-AS_THEY_ARE: Normalisation = {"mean": [0.0], "std": [1.0]}
-
 
 def finetune(
     model: torch.nn.Module,
@@ -79,9 +74,11 @@ def finetune(
     from heatproof.api.explain import check_fits, logits_of
     from heatproof.evaluation import check_batch, check_images, device_of, warn_of_range
     from heatproof.finetuned import HELD, image_digests, weight_digests
+    from heatproof.models.registry import UNSCALED
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
     from heatproof.registry import look_up
+    from heatproof.specs import FinetuningSettings
     from heatproof.training.devices import Devices
     from heatproof.training.loop import Examples, Session
     from heatproof.training.stages import fit_in_domain
@@ -99,29 +96,29 @@ def finetune(
     few = round(validation * len(images))
     if few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
-    settings: FinetuningSettings = {
-        "seed": seed,
-        "grid": grid,
-        "share": share,
-        "baseline": baseline,
-        "labels": "own" if targets is None else "given",
-        "epochs": epochs,
-        "batch_size": min(int(batch_size), len(images) - few),
-        "optimizer": optimizer,
-        "lr": lr,
-        "momentum": 0.9,
-        "weight_decay": 0.0,
-        "schedule": "cosine",
-        "decay": 0.1,
-        "decay_every": 1,
-        "label_smoothing": 0.0,
-        "shift": 0,
-    }
+    settings = FinetuningSettings(
+        seed=seed,
+        grid=grid,
+        share=share,
+        baseline=baseline,
+        labels="own" if targets is None else "given",
+        epochs=epochs,
+        batch_size=min(int(batch_size), len(images) - few),
+        optimizer=optimizer,
+        lr=lr,
+        momentum=0.9,
+        weight_decay=0.0,
+        schedule="cosine",
+        decay=0.1,
+        decay_every=1,
+        label_smoothing=0.0,
+        shift=0,
+    )
     train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
     # What is needed of a dataset to read the mean colour of its training images.
     pixels = images[order[few:]].cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
-    colour = mean_value(dataset, AS_THEY_ARE)
+    colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}
     mine = copy.deepcopy(model).requires_grad_()
     session = Session(team=Devices(device_of(mine, torch.device("cpu"))))
@@ -132,7 +129,7 @@ def finetune(
         raise HeatproofError(
             f"The finetuning moved no weight in {epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
-    record = {**settings, "baseline_options": options, "colour": colour, "history": trained.history}
+    record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
     record |= {"weights": weight_digests(mine), "images": image_digests(images)}
     setattr(mine, HELD, record)
     return mine.eval()

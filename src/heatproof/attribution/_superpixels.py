@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import InputFacts, of_channels
+from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
     facts = explained.facts or InputFacts()
     # SLIC measures colours in Lab, which wants the colours themselves and not the normalised ones.
     channels = explained.images.shape[1]
-    scale = (of_channels(facts.mean, "mean", channels), of_channels(facts.std, "std", channels))
+    scale = normalisation_of(facts, channels)
     mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in scale)
     cuts = []
     for image in explained.images.detach().float().cpu():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from heatproof.attribution._batches import leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.registry import InputFacts, of_channels
+from heatproof.models.registry import InputFacts, normalisation_of
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_permutation
 
@@ -263,7 +263,7 @@ def walk_to(
     import torch
 
     facts = explained.facts or InputFacts()
-    scale = (of_channels(facts.mean, "mean", images.shape[1]), of_channels(facts.std, "std", images.shape[1]))
+    scale = normalisation_of(facts, images.shape[1])
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
     lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
     total = torch.zeros_like(images)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.own import PLAIN, as_explainer, positional_of
-from heatproof.attribution.registry import EXPLAINERS, Explained, ExplainFunction, Figure
+from heatproof.attribution.registry import (
+    EXPLAINERS,
+    Explained,
+    ExplainerSpec,
+    ExplainFunction,
+    Figure,
+    StoredExplainer,
+)
 from heatproof.batches import READING, prefetch, track
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
@@ -27,10 +34,11 @@ from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.shards import WRITING, Origin, Shard, open_shard
+from heatproof.specs import Runtime
 from heatproof.stored_maps import encode_maps, map_arrays
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Announced, AttributeSpec, ExplainerEntry, Facts, MapsEntry, ResponseSpec, Runtime
+    from heatproof.stages.attribute import Maps, MapsOf
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +99,7 @@ class Background:
         if self.images is None or len(self.images) < count:
             with READING:
                 chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
-            self.images = normalise(np.concatenate(chosen), cast("Facts", vars(self.facts)))
+            self.images = normalise(np.concatenate(chosen), self.facts)
         return self.images[:count]
 
 
@@ -110,8 +118,7 @@ class Fill:
     def __call__(self, explained: Explained, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
         if name not in self.options:
-            normalisation = cast("Facts", vars(self.facts))
-            self.options[name] = dataset_options(name, None, self.dataset, normalisation)
+            self.options[name] = dataset_options(name, None, self.dataset, self.facts)
         given = (explained.images, explained.image_ids, explained.seed)
         return baseline_images(name, *given, self.options[name], self.grid)
 
@@ -120,8 +127,10 @@ def explained_on(
     network: torch.nn.Module | None,
     facts: InputFacts,
     dataset: Dataset,
-    spec: AttributeSpec | ResponseSpec,
-    entry: ExplainerEntry,
+    *,
+    output: str,
+    seed: int,
+    grid: int | None,
     batch_size: int,
 ) -> Callable[..., Explained]:
     """Return a function that makes the input of an explainer from images, targets and ids.
@@ -134,25 +143,29 @@ def explained_on(
         Input format of the images.
     dataset
         Its training images are baselines of some explainers.
-    spec, entry
-        Have the ``output`` that is explained and the ``seed``, and of the explainer the ``grid`` of its baselines.
+    output
+        ``logit`` or ``probability``: what is explained.
+    seed
+        The workflow's seed.
+    grid
+        Grid of the patches that the explainer's baseline fills, if it has one.
     batch_size
         Largest number of images in one network pass.
     """
     return partial(
         Explained,
         network=network,
-        output=Probabilities(network).eval() if network is not None and spec["output"] == "probability" else network,
+        output=Probabilities(network).eval() if network is not None and output == "probability" else network,
         facts=None if network is None else facts,
-        seed=spec["seed"],
+        seed=seed,
         batch_size=batch_size,
-        background=background_of(dataset, facts, spec["seed"]),
-        fill=Fill(dataset, facts, entry.get("grid")),
+        background=background_of(dataset, facts, seed),
+        fill=Fill(dataset, facts, grid),
     )
 
 
-def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
-    """Compute one shard of the maps of the spec's explainers; images already in the shard are kept.
+def attribute(job: Maps, runtime: Runtime) -> None:
+    """Compute one shard of the maps of the job's explainers; images already in the shard are kept.
 
     An explainer that does not apply to the model is published as a gap with its reason.
 
@@ -162,63 +175,58 @@ def attribute(spec: AttributeSpec, runtime: Runtime) -> None:
         If a map has a value that is not finite, or an explainer does not return the maps that it announced.
     """
     device = use_machine(runtime)
-    dataset = open_dataset(spec["dataset"])
-    model = spec["model"]
-    facts = facts_of(model["facts"]) if model else NEUTRAL
+    dataset = open_dataset(job.of.dataset)
+    model, weights = job.of.model, job.of.weights
+    facts = model.facts if model else NEUTRAL
     size = dataset.images("evaluation", 0, 1).shape[-2:]
-    batch_size = batch_size_of(runtime["batch_size"], device)
+    batch_size = batch_size_of(runtime.batch_size, device)
     network: torch.nn.Module | None = None
     pieces: list[Shard] = []
     with WRITING:
-        for entry in spec["explainers"]:
-            piece = _open(spec, entry, dataset, size)
+        for entry in job.explainers:
+            piece = _open(job, entry, dataset, size)
             pieces.append(piece)
             start, stop = piece.missing()
             if start >= stop and not piece.changed:
-                log.info("%s: all %d images are in the store already", entry["name"], stop - spec["images"][0])
+                log.info("%s: all %d images are in the store already", entry.name, stop - job.shard.images[0])
                 restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
                 piece.publish(str(device))
                 continue
             # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
             # found of the explainer, which is read, or found again.
-            if network is None and model and spec["weights"]:
-                network = load_network(model, dataset.num_classes, spec["weights"], device, spec["precision"])
-            context = _Context(spec, entry, dataset, network, facts, batch_size, device)
+            if network is None and model and weights:
+                network = load_network(model, dataset.num_classes, weights, device, job.of.precision)
+            context = _Context(job.of, entry, dataset, network, facts, batch_size, device)
             gap = None
             try:
                 _pass_gate(piece, context)
                 _explain(piece, context)
             except NotApplicable as reason:
                 gap = str(reason)
-                log.info("%s does not apply: %s", entry["name"], gap)
+                log.info("%s does not apply: %s", entry.name, gap)
             piece.publish_behind(str(device), gap)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for piece in pieces:
         piece.forget_journal()
 
 
-def _stored(spec: AttributeSpec) -> dict[str, Any]:
-    return {"dtype": spec["stored_as"], "grid": spec["sums_of"]}
+def _stored(of: MapsOf) -> dict[str, Any]:
+    return {"dtype": of.stored_as, "grid": of.sums_of}
 
 
-def facts_of(plain: Facts) -> InputFacts:
-    """Return input facts from the plain values of a spec."""
-    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
-    return InputFacts(**facts)
+def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...]) -> Shard:
+    of = job.of
+    made_by: dict[str, Any] = {key: getattr(of, key) for key in ("weights", "output", "seed", "precision")}
+    made_by |= {"dataset": asdict(of.dataset), "model": asdict(of.model) if of.model else None}
+    made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
+    origin = Origin(entry.key, public(made_by), [of.weights] if of.weights else [])
+    arrays = map_arrays(len(entry.maps), size, **_stored(of))
+    return open_shard(job.shard, entry.store, origin, dataset.splits["evaluation"], arrays, {"map": list(entry.maps)})
 
 
-def _open(spec: AttributeSpec, entry: MapsEntry, dataset: Dataset, size: tuple[int, ...]) -> Shard:
-    made_by = {key: spec.get(key) for key in ("dataset", "model", "weights", "output", "seed")}
-    made_by |= {key: spec[key] for key in ("precision",) if key in spec}
-    made_by["explainer"] = {key: entry[key] for key in ("name", "kind", "options")}
-    origin = Origin(entry["key"], public(made_by), [spec["weights"]] if spec["weights"] else [])
-    arrays = map_arrays(len(entry["maps"]), size, **_stored(spec))
-    return open_shard(spec, entry["store"], origin, dataset.splits["evaluation"], arrays, {"map": list(entry["maps"])})
-
-
-def _require(entry: MapsEntry, facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer that names a layer of its own finds it itself.
-    needed = "cam_layer" in entry["needs"] and not entry["options"].get("layer")
+    needed = "cam_layer" in entry.needs and not entry.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
         find_layer(network, facts.cam_layer, "model")
 
@@ -227,8 +235,8 @@ def _require(entry: MapsEntry, facts: InputFacts, network: torch.nn.Module | Non
 class _Context:
     """One explainer on one network, applied to images of the evaluation split."""
 
-    spec: AttributeSpec
-    entry: MapsEntry
+    of: MapsOf
+    entry: StoredExplainer
     dataset: Dataset
     network: torch.nn.Module | None
     facts: InputFacts
@@ -236,16 +244,17 @@ class _Context:
     device: torch.device
 
     def __post_init__(self) -> None:
-        spec, entry = self.spec, self.entry
+        of, entry = self.of, self.entry
         self.function = find_function(entry)
-        self.within_memory = WithinMemory(entry["name"], kept_beside(entry["store"]), self.device)
+        self.within_memory = WithinMemory(entry.name, kept_beside(entry.store), self.device)
         self.counter = CountPasses(self.network)
-        self.target = check_target(spec.get("target", "label"), self.dataset)
-        self.explained = explained_on(self.network, self.facts, self.dataset, spec, entry, self.batch_size)
+        self.target = check_target(of.target, self.dataset)
+        how: dict[str, Any] = {"output": of.output, "seed": of.seed, "grid": entry.grid, "batch_size": self.batch_size}
+        self.explained = explained_on(self.network, self.facts, self.dataset, **how)
 
     def read(self, low: int, high: int) -> torch.Tensor:
         """Return the images [low, high), normalised for the network, in main memory."""
-        return normalise(self.dataset.images("evaluation", low, high), cast("Facts", vars(self.facts)))
+        return normalise(self.dataset.images("evaluation", low, high), self.facts)
 
     def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
         """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
@@ -255,8 +264,8 @@ class _Context:
             with attempt as size:
                 if figures is not None:
                     figures.clear()
-                maps = self.function(replace(explained, batch_size=size), **self.entry["options"])
-        return stack_maps(maps, self.entry, explained)
+                maps = self.function(replace(explained, batch_size=size), **self.entry.options)
+        return stack_maps(maps, self.entry.name, list(self.entry.maps), explained)
 
     def targets(self, low: int, images: torch.Tensor) -> torch.Tensor:
         """Return the class to explain (N,) of images that were read from index `low` on."""
@@ -297,23 +306,34 @@ def _explain(piece: Shard, context: _Context) -> None:
     size, began = context.batch_size, time.monotonic()
     for low, images in prefetch(
         lambda low: context.read(low, min(low + size, stop)),
-        track(range(start, stop, size), context.entry["name"], unit="batch"),
+        track(range(start, stop, size), context.entry.name, unit="batch"),
         context.device,
     ):
         passes = context.counter.images
-        values = encode_maps(context.maps(low, images), **_stored(context.spec))
+        values = encode_maps(context.maps(low, images), **_stored(context.of))
         piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
         began = time.monotonic()
 
 
-def find_function(entry: ExplainerEntry) -> ExplainFunction:
+def find_function(entry: ExplainerSpec) -> ExplainFunction:
     """Return an explainer's function; imports only the module that registers it."""
-    function = EXPLAINERS.code_of(entry["kind"], entry["module"])
-    return as_explainer(function, entry["name"]) if positional_of(function) == PLAIN else function
+    function = EXPLAINERS.code_of(entry.kind, entry.module)
+    return as_explainer(function, entry.name) if positional_of(function) == PLAIN else function
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Explained) -> np.ndarray:
+def stack_maps(
+    maps: Mapping[str, torch.Tensor], name: str, announced: Collection[str], explained: Explained
+) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
+
+    Parameters
+    ----------
+    maps
+        What the explainer returned.
+    name, announced
+        Its name, and the names of the maps that it must return.
+    explained
+        Its input.
 
     Raises
     ------
@@ -324,16 +344,16 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Ex
     """
     expected = (len(explained.images), *explained.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
-    if len(values) != len(entry["maps"]):
-        keys = ", ".join(f"{key!r}: …" for key in entry["maps"])
+    if len(values) != len(announced):
+        keys = ", ".join(f"{key!r}: …" for key in announced)
         raise HeatproofError(
-            f"The explainer {entry['name']!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
+            f"The explainer {name!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
             f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
         )
     for value in values:
         if not isinstance(value, torch.Tensor):
             raise HeatproofError(
-                f"The explainer {entry['name']!r} returned a {type(value).__name__} for a map: return a torch.Tensor."
+                f"The explainer {name!r} returned a {type(value).__name__} for a map: return a torch.Tensor."
             )
         if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
             raise NotApplicable(
@@ -342,7 +362,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], entry: Announced, explained: Ex
             )
         if tuple(value.shape) != expected:
             raise HeatproofError(
-                f"The explainer {entry['name']!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
+                f"The explainer {name!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
                 "expected: one value per pixel, summed over channels."
             )
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.errors import HeatproofError
 from heatproof.options import Bounds
+from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,53 @@ class Explained:
         else:
             value = max(before.value, float(values.max()))
         self.figures[name] = Figure(value, limit, images)
+
+
+@dataclass(frozen=True)
+class ExplainerSpec:
+    """An explainer.
+
+    Attributes
+    ----------
+    name
+        Name that the config gives it.
+    kind
+        Name in the table of explainers, or ``package.module:function``.
+    module
+        Module that enters it there.
+    options
+        Options of its function.
+    maps
+        Names of its maps, and whether each is signed.
+    grid
+        Grid of the patches that its baseline fills; None if it has no baseline by name.
+    """
+
+    name: str
+    kind: str
+    module: str
+    options: dict[str, Any]
+    maps: dict[str, bool]
+    grid: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredExplainer(ExplainerSpec):
+    """An explainer with the store of its maps on a network.
+
+    Attributes
+    ----------
+    needs
+        What it needs of a network, such as ``cam_layer``.
+    key
+        Key of the maps.
+    store
+        Path of the store, without its ending.
+    """
+
+    needs: list[str]
+    key: Key
+    store: str
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]

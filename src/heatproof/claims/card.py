@@ -63,7 +63,7 @@ def claims(told: Claims) -> None:
     made = dict(zip(told.files.values(), (table, *published_orders(evidence, told.level)), strict=True))
     for path, one in made.items():
         write_table(one, path)
-    publish_tables({"key": told.key, "manifest": told.manifest}, made, [*files, told.accuracy])
+    publish_tables(told, made, [*files, told.accuracy])
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:

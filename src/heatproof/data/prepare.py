@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,7 @@ from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.manifest import write_sealed
 from heatproof.outside import require_utf8
-from heatproof.provenance import Key
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import DatasetSpec, OpenedDataset, Runtime
+from heatproof.specs import DatasetSpec
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +36,20 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
     return target
 
 
-def open_dataset(spec: OpenedDataset | Mapping[str, Any]) -> Dataset:
-    """Open the dataset of a spec; imports only the module that registers it."""
-    load = DATASETS.code_of(spec["kind"], spec["module"])
-    return load(seed=spec["seed"], **spec["options"])
+def open_dataset(spec: DatasetSpec) -> Dataset:
+    """Open a dataset; imports only the module that registers it."""
+    return DATASETS.code_of(spec.kind, spec.module)(seed=spec.seed, **spec.options)
 
 
-def prepare(spec: DatasetSpec, runtime: Runtime) -> None:
+def prepare(spec: DatasetSpec, manifest: str) -> None:
     """Write the manifest of a dataset: classes, and ids and labels of every split.
+
+    Parameters
+    ----------
+    spec
+        The dataset, with its name and key.
+    manifest
+        Path of the manifest.
 
     Raises
     ------
@@ -56,15 +58,15 @@ def prepare(spec: DatasetSpec, runtime: Runtime) -> None:
     """
     dataset = open_dataset(spec)
     # Before the first images are read, so that all damaged pictures are named and not only one of them.
-    for line in check_pictures(dataset, spec["name"]):
+    for line in check_pictures(dataset, spec.name):
         log.info("%s", line)
-    splits = check_dataset(dataset, spec["name"])
-    key, names = Key(*spec["key"]), list(dataset.class_names)
-    facts = {"name": spec["name"], **key._asdict(), "class_names": names, "splits": splits}
+    splits = check_dataset(dataset, spec.name)
+    names = list(dataset.class_names)
+    facts = {"name": spec.name, **spec.key._asdict(), "class_names": names, "splits": splits}
     if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing
-    write_sealed(spec["manifest"], facts)
+    write_sealed(manifest, facts)
 
 
 def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:

@@ -18,7 +18,9 @@ from heatproof.plan.validate import Plan
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import CountedSteps
-    from heatproof.specs.jobs import AttributeSpec, Piece, TrainSpec
+    from heatproof.stages.precision import Guard
+    from heatproof.stages.shards import ShardStage
+    from heatproof.stages.weights import Training
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.
@@ -110,9 +112,9 @@ class Measured:
             # All that runs this network, in two precisions.
             kinds = [name for name in stages if not name.startswith(TRAININGS)]
             once = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return Timed(self.start_up, {"guard": 2 * once}), cast("int", job.spec["images"])
+            return Timed(self.start_up, {"guard": 2 * once}), cast("Guard", job.told).images
         if is_shard(job):
-            start, stop = cast("Piece", job.spec)["images"]
+            start, stop = cast("ShardStage", job.told).shard.images
             return stages[kind], stop - start
         return stages.get(kind, Timed(self.start_up)), 1
 
@@ -139,18 +141,18 @@ def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
     return graph.needed(file for told in made for file in told.files.values())
 
 
-def training_cost(spec: TrainSpec, found: CountedSteps, start_up: float) -> Timed:
+def training_cost(told: Training, found: CountedSteps, start_up: float) -> Timed:
     """Return what a training costs: epochs over training and validation images, and their reading.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing
     the training images evenly, at no cost; one of them validates. Start and reading pictures are not the device's.
     """
     train, validation = found["splits"]["train"], found["splits"]["validation"]
-    twice = 2 if "pretrained" in spec else 1
-    devices = spec["training"]["devices"]
+    twice = 2 if told.name == "finetune" else 1
+    devices = told.training.devices
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
     start = max(start_up, found.get("start", 0.0))
-    return Timed(start + (train + validation) * found["read"], {"epochs": spec["training"]["epochs"] * epoch})
+    return Timed(start + (train + validation) * found["read"], {"epochs": told.training.epochs * epoch})
 
 
 def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
@@ -161,13 +163,13 @@ def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
         timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
-        asked = [entry["name"] for entry in cast("AttributeSpec", job.spec).get("explainers", ())]
+        asked = [entry.name for entry in getattr(job.told, "explainers", ())]
         each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
         # Of the bytes of all explainers, those of one where it has a job of its own.
         share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
         stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
         training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
-        devices = cast("TrainSpec", job.spec)["training"]["devices"] if training else 1
+        devices = cast("Training", job.told).training.devices if training else 1
         jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
     return jobs
 

@@ -10,13 +10,12 @@ import resource
 import sys
 import time
 import timeit
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypedDict
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
-from heatproof.stage import work_of
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime, Spec, TimedPrecision, TimedTraining, TimedWeights
+from heatproof.models.registry import ModelSpec
+from heatproof.specs import DatasetSpec, Runtime, TrainingSettings
+from heatproof.stage import read_back
 
 STEPS = 3
 
@@ -46,116 +45,142 @@ class CountedSteps(TimedSteps):
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job's ``module:function``, or one of the functions below by name, on a spec and a machine as JSON."""
-    what, spec, runtime = arguments[0], json.loads(arguments[1]), json.loads(arguments[2])
-    # A job's own work returns nothing, and `start_up` neither.
-    found: Any = work_of(what if ":" in what else f"heatproof.estimate.child:{what}", spec)(runtime) or {}
+    """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
+    runtime = Runtime(**json.loads(arguments[2]))
+    job: Any = read_back(arguments[0], json.loads(arguments[1]))
+    # Jobs return nothing.
+    found = job.run(runtime) or {}
     # In kilobytes, but for macOS.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
 
 
-def start_up(spec: Spec, runtime: Runtime) -> None:
-    """Import what a job needs."""
-    import heatproof.attribution.make
-    import heatproof.training.stages  # noqa: F401
+@dataclass(frozen=True)
+class StartUp:
+    """A process that imports what a job needs."""
+
+    def run(self, runtime: Runtime) -> None:
+        """Import what a job needs."""
+        import heatproof.attribution.make
+        import heatproof.training.stages  # noqa: F401
 
 
-def weights(spec: TimedWeights, runtime: Runtime) -> TimedPass:
-    """Leave random weights where a job looks for them, and time one pass of the network."""
-    import torch
+@dataclass(frozen=True)
+class TimeWeights:
+    """Random weights of a network for several files."""
 
-    from heatproof.data.prepare import open_dataset
-    from heatproof.models.memory import batch_size_of
-    from heatproof.models.network import build_network, normalise, save_weights, use_machine
+    dataset: DatasetSpec
+    model: ModelSpec
+    outputs: list[str]
+    images: int
 
-    device = use_machine(runtime)
-    dataset = open_dataset(spec["dataset"])
-    network = build_network(spec["model"], dataset.num_classes)
-    for path in spec["outputs"]:
-        save_weights(network.state_dict(), path)
-    network = network.to(device).eval().requires_grad_(False)
-    count = min(spec["images"], batch_size_of(runtime["batch_size"], device))
-    images = normalise(dataset.images("evaluation", 0, count), spec["model"]["facts"]).to(device)
+    def run(self, runtime: Runtime) -> TimedPass:
+        """Leave random weights where a job looks for them, and time one pass of the network."""
+        import torch
 
-    def forward() -> None:
-        with torch.inference_mode():
-            network(images)
+        from heatproof.data.prepare import open_dataset
+        from heatproof.models.memory import batch_size_of
+        from heatproof.models.network import build_network, normalise, save_weights, use_machine
 
-    def gradient() -> None:
-        leaf = images.clone().requires_grad_()
-        torch.autograd.grad(network(leaf).sum(), leaf)
+        device = use_machine(runtime)
+        dataset = open_dataset(self.dataset)
+        network = build_network(self.model, dataset.num_classes)
+        for path in self.outputs:
+            save_weights(network.state_dict(), path)
+        network = network.to(device).eval().requires_grad_(False)
+        count = min(self.images, batch_size_of(runtime.batch_size, device))
+        images = normalise(dataset.images("evaluation", 0, count), self.model.facts).to(device)
 
-    return {
-        "forward": _seconds(forward, device) / count,
-        "gradient": _seconds(gradient, device) / count,
-        "size": list(images.shape[-2:]),
-        "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
-    }
+        def forward() -> None:
+            with torch.inference_mode():
+                network(images)
 
+        def gradient() -> None:
+            leaf = images.clone().requires_grad_()
+            torch.autograd.grad(network(leaf).sum(), leaf)
 
-def resnet50(spec: TimedPrecision, runtime: Runtime) -> dict[str, float]:
-    """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
-
-    Returns
-    -------
-    dict
-        ``forward``, seconds an image.
-    """
-    import torch
-    from torchvision.models import resnet50
-
-    from heatproof.models.network import set_precision, use_machine
-
-    device = use_machine(runtime)
-    network = resnet50().to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
-    network = set_precision(network, spec["precision"], device)
-    count = 256 if device.type == "cuda" else 4
-    images = torch.rand(count, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            network(images)
-
-    return {"forward": _seconds(forward, device) / count}
+        return {
+            "forward": _seconds(forward, device) / count,
+            "gradient": _seconds(gradient, device) / count,
+            "size": list(images.shape[-2:]),
+            "splits": {name: len(dataset.splits[name]) for name in ("train", "validation")},
+        }
 
 
-def training(spec: TimedTraining, runtime: Runtime) -> TimedSteps:
-    """Time the loop that trains, on a few batches; its start imports more than other jobs."""
-    from dataclasses import replace
+@dataclass(frozen=True)
+class TimeResnet50:
+    """A ResNet-50 in a precision."""
 
-    import torch
+    precision: str
 
-    from heatproof.data.prepare import open_dataset
-    from heatproof.models.network import build_network, normalise, use_machine
-    from heatproof.training.loop import Examples, Schedule, fit, validate
+    def run(self, runtime: Runtime) -> dict[str, float]:
+        """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
 
-    device = use_machine(runtime)
-    dataset = open_dataset(spec["dataset"])
-    network = build_network(spec["model"], dataset.num_classes).to(device)
-    given: dict[str, Any] = {
-        key: value for key, value in spec["training"].items() if key in Schedule.__dataclass_fields__
-    }
-    schedule = replace(Schedule(**given), epochs=1)
-    # Where a handful of images is timed, batches are small as well.
-    # Where no images are for training, nothing is trained, and other images are as good for the timing.
-    split = "train" if len(dataset.splits["train"]) else "evaluation"
-    size = min(schedule.batch_size, len(dataset.splits[split]), 8 * spec["images"])
-    began = time.perf_counter()
-    images = normalise(dataset.images(split, 0, size), spec["model"]["facts"])
-    read = (time.perf_counter() - began) / size
-    labels = torch.from_numpy(dataset.splits[split].labels[:size])
-    # One image to validate on: `fit` is the loop as it is, and wants some.
-    few = Examples(images.repeat(STEPS, 1, 1, 1), labels.repeat(STEPS))
-    one = Examples(images[:1], labels[:1])
-    fit(network, Examples(images, labels), one, schedule, 0)
-    started = time.process_time()
-    whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
-    verified = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
-    count = size * STEPS
-    start = max(started - whole / STEPS, 0.0) if device.type == "cpu" else 0.0
-    return {"train": whole / count, "validate": verified / count, "read": read, "start": start}
+        Returns
+        -------
+        dict
+            ``forward``, seconds an image.
+        """
+        import torch
+        from torchvision.models import resnet50
+
+        from heatproof.models.network import set_precision, use_machine
+
+        device = use_machine(runtime)
+        network = resnet50().to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+        network = set_precision(network, self.precision, device)
+        count = 256 if device.type == "cuda" else 4
+        images = torch.rand(count, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+
+        def forward() -> None:
+            with torch.inference_mode():
+                network(images)
+
+        return {"forward": _seconds(forward, device) / count}
+
+
+@dataclass(frozen=True)
+class TimeTraining:
+    """Some steps of a training."""
+
+    dataset: DatasetSpec
+    model: ModelSpec
+    training: TrainingSettings
+    images: int
+
+    def run(self, runtime: Runtime) -> TimedSteps:
+        """Time the loop that trains, on a few batches; its start imports more than other jobs."""
+        from dataclasses import replace
+
+        import torch
+
+        from heatproof.data.prepare import open_dataset
+        from heatproof.models.network import build_network, normalise, use_machine
+        from heatproof.training.loop import Examples, fit, validate
+
+        device = use_machine(runtime)
+        dataset = open_dataset(self.dataset)
+        network = build_network(self.model, dataset.num_classes).to(device)
+        schedule = replace(self.training, epochs=1)
+        # Where a handful of images is timed, batches are small as well.
+        # Where no images are for training, nothing is trained, and other images are as good for the timing.
+        split = "train" if len(dataset.splits["train"]) else "evaluation"
+        size = min(schedule.batch_size, len(dataset.splits[split]), 8 * self.images)
+        began = time.perf_counter()
+        images = normalise(dataset.images(split, 0, size), self.model.facts)
+        read = (time.perf_counter() - began) / size
+        labels = torch.from_numpy(dataset.splits[split].labels[:size])
+        # One image to validate on: `fit` is the loop as it is, and wants some.
+        few = Examples(images.repeat(STEPS, 1, 1, 1), labels.repeat(STEPS))
+        one = Examples(images[:1], labels[:1])
+        fit(network, Examples(images, labels), one, schedule, 0)
+        started = time.process_time()
+        whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
+        verified = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
+        count = size * STEPS
+        start = max(started - whole / STEPS, 0.0) if device.type == "cpu" else 0.0
+        return {"train": whole / count, "validate": verified / count, "read": read, "start": start}
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:

@@ -15,6 +15,7 @@ from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
+from heatproof.estimate.child import TimeResnet50
 from heatproof.estimate.measure import Bench, Timed
 from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
@@ -24,7 +25,7 @@ from heatproof.registry import nearest
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import CountedSteps, TimedSteps
-    from heatproof.specs.jobs import TrainSpec
+    from heatproof.stages.weights import Training
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def estimate(
         bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing)
         if published:
-            faster = published[0] * bench.run("resnet50", {"precision": precision})[2]["forward"]
+            faster = published[0] * bench.run(TimeResnet50(precision))[2]["forward"]
             measured.scale(faster)
             meant = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
         elif isinstance(as_if, tuple) and pair:
@@ -288,7 +289,7 @@ def time_all(
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         found: CountedSteps = {**steps, "splits": splits}
         trained = {
-            account.kind_of(job): account.training_cost(cast("TrainSpec", job.spec), found, measured.start_up)
+            account.kind_of(job): account.training_cost(cast("Training", job.told), found, measured.start_up)
             for job in jobs
             if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
         }

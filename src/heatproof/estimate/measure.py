@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.errors import HeatproofError
+from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
 from heatproof.files import read_json
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.paths import PRETRAINED
+from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.validate import Plan
+from heatproof.specs import FinetuningSettings, ShardRange
+from heatproof.stage import written
+from heatproof.stages.weights import weights_of
 from heatproof.workflow import MALLOC
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import TimedPass, TimedSteps
-    from heatproof.specs.jobs import AttributeSpec, Spec
+    from heatproof.stages.score import Score
+    from heatproof.stages.shards import ShardStage
 
 
 @dataclass
@@ -66,8 +71,8 @@ class Bench:
         self.runtime = plan.runtime()
         self.device = ""
 
-    def run(self, what: str, spec: Spec) -> tuple[float, float, dict[str, Any]]:
-        """Run a stage or a timing; return its seconds, peak memory in GiB, and what it found.
+    def run(self, job: Any) -> tuple[float, float, dict[str, Any]]:
+        """Run a job, or a timing of `heatproof.estimate.child`; return its seconds, peak GiB of memory, and findings.
 
         On a CPU the seconds are those of the processor, so that other programs on this machine do not count; what it
         found has their share of the wall time, ``share``.
@@ -77,7 +82,8 @@ class Bench:
         HeatproofError
             If it fails; the message has its last line.
         """
-        given = [json.dumps(spec), json.dumps(self.runtime)]
+        what = f"{type(job).__module__}:{type(job).__name__}"
+        given = [json.dumps(written(job)), json.dumps(vars(self.runtime))]
         command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
         began = time.monotonic()
         # Memory is kept as in the workflow's jobs: without, a network at 224 pixels takes up to twice as long.
@@ -93,11 +99,10 @@ class Bench:
 
     def shard(self, job: Job) -> Timed:
         """Run a job that makes shards of stores, and read from their manifests what each of them cost."""
-        spec = {**job.spec, "shard": 0, "shard_size": self.images, "images": [0, self.images]}
-        seconds, memory, found = self.run(job.run, spec)
+        told = cast("ShardStage", job.told)
+        seconds, memory, found = self.run(replace(told, shard=ShardRange(0, self.images, (0, self.images))))
         timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
-        explainers = cast("AttributeSpec", job.spec).get("explainers", ())
-        names = [entry["name"] for entry in explainers] or [job.stage]
+        names = [entry.name for entry in getattr(told, "explainers", ())] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
             made = read_json(product.manifest)
             if made is None or made["gap"]:
@@ -111,22 +116,25 @@ class Bench:
     def weights(self, dataset: str, model: str) -> TimedPass:
         """Leave random weights of a model, and time a pass of it."""
         every = dict.fromkeys([PRETRAINED, *self.plan.weights])
-        outputs = [self.plan.weights_spec(dataset, model, weights)["output"] for weights in every]
-        spec = {"dataset": self.plan.dataset_spec(dataset), "model": self.plan.model_spec(model)}
-        return cast("TimedPass", self.run("weights", {**spec, "outputs": outputs, "images": self.images})[2])
+        where = {"dataset": dataset, "model": model}
+        outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in every]
+        of = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
+        return cast("TimedPass", self.run(TimeWeights(*of, outputs, self.images))[2])
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
         trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
-        spec = self.plan.weights_spec(dataset, model, trained)
-        usual = self.plan.models[model].finetuning
-        return cast("TimedSteps", self.run("training", {"training": usual, **spec, "images": self.images})[2])
+        made = weights_of(Graph(self.plan), Network(dataset, model, trained))
+        usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning))
+        settings = getattr(made, "training", usual)
+        of = (self.plan.dataset_spec(dataset), self.plan.trained_spec(model))
+        return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images))[2])
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""
-        self.run("start_up", {})
-        return self.run("start_up", {})[0]
+        self.run(StartUp())
+        return self.run(StartUp())[0]
 
     def scores(self, dataset: str, model: str, metrics: list[str]) -> Timed:
         """Time the scoring of some metrics on the stores that are there; their mean cost."""
@@ -134,9 +142,9 @@ class Bench:
         total, memory, marginal = 0.0, 0.0, 0.0
         for metric in metrics:
             job = Graph(self.plan).job("score", self.plan.case(*where, metric).where)
-            spec = {**job.spec, "shard_size": self.images}
-            one, used, _ = self.run(job.run, {**spec, "images": 1})
-            more, used, _ = self.run(job.run, {**spec, "images": self.images})
+            told = replace(cast("Score", job.told), shard_size=self.images)
+            one, used, _ = self.run(replace(told, images=1))
+            more, used, _ = self.run(replace(told, images=self.images))
             # Below a tenth of a second it is noise of the start-up.
             slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
             total, marginal, memory = total + one, marginal + slope, max(memory, used)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +15,7 @@ from torch.nn import functional
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
-from heatproof.models.registry import IMAGENET
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Facts
+from heatproof.models.registry import IMAGENET, InputFacts
 
 # How far below what is expected is too low: an accuracy over this many images has this much noise.
 IMAGES, SHORT = 256, 0.05
@@ -51,7 +49,7 @@ class Accuracy(NamedTuple):
 
 
 def require_accuracy(
-    network: torch.nn.Module, dataset: Dataset, facts: Facts, expected: float | None, called: str
+    network: torch.nn.Module, dataset: Dataset, facts: InputFacts, expected: float | None, called: str
 ) -> Accuracy:
     """Measure the accuracy of a network, and find what is wrong where it is lower than expected.
 
@@ -97,7 +95,7 @@ def require_accuracy(
     )
 
 
-def _answers(network: torch.nn.Module, images: np.ndarray, facts: Facts) -> np.ndarray:
+def _answers(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
     network.eval()
     device = next(network.parameters()).device
     with torch.inference_mode():
@@ -105,15 +103,15 @@ def _answers(network: torch.nn.Module, images: np.ndarray, facts: Facts) -> np.n
     return torch.cat(parts).numpy()
 
 
-Input = tuple[np.ndarray, "Facts"]
+Input = tuple[np.ndarray, InputFacts]
 
 
-def _changes(images: np.ndarray, facts: Facts) -> Iterator[tuple[str, Input]]:
+def _changes(images: np.ndarray, facts: InputFacts) -> Iterator[tuple[str, Input]]:
     """Yield images and facts as they would be without one mistake, by what is changed."""
     if images.shape[1] == 3:
         for what, (mean, std) in NORMALISATIONS.items():
-            if (tuple(facts["mean"]), tuple(facts["std"])) != (mean, std):
-                yield what, (images, {**facts, "mean": mean, "std": std})
+            if (facts.mean, facts.std) != (mean, std):
+                yield what, (images, replace(facts, mean=mean, std=std))
         yield "channels in the order blue, green, red", (np.ascontiguousarray(images[:, ::-1]), facts)
     yield "a tenth cut off on each side (resize: size × 256 / 224)", (_zoomed(images, 224 / 256), facts)
 

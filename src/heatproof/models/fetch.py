@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from heatproof.models.from_transformers import read_weights
 from heatproof.models.names import fit_names, misfits, weights_in
 from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
 from heatproof.options import enumerated
 from heatproof.outside import require_regular
@@ -38,15 +39,15 @@ from heatproof.provenance import file_digest
 from heatproof.publishing import public, without_secrets
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import FetchSpec, ModelSpec, Runtime
+    from heatproof.stages.weights import Checkpoint
 
 log = logging.getLogger(__name__)
 
 
-def fetch(spec: FetchSpec, runtime: Runtime) -> None:
+def fetch(job: Checkpoint) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
-    Without a dataset in the spec the checkpoint is the start of a training, and all weights but the head must fit.
+    Without a dataset the checkpoint is the start of a training, and all weights but the head must fit.
 
     Raises
     ------
@@ -55,29 +56,30 @@ def fetch(spec: FetchSpec, runtime: Runtime) -> None:
         does not fit the network.
     """
     # Beside the target under a name of its own: it is moved into place only once it is known to fit.
-    aside = Path(spec["output"]).with_suffix(".unchecked")
+    weights, history = job.files["weights"], job.files["history"]
+    aside = Path(weights).with_suffix(".unchecked")
     try:
-        digest, accuracy = _bring(spec, aside)
-        os.replace(aside, spec["output"])
+        digest, accuracy = _bring(job, aside)
+        os.replace(aside, weights)
     finally:
         aside.unlink(missing_ok=True)
-    row: dict[str, Any] = {"checkpoint": public(spec["checkpoint"]), "sha256": digest}
+    row: dict[str, Any] = {"checkpoint": public(job.checkpoint), "sha256": digest}
     if accuracy:
         row |= {"accuracy": accuracy.value, "images": accuracy.images}
         if accuracy.at_chance:
             log.warning(
                 "the checkpoint %s classifies %.0f %% of %d images correctly, no more than guessing would: compare "
                 "mean, std, resize and the order of classes with those that it was trained with",
-                _told(spec["checkpoint"]), 100 * accuracy.value, accuracy.images,
+                _told(job.checkpoint), 100 * accuracy.value, accuracy.images,
             )  # fmt: skip
-    write_table(pd.DataFrame([row]), spec["history"])
+    write_table(pd.DataFrame([row]), history)
     # By these bytes a results folder tells whether the file behind the path is still the same.
-    foreign = {public(Path(spec["checkpoint"]).as_posix()): digest} if is_file(spec["checkpoint"]) else {}
-    key, files = key_of_inputs([spec["key"], foreign]), [spec["output"], spec["history"]]
-    write_manifest(spec["manifest"], files, spec_key=spec["key"], key=key, input_sha256=foreign)
+    foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
+    key = key_of_inputs([job.key, foreign])
+    write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign)
 
 
-def check_checkpoint(spec: FetchSpec) -> None:
+def check_checkpoint(job: Checkpoint) -> None:
     """Check that `fetch` can read a checkpoint, without writing results.
 
     Raises
@@ -87,45 +89,45 @@ def check_checkpoint(spec: FetchSpec) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         # Unless something is expected, the job measures it, and a check stays quick.
-        _bring(spec, Path(folder) / "checked", measure=False)
+        _bring(job, Path(folder) / "checked", measure=False)
 
 
-def _bring(spec: FetchSpec, aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
+def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
     """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
-    told = _told(spec["checkpoint"])
-    dataset = open_dataset(spec["dataset"]) if "dataset" in spec else None
+    told = _told(job.checkpoint)
+    dataset = open_dataset(job.dataset) if job.dataset else None
     classes = dataset.num_classes if dataset else 2
-    network = build_network(spec["model"], classes)
+    network = build_network(job.model, classes)
     most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
-        path = _local(spec["checkpoint"], Path(folder), most)
+        path = _local(job.checkpoint, Path(folder), most)
         digest = file_digest(path)
-        if spec["sha256"] and not digest.startswith(spec["sha256"]):
+        if job.sha256 and not digest.startswith(job.sha256):
             raise HeatproofError(
-                f"The checkpoint {told} has SHA-256 {digest}, not {spec['sha256']}: it is another file, "
+                f"The checkpoint {told} has SHA-256 {digest}, not {job.sha256}: it is another file, "
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
-        if spec["model"]["architecture"] == "transformers_model":
-            state = read_weights(path, spec["model"]["options"]["name"])
+        if job.model.architecture == "transformers_model":
+            state = read_weights(path, job.model.options["name"])
         else:
             state = read_state(path, told, most)
-    advise = partial(_advice, spec["model"], state, classes)
-    state, done = fit_names(state, network.state_dict(), partial(find_head, spec["model"]))
+    advise = partial(_advice, job.model, state, classes)
+    state, done = fit_names(state, network.state_dict(), partial(find_head, job.model))
     if done:
         log.info("the checkpoint %s: %s", told, done)
-    require_copies(state, spec["checkpoint"], most)
+    require_copies(state, job.checkpoint, most)
     save_weights(state, aside)
-    if dataset:
+    if job.dataset:
         # Before the fit, which tries again without the head and would blame that.
         own = network.state_dict()
-        require_finite({name: value for name, value in state.items() if name in own}, own, spec["checkpoint"])
-        _check_fit(spec, network, classes, aside, advise)
+        require_finite({name: value for name, value in state.items() if name in own}, own, job.checkpoint)
+        _check_fit(job, job.dataset.name, network, classes, aside, advise)
     else:
-        load_weights(network, aside, find_head(spec["model"]), spec["checkpoint"], advise)
-    expected = spec.get("expected_accuracy")
+        load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
+    expected = job.expected_accuracy
     if dataset is None or not (measure or expected):
         return digest, None
-    return digest, require_accuracy(network, dataset, spec["model"]["facts"], expected, told)
+    return digest, require_accuracy(network, dataset, job.model.facts, expected, told)
 
 
 def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
@@ -133,12 +135,12 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
 
     Options that take one of a few values are tried. None where the weights fit with none of them.
     """
-    entry = ARCHITECTURES.get(model["architecture"])
+    entry = ARCHITECTURES.get(model.architecture)
     choices = enumerated(entry.build) if entry else {}
-    given = dict(model["options"])
+    given = dict(model.options)
     for options in [given, *({**given, name: value} for name, values in choices.items() for value in values)]:
         with suppress(Exception):  # a builder can refuse options in any way
-            tried: ModelSpec = {**model, "options": options}
+            tried = replace(model, options=options)
             own, head = build_without_weights(tried, classes).state_dict(), find_head(tried)
             named, _ = fit_names(state, own, partial(set, head))
             if not misfits({**named, **{name: own[name] for name in head}}, own):
@@ -148,29 +150,29 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
 
 def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
     """Return what to do about weights that do not fit a network."""
-    entry = ARCHITECTURES.get(model["architecture"])
+    entry = ARCHITECTURES.get(model.architecture)
     known = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
     shown = f" (by default {known}; `heatproof list models` shows them)" if known else ""
     fitting = fitting_options(model, state, classes)
-    if fitting is not None and fitting != model["options"]:
+    if fitting is not None and fitting != model.options:
         written = yaml.safe_dump(fitting, default_flow_style=True, sort_keys=False).strip()
         return f"with options: {written} they fit{shown}"
     return f"check the model's architecture and options{shown}, and the number of classes"
 
 
 def _check_fit(
-    spec: FetchSpec, network: torch.nn.Module, classes: int, weights: Path, advise: Callable[[], str]
+    job: Checkpoint, dataset: str, network: torch.nn.Module, classes: int, weights: Path, advise: Callable[[], str]
 ) -> None:
     try:
-        load_weights(network, weights, called=spec["checkpoint"], advise=advise)
+        load_weights(network, weights, called=job.checkpoint, advise=advise)
     except HeatproofError as error:
         try:
-            load_weights(network, weights, but=find_head(spec["model"]), called=spec["checkpoint"])
+            load_weights(network, weights, but=find_head(job.model), called=job.checkpoint)
         except HeatproofError:
             raise error from None
         raise HeatproofError(
-            f"The weights {_told(spec['checkpoint'])} fit the network except for its head, which has the {classes} "
-            f"classes of {spec['dataset']['name']!r}: set transfer: true in the model's settings to train a new head."
+            f"The weights {_told(job.checkpoint)} fit the network except for its head, which has the {classes} "
+            f"classes of {dataset!r}: set transfer: true in the model's settings to train a new head."
         ) from None
 
 

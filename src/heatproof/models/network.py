@@ -17,27 +17,27 @@ from safetensors.torch import save
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import written_aside
 from heatproof.models.names import misfits
-from heatproof.models.registry import ARCHITECTURES, of_channels
+from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import nearest
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Facts, ModelSpec, Runtime
+    from heatproof.specs import Runtime
 
 
 def use_machine(runtime: Runtime) -> torch.device:
     """Set the number of threads and deterministic algorithms, and return the device."""
-    torch.set_num_threads(runtime["threads"])
+    torch.set_num_threads(runtime.threads)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    if runtime.get("deterministic"):
+    if runtime.deterministic:
         # cuBLAS asks for it before its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    requested = runtime["device"]
+    requested = runtime.device
     if requested == "auto":
         requested = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     elif requested == "cuda" and not torch.cuda.is_available():
@@ -55,13 +55,13 @@ def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.
     HeatproofError
         If the builder does not return a torch.nn.Module.
     """
-    build = ARCHITECTURES.code_of(spec["architecture"], spec["module"])
+    build = ARCHITECTURES.code_of(spec.architecture, spec.module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = build(num_classes, **spec["options"])
+        network = build(num_classes, **spec.options)
     if not isinstance(network, torch.nn.Module):
         raise HeatproofError(
-            f"The architecture {spec['architecture']!r} returned a {type(network).__name__}: "
+            f"The architecture {spec.architecture!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
     network.register_forward_hook(partial(_the_logits, num_classes))
@@ -117,7 +117,7 @@ def find_head(spec: ModelSpec) -> set[str]:
     head = {name for name, value in few.items() if name not in more or more[name].shape != value.shape}
     if not head:
         raise HeatproofError(
-            f"The architecture {spec['architecture']!r} builds the same network for any number of classes: it has no "
+            f"The architecture {spec.architecture!r} builds the same network for any number of classes: it has no "
             "head to retrain, so leave transfer out."
         )
     return head
@@ -195,7 +195,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
         raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {nearest(name, known)}") from None
 
 
-def normalise(images: np.ndarray, facts: Facts) -> torch.Tensor:
+def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
     """Return (N, C, H, W) images in [0, 1] as the network expects them: minus mean, over standard deviation.
 
     Raises
@@ -203,13 +203,12 @@ def normalise(images: np.ndarray, facts: Facts) -> torch.Tensor:
     HeatproofError
         If the images do not have the size or the number of channels that the network takes.
     """
-    if facts["size"] and tuple(images.shape[-2:]) != tuple(facts["size"]):
+    if facts.size and tuple(images.shape[-2:]) != facts.size:
         raise HeatproofError(
-            f"The network expects {facts['size'][0]}×{facts['size'][1]} pixels, but the images have "
+            f"The network expects {facts.size[0]}×{facts.size[1]} pixels, but the images have "
             f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
         )
-    channels = images.shape[1]
-    mean, std = (torch.tensor(of_channels(facts[key], key, channels))[:, None, None] for key in ("mean", "std"))
+    mean, std = (torch.tensor(one)[:, None, None] for one in normalisation_of(facts, images.shape[1]))
     return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)
 
 

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from heatproof.errors import HeatproofError
+from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
+from heatproof.specs import DatasetSpec
 
 # Mean and standard deviation of its colours, with which most networks for its images are trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -40,6 +42,62 @@ class InputFacts:
     size: tuple[int, int] | None = None
     cam_layer: str | None = None
     cam_reason: str = "the model names no layer with a spatial grid for class activation maps"
+
+
+# Of a network whose images need no normalisation, or were normalised by the caller.
+UNSCALED = InputFacts(mean=(0.0,), std=(1.0,))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What builds a network.
+
+    Attributes
+    ----------
+    architecture
+        Name in the table of architectures, or ``package.module:function``.
+    module
+        Module that enters it there.
+    options
+        Options of the builder.
+    facts
+        Input format of the network.
+    name
+        Name that the config gives it.
+    """
+
+    architecture: str
+    module: str
+    options: dict[str, Any]
+    facts: InputFacts = InputFacts()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """What any pass of a network over the images of a dataset depends on.
+
+    Attributes
+    ----------
+    dataset, model
+        The images, and what builds the network.
+    weights, upstream
+        Path of the weights, and their key.
+    seed
+        The workflow's seed.
+    target
+        The class whose output is read: ``label``, ``predicted`` or a number.
+    precision
+        ``float32``, ``tf32`` or ``bfloat16``.
+    """
+
+    dataset: DatasetSpec
+    model: ModelSpec
+    weights: str
+    upstream: Key
+    seed: int
+    target: str | int
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -142,23 +200,26 @@ def architecture(
     return enter
 
 
-def of_channels(values: Sequence[float], key: str, channels: int) -> list[float]:
-    """Return one number for each channel; equal ones, as those of an architecture without its own, fit any number.
+def normalisation_of(facts: InputFacts, channels: int) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel; equal ones, as a network without its own has, fit any number.
 
     Parameters
     ----------
-    values
-        ``mean`` or ``std`` of the model's facts.
-    key
-        Which of the two, for the message.
+    facts
+        Input format of the network.
     channels
-        Of the images.
+        Number of channels of the images.
 
     Raises
     ------
     HeatproofError
-        If there is another number of them.
+        If the network has another number of them.
     """
+    mean, std = (_of_channels(values, key, channels) for key, values in (("mean", facts.mean), ("std", facts.std)))
+    return mean, std
+
+
+def _of_channels(values: Sequence[float], key: str, channels: int) -> list[float]:
     if len(values) == channels:
         return list(values)
     if len(set(values)) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,9 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
+from heatproof.models.registry import NetworkSpec
 from heatproof.perturbation.reachable import check_mode, reachable_modules
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Passes, Runtime
+from heatproof.specs import Runtime
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -224,13 +223,13 @@ class FilledBatches(torch.nn.Module):
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
 
 
-def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch.device) -> FilledBatches:
+def open_network(spec: NetworkSpec, num_classes: int, runtime: Runtime, device: torch.device) -> FilledBatches:
     """Load the network of a job that needs outputs only, no gradients or hooks.
 
     Parameters
     ----------
     spec
-        Has ``model``, ``weights`` and ``precision``.
+        The network.
     num_classes
         Number of classes of the dataset.
     runtime
@@ -238,11 +237,11 @@ def open_network(spec: Passes, num_classes: int, runtime: Runtime, device: torch
     device
         Device of the network.
     """
-    network = load_network(spec["model"], num_classes, spec["weights"], device, spec["precision"])
-    if runtime.get("compile"):
+    network = load_network(spec.model, num_classes, spec.weights, device, spec.precision)
+    if runtime.compile:
         network.compile()
-    within = WithinMemory(spec["model"]["name"], kept_beside(spec["weights"]), device)
-    return FilledBatches(network, batch_size_of(runtime["batch_size"], device), within)
+    within = WithinMemory(spec.model.name, kept_beside(spec.weights), device)
+    return FilledBatches(network, batch_size_of(runtime.batch_size, device), within)
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from heatproof.batches import track
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import of_channels
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Normalisation
+from heatproof.models.registry import InputFacts, normalisation_of
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,7 @@ def dataset_options(
     baseline: str,
     options: Mapping[str, Any] | None,
     dataset: Dataset,
-    facts: Normalisation,
+    facts: InputFacts,
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset.
 
@@ -41,7 +38,7 @@ def dataset_options(
     dataset
         An open dataset.
     facts
-        The model's facts, of which ``mean`` and ``std`` are read.
+        Input format of the model, of which ``mean`` and ``std`` are read.
 
     Returns
     -------
@@ -54,7 +51,7 @@ def dataset_options(
     return filled
 
 
-def mean_value(dataset: Dataset, facts: Normalisation) -> list[float]:
+def mean_value(dataset: Dataset, facts: InputFacts) -> list[float]:
     """Return the mean colour of the training images, normalised for a network.
 
     It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums
@@ -65,7 +62,7 @@ def mean_value(dataset: Dataset, facts: Normalisation) -> list[float]:
     dataset
         An open dataset; its training images are all read once.
     facts
-        The model's facts: ``mean`` and ``std``, one number for each channel.
+        Input format of the model: ``mean`` and ``std``, one number for each channel.
 
     Returns
     -------
@@ -92,5 +89,5 @@ def mean_value(dataset: Dataset, facts: Normalisation) -> list[float]:
             pixels = flat.shape[1]
     colour = np.array([math.fsum(channel) / (count * pixels) for channel in np.transpose(sums)])
     log.info("mean of %d training images: %s", count, ", ".join(f"{value:.4f}" for value in colour))
-    mean, std = (np.asarray(of_channels(facts[key], key, len(colour))) for key in ("mean", "std"))
+    mean, std = map(np.asarray, normalisation_of(facts, len(colour)))
     return ((colour - mean) / std).tolist()

@@ -6,58 +6,25 @@ Rules, the check of results before a start, `heatproof accept`, `heatproof estim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from heatproof import stage as declared
-from heatproof.plan.plan import key_of
-from heatproof.stage import Wildcards, written
+from heatproof.stage import STAGES, Product, Stage, Wildcards, written
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
     from heatproof.provenance import Key
-    from heatproof.specs.jobs import Spec
-    from heatproof.stage import Stage as Told
 
+T = TypeVar("T")
 # In the order in which they stand in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
-# Spec, inputs and products of one job.
-Made = tuple["Spec", list[str], list["Product"]]
 
 
 def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
     """Return where the time and memory of a job are written."""
     return "/".join(["results/benchmarks", stage, *(wildcards or [stage])]) + ".tsv"
-
-
-@dataclass(frozen=True)
-class Product:
-    """What stands under one manifest.
-
-    Attributes
-    ----------
-    manifest
-        Its path.
-    key
-        What the manifest must say for this config and code.
-    files
-        All files that Snakemake knows, the manifest included.
-    data
-        The file that jobs downstream wait for.
-    images
-        How far a shard must reach; None for what is no shard.
-    kept
-        Epochs that a finetuning must have kept.
-    """
-
-    manifest: str
-    key: Key
-    files: tuple[str, ...]
-    data: str
-    images: int | None = None
-    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,30 +35,34 @@ class Job:
     ----------
     stage
         The rule's name.
-    run
-        ``module:name`` of the stage's class, or of the function that is called with the spec.
     wildcards
         What tells it from the others of its stage.
-    spec
-        Plain values: all that the job is told.
+    told
+        All that it is told.
     inputs
         Files that it waits for.
     products
         What it leaves; several where one job makes the stores of several explainers.
     sources
         Files of the user's own that it reads; the manifests hold the digests of their bytes.
-    told
-        What `spec` is made of; None of a stage that has a builder.
     """
 
     stage: str
-    run: str
     wildcards: Wildcards
-    spec: Spec
+    told: Stage
     inputs: tuple[str, ...]
     products: tuple[Product, ...]
     sources: tuple[str, ...] = ()
-    told: Told | None = None
+
+    @property
+    def run(self) -> str:
+        """The class of the stage, as ``module:name``."""
+        return f"{type(self.told).__module__}:{type(self.told).__name__}"
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """What it is told as plain values, which it gets as JSON."""
+        return written(self.told)
 
     @property
     def outputs(self) -> list[str]:
@@ -102,57 +73,6 @@ class Job:
     def benchmark(self) -> str:
         """Where its time and memory are written; a file that Snakemake counts as an output."""
         return benchmark_of(self.stage, [str(self.wildcards[name]) for name in WILDCARDS if name in self.wildcards])
-
-
-# Plan to the wildcards of the jobs of a stage.
-Level = Callable[["Plan"], Iterable[Wildcards]]
-
-
-def one_each(name: str, values: Callable[[Plan], Iterable[Any]]) -> Level:
-    """Return one wildcard, which takes some values."""
-    return lambda plan: [{name: value} for value in values(plan)]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A kind of job: what runs it, how one is made, and which there are."""
-
-    run: str
-    make: Callable[..., Made]
-    every: Level
-    sources: Callable[..., Iterable[str]]
-
-
-STAGES: dict[str, Stage] = {}
-
-
-def stage(
-    run: str,
-    every: Level = lambda plan: [{}],
-    sources: Callable[..., Iterable[str]] = lambda plan, **wildcards: (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function that returns spec, inputs and products of one job; its name is that of the stage and its rule.
-
-    Parameters
-    ----------
-    run
-        ``module:function``, imported only where the job runs.
-    every
-        Plan to the wildcards of all jobs of the stage.
-    sources
-        Plan and wildcards to the files of the user's own that a job reads.
-    """
-
-    def enter(make: Callable[..., Any]) -> Callable[..., Any]:
-        STAGES[make.__name__] = Stage(run, make, every, sources)
-        return make
-
-    return enter
-
-
-def every_stage() -> dict[str, Any]:
-    """Return all stages by their names."""
-    return {**STAGES, **declared.STAGES}
 
 
 @dataclass
@@ -170,6 +90,7 @@ class Graph:
     plan: Plan
     makers: dict[str, Job] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
+    _made_once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
         """Return one job; wildcards can be texts, as Snakemake has them."""
@@ -180,25 +101,18 @@ class Graph:
             self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
 
-    def _made(self, stage: str, wildcards: Wildcards) -> Job:
-        if stage in STAGES:
-            return self._made_by_builder(stage, wildcards)
-        kind, plan, results = declared.STAGES[stage], self.plan, self.plan.results
-        told, inputs = kind.tell(self, **wildcards)
-        files = {name: results.file(one.path.format(**wildcards)) for name, one in kind.leaves(plan).items()}
-        manifest = results.file(kind.manifest_path.format(**wildcards))
-        told = replace(told, results=results, files=files, manifest=manifest, **kind.common(plan))
-        told = replace(told, key=key_of(told, told.modules))
-        left, run = tuple(files.values()), f"{kind.__module__}:{kind.__name__}"
-        product = Product(manifest, told.key, (*left, manifest), left[0])
-        return Job(stage, run, wildcards, written(told), tuple(dict.fromkeys(inputs)), (product,), told=told)
-
-    def _made_by_builder(self, stage: str, wildcards: Wildcards) -> Job:
-        kind = STAGES[stage]
-        spec, inputs, products = kind.make(self.plan, **wildcards)
-        sources = tuple(kind.sources(self.plan, **wildcards))
+    def _made(self, stage: str, where: Wildcards) -> Job:
+        kind, plan = STAGES[stage], self.plan
+        told, inputs = kind.tell(self, **where)
+        told, sources = told.complete(plan, **where), tuple(kind.sources(plan, **where))
         waits = tuple(dict.fromkeys([*inputs, *sources]))
-        return Job(stage, kind.run, wildcards, spec, waits, tuple(products), sources)
+        return Job(stage, where, told, waits, tuple(told.products()), sources)
+
+    def once(self, make: Callable[..., T], *given: Any) -> T:
+        """Return what a function makes of this graph and of what is given, which is made once."""
+        if (make, given) not in self._made_once:
+            self._made_once[make, given] = make(self, *given)
+        return cast("T", self._made_once[make, given])
 
     def told(self, stage: str, **wildcards: Any) -> Any:
         """Return what a job is told."""
@@ -206,13 +120,13 @@ class Graph:
 
     def has(self, stage: str) -> bool:
         """Tell whether there are jobs of a stage."""
-        return any(True for _ in every_stage()[stage].every(self.plan))
+        return any(True for _ in STAGES[stage].every(self.plan))
 
     def targets(self) -> list[str]:
         """Return what the rule `all` asks for: tables, figures and pages."""
-        asked = [name for name, kind in declared.STAGES.items() if kind.is_asked(self.plan)]
-        jobs = [self.job(name, where) for name in asked for where in declared.STAGES[name].every(self.plan)]
-        return [file for job in jobs if job.told for file in job.told.files.values()]
+        asked = [name for name, kind in STAGES.items() if kind.is_asked(self.plan)]
+        jobs = [self.job(name, where) for name in asked for where in STAGES[name].every(self.plan)]
+        return [file for job in jobs for file in job.told.files.values()]
 
     def jobs(self) -> list[Job]:
         """Return every job, stage by stage, what is upstream first."""
@@ -222,7 +136,7 @@ class Graph:
     def _jobs(self) -> list[Job]:
         found = {
             name: [self.job(name, wildcards) for wildcards in kind.every(self.plan)]
-            for name, kind in sorted(every_stage().items())
+            for name, kind in sorted(STAGES.items())
         }
         makers = {name: (self.makers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()}
         # In the order of their names where nothing else decides, so that it is the same in every process.
@@ -240,7 +154,7 @@ class Graph:
 
     def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
         """Return the jobs of some stages that are of a network, as its wildcards say, or of all networks."""
-        every = [(name, one) for name in stages for one in every_stage()[name].every(self.plan)]
+        every = [(name, one) for name in stages for one in STAGES[name].every(self.plan)]
         of = [(name, one) for name, one in every if all(one.get(key, where[key]) == where[key] for key in where)]
         return [self.job(name, wildcards) for name, wildcards in of]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.responses.base import MapResponse, NetworkResponse, Response
-from heatproof.responses.features import Features
-from heatproof.responses.network import Channels
-from heatproof.responses.parts import Parts
-from heatproof.responses.patches import Patches
+if TYPE_CHECKING:
+    from heatproof.responses.base import Response
+
 
 RESULTS = "results"
 PRETRAINED = "pretrained"
@@ -22,22 +18,12 @@ LONG_AGO = 1_000_000_000
 
 def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:
     """Return the files that one shard of a response consists of, its manifest first."""
-    places = {name: "/".join([str(shard), *["0"] * len(array.dims)]) for name, array in response.holds.items()}
-    return [f"{store}.{shard}.json", *(f"{store}.zarr/{name}/c/{place}" for name, place in places.items())]
+    return [f"{store}.{shard}.json", *(response_file(response, store, array, shard) for array in response.holds)]
 
 
-# The same of each rule, and of the base of the kinds where a rule makes several.
-drop_files = partial(response_files, Patches)
-curve_files = partial(response_files, MapResponse)
-subset_files = partial(response_files, NetworkResponse)
-part_files = partial(response_files, Parts)
-channel_files = partial(response_files, Channels)
-feature_files = partial(response_files, Features)
-
-
-def drop_file(drops: str, array: str, shard: int | str) -> str:
-    """Return the shard of one array of patch drops."""
-    return f"{drops}.zarr/{array}/c/{shard}/0"
+def response_file(response: Response | type[Response], store: str, array: str, shard: int | str) -> str:
+    """Return the shard of one array of a response."""
+    return f"{store}.zarr/{array}/c/{'/'.join([str(shard), *['0'] * len(response.holds[array].dims)])}"
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:
@@ -74,25 +60,6 @@ def made_with(file: str, apart: bool) -> tuple[str, ...]:
     if not apart and kind in EXPLAINER_AT:
         parts.pop(EXPLAINER_AT[kind])
     return kind, *parts, "".join(shard)
-
-
-def filled(patterns: Mapping[str, str], **wildcards: str) -> dict[str, str]:
-    """Return path patterns with their wildcards filled, by the same names."""
-    return {name: pattern.format(**wildcards) for name, pattern in patterns.items()}
-
-
-def at(pattern: str, **values: str | Iterable[str]) -> str:
-    """Fill wildcards of a path pattern: by a text, or by several texts that the wildcard is constrained to."""
-    for key, value in values.items():
-        if not isinstance(value, str):
-            value = "{" + key + "," + ("|".join(map(re.escape, value)) or "(?!)") + "}"
-        pattern = pattern.replace("{" + key + "}", value)
-    return pattern
-
-
-def all_at(patterns: Mapping[str, str], **values: str | Iterable[str]) -> list[str]:
-    """Return several path patterns with wildcards filled as `at` does."""
-    return [at(pattern, **values) for pattern in patterns.values()]
 
 
 class Network(NamedTuple):

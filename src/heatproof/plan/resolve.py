@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from heatproof.attribution.own import positional_of
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
@@ -18,9 +18,7 @@ from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import MethodRow
+from heatproof.responses.base import Method
 
 SCHEMES = ("https://", "http://", "file://")
 
@@ -50,13 +48,13 @@ class ExplainerChoice:
     def methods(self) -> dict[str, tuple[str, str]]:
         """Method name to (map, transform)."""
         maps = list(self.maps)
-        return {row["method"]: (maps[row["index"]], row["transform"]) for row in self.rows}
+        return {one.name: (maps[one.index], one.transform) for one in self.rows}
 
     @property
-    def rows(self) -> list[MethodRow]:
+    def rows(self) -> list[Method]:
         """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
         return [
-            {"method": name if transform == "raw" else f"{name}_abs", "index": index, "transform": transform}
+            Method(name if transform == "raw" else f"{name}_abs", index, transform)
             for index, (name, signed) in enumerate(self.maps.items())
             for transform in (("raw", "abs") if signed else ("raw",))
         ]

@@ -10,14 +10,10 @@ from heatproof.config import label_baselines, normalise
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, register_baselines
-from heatproof.plan import jobs
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice
 from heatproof.registry import is_reference, load_plugins, look_up
-
-# What enters the stages, upstream first.
-BUILDERS = (jobs,)
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:

@@ -246,7 +246,7 @@ def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
         yield "table", Path(facts.path).name, facts.manifest, 0
     explainers = {method.explainer: method for method in told.methods}
     for entry in told.datasets:
-        name = entry.dataset["name"]
+        name = entry.dataset.name
         for network in entry.networks:
             where = network.where
             of = " · ".join(map(str, where.values()))
@@ -262,8 +262,8 @@ def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
             for grid, baseline in network.grids:
                 base = told.results.drops.format(**where, grid=grid, baseline=baseline)
                 yield "patch drops", f"{of} · grid {grid}, {baseline}", base, told.drop_shards
-            yield "weights", of, told.results.weights["manifest"].format(**where), 0
-        yield "dataset", name, entry.dataset["manifest"], 0
+            yield "weights", of, told.results.weights_manifest.format(**where), 0
+        yield "dataset", name, entry.dataset.manifest, 0
 
 
 def provenance(told: ReportPage, link: Link) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
             )
         columns.append(zip(*methods, strict=True))
     return {
-        "name": entry.dataset["name"],
+        "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
         "images": [
             {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}

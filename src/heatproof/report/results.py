@@ -106,7 +106,7 @@ def publish(told: Stage, made: Mapping[str, pd.DataFrame | Figure | str | None],
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    publish_tables({"key": told.key, "manifest": told.manifest}, made, inputs)
+    publish_tables(told, made, inputs)
 
 
 def save(figure: Figure, path: str | Path) -> None:

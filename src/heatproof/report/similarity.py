@@ -91,7 +91,7 @@ def similarity_table(told: Similarity) -> pd.DataFrame:
 def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
     """Yield the pairs of networks of a dataset that are compared."""
     models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
-    base = [Network(entry.dataset["name"], model, PRETRAINED) for model in models]
+    base = [Network(entry.dataset.name, model, PRETRAINED) for model in models]
     for one in base:
         yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))

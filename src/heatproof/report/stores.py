@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from heatproof.config import normalise, read_config
 from heatproof.data.registry import DATASETS
@@ -16,10 +16,8 @@ from heatproof.manifest import read_sealed
 from heatproof.plan.resolve import read_dataset
 from heatproof.publishing import ELSEWHERE
 from heatproof.registry import look_up
+from heatproof.specs import DatasetSpec
 from heatproof.store import describe
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import OpenedDataset
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def open_stored(path: str | Path) -> Stored:
     )
 
 
-def dataset_behind(stored: Stored, config: str | Path | None = None) -> OpenedDataset:
+def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetSpec:
     """Return what opens the dataset that a store was made from.
 
     Parameters
@@ -132,11 +130,11 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> OpenedDa
                 f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
                 "be published: name your config with --config."
             )
-        return cast("OpenedDataset", {**said, "module": DATASETS[said["kind"]].load.__module__})
+        module = DATASETS[said["kind"]].load.__module__
+        return DatasetSpec(said["kind"], module, said["options"], said["seed"], said["name"])
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    named = {key: entry[key] for key in ("kind", "options", "module")}
-    return cast("OpenedDataset", {**said, **named, "seed": given["seed"]})
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"])
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

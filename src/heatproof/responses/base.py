@@ -20,12 +20,13 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.provenance import digest
 from heatproof.registry import own_options
+from heatproof.specs import ResponseSpec
 
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.models.registry import InputFacts
     from heatproof.perturbation.batching import Query
-    from heatproof.specs.jobs import Facts, ToldResponse
 
 Arrays = Mapping[str, np.ndarray]
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
@@ -140,7 +141,7 @@ class Session:
     seed
         The workflow's seed.
     facts
-        Input facts of the model: ``mean``, ``std``, ``cam_layer`` …; empty if unknown.
+        Input format of the model; None if unknown.
     dataset, dataset_name
         Dataset of the images and its name; None for `heatproof.evaluate`.
     explain
@@ -153,7 +154,7 @@ class Session:
     device: Any
     batch_size: int
     seed: int
-    facts: Facts = field(default_factory=dict)  # type: ignore[assignment]
+    facts: InputFacts | None = None
     dataset: Any = None
     dataset_name: str = ""
     explain: Callable[[Along, Method, Batch], Explain] | None = None
@@ -168,6 +169,7 @@ class Session:
         """Return images (N, C, H, W) in [0, 1] as the network expects them."""
         from heatproof.models.network import normalise
 
+        assert self.facts is not None, "only the workflow has images that are not normalised"
         return normalise(images, self.facts)
 
     def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Query:
@@ -401,9 +403,10 @@ class Response(ABC):
         """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
-    def told(self) -> ToldResponse:
-        """Return the response as plain values for a spec."""
-        return {"kind": self.kind, "module": type(self).__module__, "settings": dict(self.settings)}
+    @property
+    def spec(self) -> ResponseSpec:
+        """What describes the response to a job."""
+        return ResponseSpec(self.kind, type(self).__module__, dict(self.settings))
 
 
 class NetworkResponse(Response):
@@ -495,10 +498,10 @@ class MapResponse(Response):
         return {reading.argument: self.as_argument(of, images)}
 
 
-def response_of(described: ToldResponse) -> Response:
-    """Return the response described by `Response.told`; imports only the module of its kind."""
-    import_module(described["module"])
-    return KINDS[described["kind"]](described["settings"])
+def response_of(spec: ResponseSpec) -> Response:
+    """Return the response that `Response.spec` describes; imports only the module of its kind."""
+    import_module(spec.module)
+    return KINDS[spec.kind](spec.settings)
 
 
 def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:

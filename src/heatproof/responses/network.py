@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from heatproof.errors import NotApplicable
+from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds
 from heatproof.responses.base import (
     Along,
@@ -98,10 +99,11 @@ class Channels(NetworkResponse):
         """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
         from heatproof.perturbation.channels import channel_activations
 
-        if not session.facts["cam_layer"]:
-            return Contents({"channel": 1}, gap=session.facts["cam_reason"])
+        facts = _facts(session)
+        if not facts.cam_layer:
+            return Contents({"channel": 1}, gap=facts.cam_reason)
         image = session.normalised(session.dataset.images("evaluation", 0, 1))
-        layer = f"network.{session.facts['cam_layer']}"
+        layer = f"network.{facts.cam_layer}"
         try:
             activations = channel_activations(session.network, image, layer, session.batch_size, device=session.device)
             return Contents({"channel": activations.shape[1]})
@@ -112,4 +114,9 @@ class Channels(NetworkResponse):
         """Run the network on each image, and keep the activations of the layer."""
         from heatproof.perturbation.channels import channel_responses
 
-        return channel_responses(session.query(batch), f"network.{session.facts['cam_layer']}")
+        return channel_responses(session.query(batch), f"network.{_facts(session).cam_layer}")
+
+
+def _facts(session: Session) -> InputFacts:
+    assert session.facts is not None, "only the workflow, which knows the model, makes this response"
+    return session.facts

@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import of_channels
+from heatproof.models.registry import UNSCALED, normalisation_of
 from heatproof.options import Bounds
 from heatproof.responses.base import Along, Arrays, Batch, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 
 # Of images that are no more than in [0, 1], whatever their channels.
-UNSCALED = {"mean": [0.0], "std": [1.0]}
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
 PUBLISHED = 13
 
@@ -62,8 +61,8 @@ class Pictures(TwoTargets):
         """Run the network on the pictures: outputs, and entropies in bytes."""
         from heatproof.perturbation.pic import pic_responses
 
-        facts: dict[str, Any] = {**UNSCALED, **session.facts}
-        given: dict[str, Any] = {key: of_channels(facts[key], key, batch.images.shape[1]) for key in UNSCALED}
+        mean, std = normalisation_of(session.facts or UNSCALED, batch.images.shape[1])
+        given: dict[str, Any] = {"mean": mean, "std": std}
         given |= {key: value for key, value in {**self.settings, **session.given}.items() if value is not None}
         query, every = session.query(batch, batch.targets), []
         for maps, _ in self.by_method(session, batch, along):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,15 +27,17 @@ from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
 from heatproof.shards import WRITING, Origin, Shard, open_shard
+from heatproof.specs import Runtime
 from heatproof.store import ArraySpec
 from heatproof.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import CurvesEntry, ResponseSpec, Runtime
+    from heatproof.stages.responses import ExplainedResponse, RunResponse
 
 log = logging.getLogger(__name__)
 
-TOLD: Final = ("dataset", "model", "weights", "seed", "response", "precision", "target")
+# Of a response that needs no maps.
+NO_EXPLAINER: tuple[None, ...] = (None,)
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Work:
 
     piece: Shard
     gap: str | None
-    explainer: CurvesEntry | None
+    explainer: ExplainedResponse | None
 
     @property
     def todo(self) -> bool:
@@ -56,12 +58,11 @@ class Work:
         """Return the maps of images [low, high) for a map response, else None."""
         if not self.explainer:
             return None
-        maps = stored_maps(self.explainer["maps_store"] + ".zarr", low, high, self.piece.layout.image_ids)
-        methods = [Method(row["method"], row["index"], row["transform"]) for row in self.explainer["methods"]]
-        return Along(maps.values, methods, self.explainer["name"])
+        maps = stored_maps(self.explainer.maps_store + ".zarr", low, high, self.piece.layout.image_ids)
+        return Along(maps.values, self.explainer.methods, self.explainer.name)
 
 
-def respond(spec: ResponseSpec, runtime: Runtime) -> None:
+def respond(job: RunResponse, runtime: Runtime) -> None:
     """Compute one shard of a response; images already in the shard are kept.
 
     What does not apply, to the network or to the images, is published as a gap with its reason.
@@ -71,30 +72,30 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
     HeatproofError
         If a map or a response has a value that is not finite, or maps are missing or damaged.
     """
-    device, dataset, response = use_machine(runtime), open_dataset(spec["dataset"]), response_of(spec["response"])
-
-    how: Runtime = {**runtime, "compile": bool(runtime.get("compile")) and not response.looks_inside}
+    network = job.network
+    device, dataset, response = use_machine(runtime), open_dataset(network.dataset), response_of(job.response)
+    how = replace(runtime, compile=runtime.compile and not response.looks_inside)
     session = Session(
-        open_network=partial(open_network, spec, dataset.num_classes, how, device),
+        open_network=partial(open_network, network, dataset.num_classes, how, device),
         device=device,
-        batch_size=batch_size_of(runtime["batch_size"], device),
-        seed=spec["seed"],
-        facts=spec["model"]["facts"],
+        batch_size=batch_size_of(runtime.batch_size, device),
+        seed=network.seed,
+        facts=network.model.facts,
         dataset=dataset,
-        dataset_name=spec["dataset"]["name"],
-        explain=lambda along, method, batch: explainer_of(spec, session, along.explainer, method, batch),
+        dataset_name=network.dataset.name,
+        explain=lambda along, method, batch: explainer_of(job, session, along.explainer, method, batch),
     )
-    every = [_open(spec, explainer, response, session) for explainer in spec.get("explainers", [None])]
+    every = [_open(job, explainer, response, session) for explainer in (job.explainers or NO_EXPLAINER)]
     todo = [work for work in every if work.todo]
     for work in every:
         if not work.todo:
             if work.gap is None:
-                name = work.explainer["name"] if work.explainer else response.name
+                name = work.explainer.name if work.explainer else response.name
                 log.info("%s: all images are in the store already", name)
             work.piece.publish(str(device), work.gap)
     with WRITING:
         if todo:
-            _run(spec, todo, response, session)
+            _run(job, todo, response, session)
         for work in todo:
             work.piece.publish_behind(str(device), work.gap)
     # Only now: until the job ends well, Snakemake may remove what it published.
@@ -102,17 +103,18 @@ def respond(spec: ResponseSpec, runtime: Runtime) -> None:
         work.piece.forget_journal()
 
 
-def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response, session: Session) -> Work:
+def _open(job: RunResponse, explainer: ExplainedResponse | None, response: Response, session: Session) -> Work:
+    network = asdict(job.network)
+    network.pop("upstream")
     # Pages look for the settings, such as grid and baseline, beside the other facts.
-    told: dict[str, Any] = {key: spec[key] for key in TOLD}
-    made_by = {**response.settings, **told, **response.environment()}
+    made_by = {**response.settings, **network, "response": asdict(job.response), **response.environment()}
     gap, read_from = None, {}
     name, methods = None, []
     if explainer:
-        maps = read_shard(explainer["maps_store"], spec["shard"])
-        gap, read_from = maps["gap"], {f"{explainer['maps_store']}.{spec['shard']}.json": maps["key"]}
-        made_by["explainer"] = {key: explainer[key] for key in ("name", "kind", "options")}
-        name, methods = explainer["name"], [row["method"] for row in explainer["methods"]]
+        maps = read_shard(explainer.maps_store, job.shard.number)
+        gap, read_from = maps["gap"], {f"{explainer.maps_store}.{job.shard.number}.json": maps["key"]}
+        made_by["explainer"] = {key: getattr(explainer, key) for key in ("name", "kind", "options")}
+        name, methods = explainer.name, [method.name for method in explainer.methods]
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
     contents = response.contents(session, size, methods)
     arrays = {
@@ -120,20 +122,20 @@ def _open(spec: ResponseSpec, explainer: CurvesEntry | None, response: Response,
         for array, holds in response.holds.items()
     }
     upstream = list(response.environment().values())
-    origin = Origin((explainer or spec)["key"], public(made_by), [spec["weights"]], upstream, read_from)
-    store = spec["store"].format(explainer=name)
-    piece = open_shard(spec, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
+    origin = Origin((explainer or job).key, public(made_by), [job.network.weights], upstream, read_from)
+    store = job.store.format(explainer=name)
+    piece = open_shard(job.shard, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, gap or contents.gap, explainer)
 
 
-def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: Session) -> None:
+def _run(job: RunResponse, todo: Sequence[Work], response: Response, session: Session) -> None:
     dataset, size, network = session.dataset, session.batch_size, session.network
     split = dataset.splits["evaluation"]
     if "baseline" in (settings := response.settings):
-        given = (settings["baseline"], settings.get("baseline_options"), dataset, session.facts)
+        given = (settings["baseline"], settings.get("baseline_options"), dataset, job.network.model.facts)
         response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
-    target = check_target(spec["target"], dataset)
-    start, stop = min(work.piece.missing()[0] for work in todo), spec["images"][1]
+    target = check_target(job.network.target, dataset)
+    start, stop = min(work.piece.missing()[0] for work in todo), job.shard.images[1]
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(
@@ -156,7 +158,7 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
                 arrays = response.run(session, whole.since(begin - low), work.along(begin, high))
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
-                name = work.explainer["name"] if work.explainer else response.name
+                name = work.explainer.name if work.explainer else response.name
                 log.info("%s does not apply: %s", name, reason)
                 work.gap = str(reason)
             else:
@@ -164,13 +166,13 @@ def _run(spec: ResponseSpec, todo: Sequence[Work], response: Response, session: 
                 began = time.monotonic()
 
 
-def explainer_of(spec: ResponseSpec, session: Session, name: str, method: Method, batch: Batch) -> Explain:
+def explainer_of(job: RunResponse, session: Session, name: str, method: Method, batch: Batch) -> Explain:
     """Return a function from images and targets to maps of one method.
 
     Parameters
     ----------
-    spec
-        Of a response along maps: has the ``explainers``, the model's ``facts`` and the ``output`` that is explained.
+    job
+        Of a response along maps: has the explainers, the model's input format, and the output that is explained.
     session
         Network, device, batch size and dataset, whose training images are baselines of some explainers.
     name, method
@@ -185,11 +187,13 @@ def explainer_of(spec: ResponseSpec, session: Session, name: str, method: Method
         Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
     """
     # Here, because responses that explain nothing need not load it.
-    from heatproof.attribution.make import explained_on, facts_of, find_function, stack_maps
+    from heatproof.attribution.make import explained_on, find_function, stack_maps
 
-    entry = next(entry for entry in spec["explainers"] if entry["name"] == name)
-    function, known = find_function(entry), session.network.network if entry["uses_model"] else None
-    explained_of = explained_on(known, facts_of(spec["facts"]), session.dataset, spec, entry, session.batch_size)
+    entry = next(entry for entry in job.explainers if entry.name == name)
+    function, known = find_function(entry), session.network.network if entry.uses_model else None
+    assert job.facts is not None, "a response along maps has the format with the layer for CAMs"
+    how: dict[str, Any] = {"output": job.output, "seed": job.network.seed, "grid": entry.grid}
+    explained_of = explained_on(known, job.facts, session.dataset, **how, batch_size=session.batch_size)
 
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         explained = explained_of(
@@ -197,7 +201,7 @@ def explainer_of(spec: ResponseSpec, session: Session, name: str, method: Method
             targets=targets.to(session.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        maps = stack_maps(function(explained, **entry["options"]), entry, explained)
+        maps = stack_maps(function(explained, **entry.options), name, list(entry.maps), explained)
         return torch.from_numpy(method.of(maps))
 
     return explain

@@ -16,7 +16,7 @@ from heatproof.stages.methods import keys_of, shown_methods
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Baselines(Report):
     """
 
     message = "comparison of baselines"
+    code = ("heatproof.report.baselines",)
     manifest_path = "baselines/manifest.json"
     outputs = shown(
         "Scores",

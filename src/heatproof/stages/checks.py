@@ -11,7 +11,7 @@ from heatproof.stages.methods import Scored, all_metrics, scored, templates
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @stage("checks")
@@ -33,6 +33,7 @@ class Checks(Scored):
     """
 
     message = "protocol checks"
+    code = ("heatproof.report.protocol",)
     manifest_path = "checks/manifest.json"
     outputs = shown(
         "Protocol checks",

@@ -11,7 +11,7 @@ from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 # Source data of claims: not code, so that a job's digest of code does not know them.
 PUBLISHED = ROOT / "claims" / "published"
@@ -66,6 +66,7 @@ class Claims(Report):
     """
 
     message = "claims"
+    code = ("heatproof.claims.card",)
     manifest_path = "claims.json"
     outputs = shown(
         "Claims",

@@ -9,7 +9,7 @@ from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @stage("costs")
@@ -29,6 +29,7 @@ class Costs(Report):
     """
 
     message = "cost of methods beside their scores"
+    code = ("heatproof.report.costs",)
     manifest_path = "costs.json"
     outputs = shown(
         "Scores",

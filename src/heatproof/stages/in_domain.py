@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan import paths
+from heatproof.plan.paths import response_files
 from heatproof.provenance import Key
 from heatproof.responses.features import Features
 from heatproof.stage import Planned, Report, read_as, shown, stage
+from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class InDomain(Report):
     """
 
     message = "whether deleted patches are in domain"
+    code = ("heatproof.report.in_domain",)
     manifest_path = "in_domain.json"
     outputs = shown(
         "Models",
@@ -82,9 +84,9 @@ class InDomain(Report):
                 asked = Features({"grid": grid, "baseline": baseline})
                 store = plan.store_of(network, asked)
                 scored.append(StoredFeatures(*network, grid, baseline, (grid, baseline) in tuned, store))
-                upstream.append(plan.response_spec(network, asked, 0)["key"])
+                upstream.append(response_key(graph, network, asked))
                 shards = plan.shards(plan.drop_images)
-                inputs += [file for shard in shards for file in paths.feature_files(store, shard)]
+                inputs += [file for shard in shards for file in response_files(Features, store, shard)]
         # Manifests tell when and how fast a shard was made: the table is of what was made.
         data = [file for file in inputs if not file.endswith(".json")]
         return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs

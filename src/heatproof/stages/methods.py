@@ -124,9 +124,9 @@ def templates() -> str:
 def shown_methods(plan: Plan) -> list[ShownMethod]:
     """Return every method, explainer by explainer."""
     return [
-        ShownMethod(row["method"], entry.name, row["index"], place, row["transform"], not entry.uses_model)
+        ShownMethod(one.name, entry.name, one.index, place, one.transform, not entry.uses_model)
         for entry in plan.explainers.values()
-        for place, row in enumerate(entry.rows)
+        for place, one in enumerate(entry.rows)
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.comparisons import plain_cases
 from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
 from heatproof.stage import Output, Planned, Report, Wildcards, stage
 from heatproof.stage import shown as in_report
 from heatproof.stages.methods import (
@@ -21,7 +22,7 @@ from heatproof.stages.methods import (
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 IMAGES = 4
 SHOWN = (
@@ -54,10 +55,11 @@ class Montage(Report):
     """
 
     message = "montages of maps"
+    code = ("heatproof.report.montage",)
     manifest_path = "figures/montage.json"
 
     images: int
-    datasets: Mapping[str, Mapping[str, Any]]
+    datasets: dict[str, DatasetSpec]
     cases: list[Place]
     methods: list[ShownMethod]
     upstream: Key
@@ -85,7 +87,7 @@ class Montage(Report):
         cases = plain_cases(plan)
         told = cls(
             images=min(shown_images(plan), IMAGES),
-            datasets={dataset: dict(plan.dataset_spec(dataset)) for dataset in plan.datasets},
+            datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
             methods=shown_methods(plan),
             upstream=keys_of(graph, cases),

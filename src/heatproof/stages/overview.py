@@ -10,7 +10,7 @@ from heatproof.stages.methods import all_metrics
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @stage("overview")
@@ -28,6 +28,7 @@ class Overview(Report):
     """
 
     message = "figure of all metrics"
+    code = ("heatproof.report.overview",)
     manifest_path = "figures/overview/manifest.json"
     outputs = shown(
         "Metrics",

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.figures import FIGURES
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan import paths
+from heatproof.plan.paths import response_files
 from heatproof.provenance import Key
+from heatproof.responses.base import MapResponse
 from heatproof.responses.curves import Curves
+from heatproof.responses.patches import Patches
+from heatproof.specs import DatasetSpec, Runtime
 from heatproof.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
 from heatproof.stages.methods import (
     ShownMethod,
@@ -27,7 +30,6 @@ from heatproof.stages.methods import (
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
 
 # Scores under one map: the in-domain ones where there are any.
 SCORES_SHOWN = 2
@@ -74,6 +76,7 @@ class Figure(Report):
     """
 
     message = "figure"
+    code = ("heatproof.report.results",)
     manifest_path = "figures/{figure}.figure.json"
     outputs = shown(
         "Scores",
@@ -170,7 +173,7 @@ class PageNetwork:
 class PageDataset:
     """A dataset on the page, with its networks."""
 
-    dataset: Mapping[str, Any]
+    dataset: DatasetSpec
     networks: list[PageNetwork]
 
 
@@ -221,6 +224,7 @@ class ReportPage(Report):
     """
 
     message = "index page"
+    code = ("heatproof.report.page",)
     manifest_path = "report/index.json"
     outputs = shown(
         "Report",
@@ -291,7 +295,7 @@ class ReportPage(Report):
             drop_shards=len(plan.shards(plan.drop_images)),
             datasets=[
                 PageDataset(
-                    dict(plan.dataset_spec(dataset)),
+                    plan.dataset_spec(dataset),
                     [_network(plan, net, cases) for net in plan.networks() if net.dataset == dataset],
                 )
                 for dataset in plan.datasets
@@ -356,14 +360,14 @@ def _read_of_networks(plan: Plan, told: ReportPage) -> list[str]:
     """Return the files of all networks that the pages read: manifests of weights, drops, maps and curves."""
     networks, images, inputs = list(plan.networks()), max(told.images, 1), []
     for network in networks:
-        inputs.append(plan.results.weights["manifest"].format(**network._asdict()))
+        inputs.append(plan.results.weights_manifest.format(**network._asdict()))
         for grid, baseline in plan.combinations_on(network.weights, network.model):
             base = plan.results.drops.format(**network._asdict(), grid=grid, baseline=baseline)
-            inputs += [file for shard in plan.shards(images) for file in paths.drop_files(base, shard)]
+            inputs += [file for shard in plan.shards(images) for file in response_files(Patches, base, shard)]
     inputs += map_files(plan, networks, images, plan.explainers)
     for network, explainer, curve in product(networks, plan.explainers, told.curves):
         base = plan.results.store("curves").format(**network._asdict(), explainer=explainer, response=curve.name)
-        inputs += [file for shard in range(curve.shards) for file in paths.curve_files(base, shard)]
+        inputs += [file for shard in range(curve.shards) for file in response_files(MapResponse, base, shard)]
     return inputs
 
 

@@ -12,7 +12,7 @@ from heatproof.stage import Planned, Stage, Wildcards, shown, stage, unshown
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 # What makes the scores of a sample, upstream first. Datasets and weights are those of the run.
 SAMPLED = ("attribute_reference", "attribute", "drops", "subsets", "parts", "curves", "score")
@@ -74,9 +74,12 @@ class Guard(Stage):
         What is compared.
     about
         The network and the precision, in words.
+    upstream
+        One key for what the jobs leave.
     """
 
     message = "scores in lower precision beside those in float32"
+    code = ("heatproof.guard",)
     manifest_path = "precision/{dataset}/{model}/{weights}.json"
     outputs = unshown(table="precision/{dataset}/{model}/{weights}.csv")
 
@@ -88,6 +91,7 @@ class Guard(Stage):
     images: int
     scores: list[SampledScores]
     about: str
+    upstream: Key
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -106,10 +110,7 @@ class Guard(Stage):
         )
         cases = [case for case in exact.plan.all_cases() if case.network == network]
 
-        def jobs(of: Any) -> list[SampledJob]:
-            needed = of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where))
-            return [SampledJob(job.run, dict(job.spec)) for job in needed]
-
+        jobs = [of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [
             SampledScores(
                 metric=case.metric,
@@ -119,19 +120,25 @@ class Guard(Stage):
             )
             for case in cases
         ]
-        weights, given = plan.weights_spec(**where)["output"], plan.config["precision"]
+        weights, given = plan.results.weights.format(**where), plan.config["precision"]
         said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
         told = cls(
             refuse=plan.config["precision_guard"]["refuse"],
             weights=weights,
             folder=folder,
-            exact=jobs(exact),
-            lower=jobs(lower),
+            exact=[SampledJob(job.run, job.spec) for job in jobs[0]],
+            lower=[SampledJob(job.run, job.spec) for job in jobs[1]],
             images=exact.plan.images,
             scores=scores,
             about="On {model} {weights} ({dataset}), precision ".format_map(where) + said,
+            upstream=Key.joined(product.key for job in (*jobs[0], *jobs[1]) for product in job.products),
         )
         return told, [plan.results.dataset.format(**where), weights]
+
+    @property
+    def identity(self) -> Any:
+        """All but the jobs, for which their keys stand."""
+        return replace(self, exact=[], lower=[])
 
     def run(self, runtime: Runtime) -> None:
         """Compare the precisions."""
@@ -163,6 +170,7 @@ class Precision(Stage):
     """
 
     message = "table of scores in lower precision"
+    code = ("heatproof.guard",)
     manifest_path = "precision.json"
     outputs = shown(
         "Scores",

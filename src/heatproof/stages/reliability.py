@@ -10,7 +10,7 @@ from heatproof.stages.methods import Ranked, Scored, all_metrics, ranked, scored
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 # Orders of methods and how far they hold, and what else speaks for them.
 ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
@@ -30,6 +30,7 @@ class Reliability(Scored, Ranked):
     """
 
     message = "consistency, stability, reliability and significance of the ranking"
+    code = ("heatproof.report.reliability",)
     manifest_path = "ranking/manifest.json"
     outputs = shown(
         "Ranking",

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.plan.paths import Case
+from heatproof.plan.paths import Case, Network, map_file, response_file, response_files
 from heatproof.provenance import Key
+from heatproof.specs import ResponseSpec, Runtime
 from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
+from heatproof.stages.attribute import maps_of
+from heatproof.stages.responses import explained_response, response_key
 
 if TYPE_CHECKING:
+    from heatproof.plan.metrics import MetricChoice
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class ReadResponse:
     Attributes
     ----------
     response
-        As `heatproof.responses.base.Response.told` describes it.
+        The response.
     name, store
         Its name in paths, and the path of its store, with ``{explainer}`` where there are several.
     points
@@ -31,7 +34,7 @@ class ReadResponse:
         Which output of the network is read.
     """
 
-    response: Any
+    response: ResponseSpec
     name: str
     store: str
     points: list[int] | None
@@ -89,6 +92,7 @@ class Score(Stage):
     """
 
     message = "scores"
+    code = ("heatproof.metrics.score",)
     manifest_path = "scores/{dataset}/{model}/{weights}/{metric}.json"
     outputs = unshown(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
 
@@ -121,7 +125,7 @@ class Score(Stage):
         network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
         responses = {
             argument: ReadResponse(
-                dict(response.told()),
+                response.spec,
                 response.name,
                 plan.store_of(network, response, "{explainer}"),
                 points,
@@ -130,9 +134,9 @@ class Score(Stage):
             for argument, (response, points) in plan.served(entry).items()
         }
         methods = [
-            ScoredMethod(**row, maps=plan.maps_of(*network, explainer.name), explainer=explainer.name, place=place)
-            for explainer in plan.explainers.values()
-            for place, row in enumerate(explainer.rows)
+            ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name, place)
+            for name, explainer in plan.explainers.items()
+            for place, one in enumerate(explainer.rows)
         ]
         told = cls(
             case=case,
@@ -151,9 +155,9 @@ class Score(Stage):
             drops=plan.store_of(network, plan.intact(network)),
             shard_size=plan.config["shard_size"],
             seed=plan.config["seed"],
-            upstream=plan.score_upstream(network, entry),
+            upstream=_upstream(graph, network, entry),
         )
-        return told, plan.score_inputs(case)
+        return told, _inputs(plan, case)
 
     @property
     def modules(self) -> list[str]:
@@ -165,3 +169,32 @@ class Score(Stage):
         from heatproof.metrics.score import score
 
         score(self)
+
+
+def _upstream(graph: Planned, network: Network, entry: MetricChoice) -> Key:
+    """Return one key for all that is behind the scores of a test case."""
+    plan = graph.plan
+    keys = [response_key(graph, network, plan.intact(network))]
+    if "maps" in entry.metric.inputs:
+        explainers = [*plan.model_explainers, *plan.reference_explainers]
+        keys += [maps_of(graph, network, name).key for name in explainers]
+    for response, _ in plan.served(entry).values():
+        if response.along_maps:
+            keys += [explained_response(graph, network, response, name).key for name in plan.explainers]
+        else:
+            keys.append(response_key(graph, network, response))
+    return Key.joined(keys)
+
+
+def _inputs(plan: Plan, case: Case) -> list[str]:
+    """Return the shards that the scores of a test case are of."""
+    network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
+    files, intact = [], plan.intact(network)
+    for shard in plan.shards(plan.images_of(case.metric)):
+        files.append(response_file(intact, plan.store_of(network, intact), "predicted", shard))
+        for explainer in plan.explainers:
+            if "maps" in entry.metric.inputs:
+                files.append(map_file(plan.maps_of(*network, explainer), shard))
+            for response, _ in plan.served(entry).values():
+                files += response_files(response, plan.store_of(network, response, explainer), shard)
+    return list(dict.fromkeys(files))

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.plan import paths
+from heatproof.plan.paths import response_files
 from heatproof.provenance import Key
 from heatproof.responses.network import Channels
+from heatproof.responses.patches import Patches
+from heatproof.specs import DatasetSpec
 from heatproof.stage import Planned, Report, shown, stage
+from heatproof.stages.attribute import maps_of
 from heatproof.stages.methods import all_metrics, dataset_files, map_files
+from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
 class ComparedNetworks:
     """The networks of a dataset: model to weights."""
 
-    dataset: Mapping[str, Any]
+    dataset: DatasetSpec
     models: dict[str, list[str]]
 
 
@@ -50,6 +53,7 @@ class Similarity(Report):
     """
 
     message = "similarity of networks"
+    code = ("heatproof.report.similarity",)
     manifest_path = "similarity/similarity.json"
     outputs = shown(
         "Networks",
@@ -87,16 +91,16 @@ class Similarity(Report):
         inputs, upstream = dataset_files(plan), []
         for network in networks:
             upstream += [
-                plan.response_spec(network, plan.intact(network), 0)["key"],
-                plan.response_spec(network, Channels(), 0)["key"],
-                *(entry["key"] for entry in plan.attribute_spec(*network, plan.model_explainers, 0)["explainers"]),
+                response_key(graph, network, plan.intact(network)),
+                response_key(graph, network, Channels()),
+                *(maps_of(graph, network, name).key for name in plan.model_explainers),
             ]
             for shard in plan.shards(images):
-                inputs += paths.drop_files(drops["/".join(network)], shard)
-                inputs += paths.channel_files(plan.store_of(network, Channels()), shard)
+                inputs += response_files(Patches, drops["/".join(network)], shard)
+                inputs += response_files(Channels, plan.store_of(network, Channels()), shard)
         told = cls(
             datasets=[
-                ComparedNetworks(dict(plan.dataset_spec(name)), dict.fromkeys(plan.models_of(name), plan.weights))
+                ComparedNetworks(plan.dataset_spec(name), dict.fromkeys(plan.models_of(name), plan.weights))
                 for name in plan.datasets
             ],
             explainers=[ComparedMaps(name, list(plan.explainers[name].maps)) for name in plan.model_explainers],

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.plan.paths import drop_file
+from heatproof.plan.paths import response_file
 from heatproof.provenance import Key
+from heatproof.responses.patches import Patches
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
-    from heatproof.specs.jobs import Runtime
+    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Tables(Report, Ranked):
     """
 
     message = "tables of scores, Meta-Rank, accuracy and applicability"
+    code = ("heatproof.report.tables",)
     manifest_path = "tables.json"
     outputs = (
         shown(
@@ -193,7 +195,9 @@ class Tables(Report, Ranked):
             **ranked(plan),
         )
         shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
-        ranks = [drop_file(item.drops, name, shard) for item in drops for shard in shards for name in arrays]
+        ranks = [
+            response_file(Patches, item.drops, name, shard) for item in drops for shard in shards for name in arrays
+        ]
         # What a lower precision did to scores stands beside them.
         beside = [graph.told("precision").files["table"]] if plan.guarded else []
         return told, [*told.scores, *ranks, *beside]
@@ -210,6 +214,7 @@ class AllScores(Scored, Ranked):
     """The table of all metrics."""
 
     message = "table of all metrics"
+    code = ("heatproof.report.tables",)
     manifest_path = "scores.json"
     outputs = shown(
         "Scores",

@@ -16,6 +16,7 @@ from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks
 from heatproof.randomness import counter_uniform, torch_generator
+from heatproof.specs import Schedule
 from heatproof.training.checkpoint import EpochRow, Journal
 from heatproof.training.devices import Devices, sound_backward
 
@@ -26,50 +27,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Optimizer, learning rate schedule and augmentation of a training.
-
-    Attributes
-    ----------
-    optimizer
-        ``sgd`` (momentum), ``adam`` or ``adamw``.
-    schedule
-        ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
-    shift
-        Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
-    loss
-        ``cross_entropy``, or ``binary_cross_entropy``: the mean over the classes of each against the others.
-    random_horizontal_flip
-        Probability with which an image is mirrored.
-    precision
-        ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
-        are float32 either way, and so is validation, because the weights are used in float32.
-    """
-
-    epochs: int
-    batch_size: int
-    optimizer: str
-    lr: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-    decay: float
-    decay_every: int
-    label_smoothing: float
-    shift: int
-    precision: str = "float32"
-    loss: str = "cross_entropy"
-    random_horizontal_flip: float = 0.0
-
-    def build(self, model: nn.Module) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
-        kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-        own = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
-        optimizer = kinds[self.optimizer](model.parameters(), self.lr, weight_decay=self.weight_decay, **own)
-        if self.schedule == "step":
-            return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, self.decay_every, self.decay)
-        return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
+def optimizer_of(schedule: Schedule, model: nn.Module) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
+    kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    own = {"momentum": schedule.momentum} if schedule.optimizer == "sgd" else {}
+    parameters, decay = model.parameters(), schedule.weight_decay
+    optimizer = kinds[schedule.optimizer](parameters, schedule.lr, weight_decay=decay, **own)
+    if schedule.schedule == "step":
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, schedule.decay_every, schedule.decay)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, schedule.epochs)
 
 
 class Images(Protocol):
@@ -175,7 +141,7 @@ def fit(
     """
     session = session or Session()
     journal, team = session.journal, session.team or Devices(_device(model))
-    optimizer, scheduler = schedule.build(model)
+    optimizer, scheduler = optimizer_of(schedule, model)
     trained = Trained({}, [], {})
     left = journal.load() if journal else None
     if left is not None:

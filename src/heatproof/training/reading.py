@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,18 +14,16 @@ from heatproof.data.lazy import LazyDataset
 from heatproof.data.pictures import DRAWS, crop_box
 from heatproof.data.registry import Dataset
 from heatproof.models.network import normalise
+from heatproof.models.registry import InputFacts
 from heatproof.randomness import counter_uniform
 from heatproof.training.loop import Examples, Images
-
-if TYPE_CHECKING:
-    from heatproof.specs.jobs import Facts
 
 # Bytes of normalised images above which a split is read from where it lies, in every epoch.
 IN_MEMORY = 2**31
 
 
 def read_examples(
-    dataset: Dataset, split: str, labels: torch.Tensor, facts: Facts, smallest: float, seed: int
+    dataset: Dataset, split: str, labels: torch.Tensor, facts: InputFacts, smallest: float, seed: int
 ) -> Examples:
     """Return the images of a split with labels.
 
@@ -59,7 +57,7 @@ def read_examples(
 class Stored:
     """Normalised images of a split, read when they are asked for."""
 
-    def __init__(self, dataset: Dataset, split: str, facts: Facts) -> None:
+    def __init__(self, dataset: Dataset, split: str, facts: InputFacts) -> None:
         self.dataset, self.split, self.facts = dataset, split, facts
         self.count = len(dataset.splits[split])
         # A dataset of the user's own need not be read by two threads at once.

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -25,15 +26,16 @@ from torch.multiprocessing import ProcessContext, ProcessExitedException, Proces
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.models.network import use_machine
 from heatproof.randomness import derive_seed
+from heatproof.specs import Runtime
 from heatproof.training.devices import Devices, Part, T
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import Runtime, TrainSpec
+    from heatproof.stages.weights import Training
 
 log = logging.getLogger(__name__)
 
-Told = TypeVar("Told", bound="TrainSpec")
-Train = Callable[[Told, Devices], None]
+J = TypeVar("J", bound="Training")
+Train = Callable[[J, Devices], None]
 
 # The others wait while one validates and writes; a process that is gone ends them by other means.
 PATIENCE = timedelta(days=1)
@@ -49,15 +51,15 @@ PARENT = "HEATPROOF_TRAINS"
 KILLS_AFTER = 25.0
 
 
-def train_on_several(train: Train[Told], spec: Told, runtime: Runtime, devices: int) -> None:
+def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) -> None:
     """Run a training in one process for each device, and wait for all of them.
 
     Parameters
     ----------
     train
-        A function of a module, called in each process with the spec and its team.
-    spec
-        Spec of the training.
+        A function of a module, called in each process with the job and its team.
+    job
+        What the job is told.
     runtime
         Settings of the machine; the threads are divided over the processes, at least one each.
     devices
@@ -80,7 +82,7 @@ def train_on_several(train: Train[Told], spec: Told, runtime: Runtime, devices: 
             '"heatproof[multi-gpu]", or set devices to 1.'
         ) from None
     kind = _kind(runtime, devices)
-    shared = {**runtime, "threads": max(1, runtime["threads"] // devices)}
+    shared = replace(runtime, threads=max(1, runtime.threads // devices))
     level = logging.getLogger("heatproof").getEffectiveLevel()
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
@@ -90,7 +92,7 @@ def train_on_several(train: Train[Told], spec: Told, runtime: Runtime, devices: 
         # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
         fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
         try:
-            fabric.launch(_member, train, spec, shared, level, reports)
+            fabric.launch(_member, train, job, shared, level, reports)
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
@@ -174,14 +176,14 @@ def _end(processes: set[Any]) -> None:
             process.join()
 
 
-def _member(fabric: Any, train: Train[Told], spec: Told, runtime: Runtime, level: int, reports: str) -> None:
+def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, reports: str) -> None:
     """Run the training in one of the processes."""
     signal.signal(signal.SIGTERM, _end_quietly)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
     try:
         use_machine(runtime)
-        train(spec, Together(fabric))
+        train(job, Together(fabric))
     except Exception as error:
         sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
         report = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}

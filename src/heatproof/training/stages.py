@@ -27,12 +27,12 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
+from heatproof.specs import FinetuningSettings, Runtime
 from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (
     Examples,
     Images,
-    Schedule,
     Session,
     Trained,
     delete_patches,
@@ -41,91 +41,79 @@ from heatproof.training.loop import (
     fit,
 )
 from heatproof.training.reading import Joined, read_examples
-from heatproof.training.several import Told, Train, train_on_several
+from heatproof.training.several import J, Train, train_on_several
 
 if TYPE_CHECKING:
-    from heatproof.specs.jobs import (
-        FinetuneSpec,
-        FinetuningSettings,
-        KeepEpochSpec,
-        Options,
-        PretrainSpec,
-        Runtime,
-        TrainingSettings,
-        TrainSpec,
-    )
+    from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
 
 log = logging.getLogger(__name__)
 
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
-def _training(fit_network: Callable[[Told, torch.device, Session], Trained]) -> Train[Told]:
+def _training(fit_network: Callable[[J, torch.device, Session], Trained]) -> Train[J]:
     """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
 
     @wraps(fit_network)
-    def train(spec: Told, team: Devices) -> None:
-        # Type checkers find no keys in a type variable.
-        told: TrainSpec = spec
+    def train(job: J, team: Devices, kind: type[Journal] = Journal) -> None:
         try:
-            journal = _journal(spec)
-            trained = fit_network(spec, team.device, Session(told.get("keep", ()), journal, team))
+            journal = kind(job.files["weights"], _journal_key(job))
+            trained = fit_network(job, team.device, Session(job.keep, journal, team))
             if team.is_main:
-                _publish(spec, trained)
+                _publish(job, trained)
                 journal.forget()
         except (RuntimeError, MemoryError) as error:
             if not runs_out(error):
                 raise
             # A smaller batch would be another training, whose finished epochs would not count.
             raise HeatproofError(
-                f"Memory ran out in the training of {spec['output']}: run fewer jobs at once or use a device with "
-                f"more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the training, "
-                "precision: bfloat16 or more devices need less memory, and restart the training."
+                f"Memory ran out in the training of {job.files['weights']}: run fewer jobs at once or use a device "
+                f"with more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the "
+                "training, precision: bfloat16 or more devices need less memory, and restart the training."
             ) from None
 
     return train
 
 
-def pretrain(spec: PretrainSpec, runtime: Runtime) -> None:
+def pretrain(job: Pretrain, runtime: Runtime) -> None:
     """Train a network from random weights, or from published ones with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
     """
-    _run(_pretrain, spec, runtime)
+    _run(_pretrain, job, runtime)
 
 
 @_training
-def _pretrain(spec: PretrainSpec, device: torch.device, session: Session) -> Trained:
-    dataset = open_dataset(spec["dataset"])
-    seed = spec["training"]["seed"]
-    network = build_network(spec["model"], dataset.num_classes, derive_seed(seed, "initial weights"))
-    if "start" in spec:
-        load_weights(network, spec["start"], but=find_head(spec["model"]))
-    train, validation = _examples(dataset, spec)
-    return fit(network.to(device), train, validation, _schedule(spec["training"]), seed, session=session)
+def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
+    dataset = open_dataset(job.dataset)
+    seed = job.training.seed
+    network = build_network(job.model, dataset.num_classes, derive_seed(seed, "initial weights"))
+    if job.start:
+        load_weights(network, job.start, but=find_head(job.model))
+    train, validation = _examples(dataset, job)
+    return fit(network.to(device), train, validation, job.training, seed, session=session)
 
 
-def finetune(spec: FinetuneSpec, runtime: Runtime) -> None:
+def finetune(job: Finetune, runtime: Runtime) -> None:
     """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
 
     With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
 
     The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
-    deleted, because the finetuned network must be good at both. Epochs that the spec keeps are left in one file beside
-    it, whatever their loss.
+    deleted, because the finetuned network must be good at both. Epochs that are kept are left in one file beside it,
+    whatever their loss.
     """
-    _run(_finetune, spec, runtime)
+    _run(_finetune, job, runtime)
 
 
 @_training
-def _finetune(spec: FinetuneSpec, device: torch.device, session: Session) -> Trained:
-    dataset = open_dataset(spec["dataset"])
-    settings = spec["training"]
-    network = build_network(spec["model"], dataset.num_classes)
-    load_weights(network, spec["pretrained"])
-    train, validation = _examples(dataset, spec)
-    options = dataset_options(settings["baseline"], None, dataset, spec["model"]["facts"])
-    return fit_in_domain(network.to(device), train, validation, settings, options, session)
+def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
+    dataset = open_dataset(job.dataset)
+    network = build_network(job.model, dataset.num_classes)
+    load_weights(network, job.start)
+    train, validation = _examples(dataset, job)
+    options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
+    return fit_in_domain(network.to(device), train, validation, job.training, options, session)
 
 
 def fit_in_domain(
@@ -133,7 +121,7 @@ def fit_in_domain(
     train: Examples,
     validation: Examples,
     settings: FinetuningSettings,
-    options: Options,
+    options: Mapping[str, Any],
     session: Session,
 ) -> Trained:
     """Train a network on images of which a share lost one random patch.
@@ -145,85 +133,83 @@ def fit_in_domain(
     train, validation
         Normalised images and their labels, which `settings` can tell to leave unread.
     settings
-        Those of `Schedule`, and ``seed``, ``grid``, ``share``, ``baseline`` and ``labels``.
+        Settings of the training and of the patches.
     options
         Of the baseline.
     session
         As in `heatproof.training.loop.fit`.
     """
-    seed, device = settings["seed"], session.team.device if session.team else next(network.parameters()).device
-    if settings["labels"] == "own":
-        answer = _answers_of(network, _schedule(settings).loss, device)
-        low = range(0, len(validation.labels), settings["batch_size"])
-        told = [answer(validation.images[at : at + settings["batch_size"]]) for at in low]
+    seed, device = settings.seed, session.team.device if session.team else next(network.parameters()).device
+    if settings.labels == "own":
+        answer = _answers_of(network, settings.loss, device)
+        low = range(0, len(validation.labels), settings.batch_size)
+        told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
         train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
         filled = baselines(images, draw, range(len(images)))
-        return delete_random_patches(images, filled, settings["grid"], settings["share"], generator)
+        return delete_random_patches(images, filled, settings.grid, settings.share, generator)
 
     def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
         ids = [f"training {draw} {row}" for row in rows]
-        return baseline_images(settings["baseline"], images, ids, seed, options, settings["grid"])
+        return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
 
-    both = _with_deleted(validation, settings["grid"], torch_generator(seed, "validation patches"), baselines)
-    return fit(network, train, both, _schedule(settings), seed, delete, session=session)
+    both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
+    return fit(network, train, both, settings, seed, delete, session=session)
 
 
-def _publish(spec: TrainSpec, trained: Trained) -> None:
-    """Write weights, history, and the epochs that are kept where the spec has a place for them."""
-    save_weights(trained.best, spec["output"])
-    write_text(spec["history"], _history(trained.history))
-    files = [spec["output"], spec["history"]]
+def _publish(job: Training, trained: Trained) -> None:
+    """Write weights, history, and the epochs that are kept where the job has a file for them."""
+    save_weights(trained.best, job.files["weights"])
+    write_text(job.files["history"], _history(trained.history))
     more: dict[str, Any] = {}
-    if "kept" in spec:
-        save_kept(trained.kept, spec["kept"])
-        files, more = [*files, spec["kept"]], {"kept": sorted(trained.kept)}
-    publish_tables(spec, files, _start(spec), **more)
+    if "kept" in job.files:
+        save_kept(trained.kept, job.files["kept"])
+        more = {"kept": sorted(trained.kept)}
+    publish_tables(job, job.files.values(), _start(job), **more)
 
 
-def first_epoch(spec: TrainSpec, runtime: Runtime) -> str:
+def first_epoch(job: Training, runtime: Runtime) -> str:
     """Return the history of the first epoch, by running it on one device."""
-    train: Callable[[Any, Devices], None] = _finetune if "pretrained" in spec else _pretrain
+    train: Callable[..., None] = _pretrain if job.name == "pretrain" else _finetune
     try:
-        train({**spec, "first_epoch": True}, Devices(use_machine(runtime)))
+        train(job, Devices(use_machine(runtime)), FirstEpoch)
     except EpochEnded as ended:
         return _history(ended.history)
     raise AssertionError("a training has at least one epoch")
 
 
-def _start(spec: Mapping[str, Any]) -> list[str]:
+def _start(job: Training) -> list[str]:
     """Return the file of weights with which a training begins, if any."""
-    return [spec[key] for key in ("start", "pretrained") if key in spec]
+    return [job.start] if job.start else []
 
 
-def _run(train: Train[Told], spec: Told, runtime: Runtime) -> None:
-    if is_current(spec):
+def _run(train: Train[J], job: J, runtime: Runtime) -> None:
+    if is_current(job):
         return
-    devices = spec["training"]["devices"]
+    devices = job.training.devices
     if devices == 1:
-        train(spec, Devices(use_machine(runtime)))
+        train(job, Devices(use_machine(runtime)))
     else:
-        train_on_several(train, spec, runtime, devices)
+        train_on_several(train, job, runtime, devices)
 
 
-def is_current(spec: TrainSpec) -> bool:
-    """Return whether the weights and all kept epochs are current: same spec and same input bytes."""
-    key, _ = whole_key(spec["key"], _start(spec))
-    recorded = whole(spec["manifest"], key)
-    if recorded is None or not set(spec.get("keep", ())) <= set(recorded.get("kept", ())):
+def is_current(job: Training) -> bool:
+    """Return whether the weights and all kept epochs are current: same settings, code and input bytes."""
+    key, _ = whole_key(job.key, _start(job))
+    recorded = whole(job.manifest, key)
+    if recorded is None or not set(job.keep) <= set(recorded.get("kept", ())):
         return False
-    log.info("the weights are current: %s", spec["output"])
-    touch(spec["manifest"])
-    _journal(spec).forget()
+    log.info("the weights are current: %s", job.files["weights"])
+    touch(job.manifest)
+    Journal(job.files["weights"], _journal_key(job)).forget()
     return True
 
 
-def _journal(spec: TrainSpec) -> Journal:
+def _journal_key(job: Training) -> str:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
-    key, _ = whole_key(spec["key"], _start(spec), spec.get("keep", []), library_versions())
-    return (FirstEpoch if spec.get("first_epoch") else Journal)(spec["output"], key)
+    return whole_key(job.key, _start(job), job.keep, library_versions())[0]
 
 
 def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, baselines: Baselines) -> Examples:
@@ -256,28 +242,23 @@ def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Ca
     return answer
 
 
-def _examples(dataset: Dataset, spec: TrainSpec) -> list[Examples]:
+def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
-    found, settings = [], spec["training"]
+    found, settings = [], job.training
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
             raise HeatproofError(
-                f"The dataset {spec['dataset']['name']!r} has no {split} images, and a network is to be trained on it: "
+                f"The dataset {job.dataset.name!r} has no {split} images, and a network is to be trained on it: "
                 "add some, or give the model a checkpoint and leave all `weights` but pretrained out."
             )
         labels = torch.from_numpy(dataset.splits[split].labels)
-        if settings["labels"] == "shuffled":
+        if settings.labels == "shuffled":
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
-            order = torch_generator(spec["dataset"]["seed"], f"shuffled labels of {split}")
+            order = torch_generator(job.dataset.seed, f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
-        smallest = settings["random_resized_crop"] if split == "train" else 0.0
-        found.append(read_examples(dataset, split, labels, spec["model"]["facts"], smallest, settings["seed"]))
+        smallest = settings.random_resized_crop if split == "train" else 0.0
+        found.append(read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed))
     return found
-
-
-def _schedule(settings: TrainingSettings) -> Schedule:
-    given: dict[str, Any] = {key: one for key, one in settings.items() if key in Schedule.__dataclass_fields__}
-    return Schedule(**given)
 
 
 def _history(history: list[EpochRow]) -> str:
@@ -293,7 +274,7 @@ def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 
 
-def keep_epoch(spec: KeepEpochSpec, runtime: Runtime) -> None:
+def keep_epoch(job: KeepEpoch) -> None:
     """Write one kept epoch as weights of their own, with the history up to it.
 
     Raises
@@ -301,20 +282,20 @@ def keep_epoch(spec: KeepEpochSpec, runtime: Runtime) -> None:
     HeatproofError
         If the training did not keep that epoch, or its file is damaged.
     """
-    prefix = f"{spec['epoch']}/"
+    prefix = f"{job.epoch}/"
     # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
-    verified(spec["kept"], spec["trained"].removesuffix(".history.csv") + ".json")
+    verified(job.kept, job.trained.removesuffix(".history.csv") + ".json")
     try:
-        state = read_safetensors(spec["kept"], spec["kept"], prefix)
+        state = read_safetensors(job.kept, job.kept, prefix)
     except (OSError, SafetensorError) as error:
-        raise HeatproofError(f"{spec['kept']} cannot be read ({error}): {_remedy(spec)}") from None
+        raise HeatproofError(f"{job.kept} cannot be read ({error}): {_remedy(job)}") from None
     if not state:
-        raise HeatproofError(f"{spec['kept']} has no weights of epoch {spec['epoch']}: {_remedy(spec)}")
-    save_weights(state, spec["output"])
-    with open(spec["trained"], encoding="utf-8") as rows:
-        write_text(spec["history"], "".join(islice(rows, 1 + spec["epoch"])))
-    publish_tables(spec, [spec["output"], spec["history"]], [spec["kept"], spec["trained"]])
+        raise HeatproofError(f"{job.kept} has no weights of epoch {job.epoch}: {_remedy(job)}")
+    save_weights(state, job.files["weights"])
+    with open(job.trained, encoding="utf-8") as rows:
+        write_text(job.files["history"], "".join(islice(rows, 1 + job.epoch)))
+    publish_tables(job, job.files.values(), [job.kept, job.trained])
 
 
-def _remedy(spec: KeepEpochSpec) -> str:
-    return f"remove it with `rm {spec['kept']}`, and run your snakemake command with this path as its target."
+def _remedy(job: KeepEpoch) -> str:
+    return f"remove it with `rm {job.kept}`, and run your snakemake command with this path as its target."

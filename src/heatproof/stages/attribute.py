@@ -1,0 +1,239 @@
+"""Attribution maps: a shard of the maps of explainers on a network, or of explainers that know no model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.attribution.registry import StoredExplainer
+from heatproof.folder import NO_MODEL
+from heatproof.models.registry import ModelSpec
+from heatproof.perturbation.baselines import baseline_modules
+from heatproof.plan.paths import Network, map_files
+from heatproof.provenance import Key, key_of
+from heatproof.responses.base import plain
+from heatproof.specs import NO_KEY, DatasetSpec, Runtime
+from heatproof.stage import Planned, Product, Wildcards, stage
+from heatproof.stages.shards import (
+    ShardStage,
+    each,
+    inputs_of,
+    names_in_paths,
+    network_of,
+    networks,
+    product_of,
+    range_of,
+    shards,
+    whose,
+)
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class MapsOf:
+    """What all maps of a network depend on, or of a dataset if explainers know no model.
+
+    Attributes
+    ----------
+    dataset, seed
+        The images, and the workflow's seed.
+    stored_as, sums_of
+        The dtype of maps in their store, and the grid of ``patch_sums``, 0 for others.
+    model, weights, upstream
+        The network, the path of its weights, and their key; None for explainers that know no model.
+    target, precision, output
+        The class that is explained, the precision of the passes, and what is explained: ``logit`` or ``probability``.
+    """
+
+    dataset: DatasetSpec
+    seed: int
+    stored_as: str
+    sums_of: int
+    model: ModelSpec | None = None
+    weights: str | None = None
+    upstream: Key | None = None
+    target: str | int = "label"
+    precision: str = "float32"
+    output: str = "logit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps(ShardStage):
+    """A shard of maps.
+
+    Attributes
+    ----------
+    of
+        What all of the maps depend on.
+    explainers
+        Explainers with their stores.
+    """
+
+    code = ("heatproof.attribution.make",)
+
+    of: MapsOf
+    explainers: list[StoredExplainer]
+
+    def products(self) -> list[Product]:
+        """Return a shard of the store of each explainer."""
+        number = self.shard.number
+        return [product_of(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
+
+    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
+        """Return the job of some images, and of the explainers whose manifests are named."""
+        number = self.shard.number
+        explainers = [one for one in self.explainers if map_files(one.store, number)[0] in manifests]
+        return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
+
+    def run(self, runtime: Runtime) -> None:
+        """Compute the maps."""
+        from heatproof.attribution.make import attribute
+
+        attribute(self, runtime)
+
+    @classmethod
+    def names(cls, plan: Plan) -> list[str]:
+        """Return the explainers of the stage."""
+        raise NotImplementedError
+
+    @classmethod
+    def store(cls, plan: Plan) -> str:
+        """Return the path pattern of a store in the results folder, without its ending."""
+        raise NotImplementedError
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store of every explainer, or of one if jobs are apart."""
+        names = names_in_paths(plan, cls.names(plan))
+        return [map_files(cls.store(plan).replace("{explainer}", name), "{shard}") for name in names]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the explainers."""
+        return {"explainer": cls.names(plan)}
+
+
+@stage("attribute")
+class Attribute(Maps):
+    """A shard of the maps of explainers on a network, of all explainers together or of one (config)."""
+
+    message = "attribution maps"
+
+    @classmethod
+    def names(cls, plan: Plan) -> list[str]:
+        """Return the explainers that look at the model."""
+        return plan.model_explainers
+
+    @classmethod
+    def store(cls, plan: Plan) -> str:
+        """Return the path pattern of the store."""
+        return plan.results.maps
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every shard, and with every explainer if jobs are apart."""
+        return each(networks(plan), shards(plan, plan.images), whose(plan, plan.model_explainers))
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
+        chosen = [where["explainer"]] if "explainer" in where else plan.model_explainers
+        told = cls(
+            of=graph.once(_maps_of, network),
+            explainers=[maps_of(graph, network, name) for name in chosen],
+            shard=range_of(plan, where["shard"], plan.images),
+        )
+        return told, inputs_of(graph, network_of(graph, network, "maps"), where)
+
+
+@stage("attribute_reference")
+class AttributeReference(Maps):
+    """A shard of the maps of explainers that know no model; one store for all networks of a dataset."""
+
+    message = "maps that know no model"
+
+    @classmethod
+    def names(cls, plan: Plan) -> list[str]:
+        """Return the explainers that know no model."""
+        return plan.reference_explainers
+
+    @classmethod
+    def store(cls, plan: Plan) -> str:
+        """Return the path pattern of the store."""
+        return plan.results.reference_maps
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every dataset with every shard, and with every explainer if jobs are apart."""
+        datasets = [{"dataset": name} for name in plan.datasets]
+        return each(datasets, shards(plan, plan.images), whose(plan, plan.reference_explainers))
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        plan, nobody = graph.plan, Network(where["dataset"], NO_MODEL, NO_MODEL)
+        chosen = [where["explainer"]] if "explainer" in where else plan.reference_explainers
+        of = graph.once(_maps_of, nobody)
+        told = cls(
+            of=of,
+            explainers=[maps_of(graph, nobody, name) for name in chosen],
+            shard=range_of(plan, where["shard"], plan.images),
+        )
+        return told, [of.dataset.manifest]
+
+
+def _maps_of(graph: Planned, network: Network) -> MapsOf:
+    plan, (dataset, model, _) = graph.plan, network
+    stored_as = plan.config["attribution"]["stored_as"]
+    sums_of = plan.config["drops"]["grids"][0] if stored_as == "patch_sums" else 0
+    of = MapsOf(plan.dataset_spec(dataset), plan.config["seed"], stored_as, sums_of)
+    if model == NO_MODEL:
+        return of
+    run = network_of(graph, network, "maps")
+    return replace(
+        of,
+        model=plan.model_spec(model),
+        weights=run.weights,
+        upstream=run.upstream,
+        target=run.target,
+        precision=run.precision,
+        output=plan.config["attribution"]["output"],
+    )
+
+
+def maps_of(graph: Planned, network: Network, explainer: str) -> StoredExplainer:
+    """Return an explainer with its store and key for a network; of one that knows no model, those of the dataset."""
+    knows = graph.plan.explainers[explainer].uses_model
+    return graph.once(_stored, network if knows else Network(network.dataset, NO_MODEL, NO_MODEL), explainer)
+
+
+def _stored(graph: Planned, network: Network, name: str) -> StoredExplainer:
+    plan, (dataset, model, weights) = graph.plan, network
+    of, entry, known = graph.once(_maps_of, network), plan.explainers[name], model != NO_MODEL
+    modules = [*Maps.code, *([plan.models[model].module] if known else []), entry.module]
+    drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
+    options = plan.explainer_options(name, drops["baseline"])
+    filled = options.get("baseline")
+    told = StoredExplainer(
+        name=name,
+        kind=entry.kind,
+        module=entry.module,
+        # As JSON brings them to a job.
+        options={key: plain(value) for key, value in options.items()},
+        maps=dict(entry.maps),
+        grid=drops["grid"] if filled else None,
+        needs=sorted(entry.needs),
+        key=NO_KEY,
+        store=plan.results.maps.format(dataset=dataset, model=model, weights=weights, explainer=name),
+    )
+    if filled:
+        modules += baseline_modules(filled)
+    if known and "cam_layer" not in entry.needs:
+        # Which layer CAMs read changes no other maps.
+        of = replace(of, model=plan.trained_spec(model))
+    settings = {"kind": told.kind, "module": told.module, "options": told.options, "maps": told.maps, "grid": told.grid}
+    return replace(told, key=key_of([of, settings], modules))

@@ -1,0 +1,46 @@
+"""A dataset: what is in it, and how it is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.specs import DatasetSpec, Runtime
+from heatproof.stage import Planned, Stage, Wildcards, stage
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+
+
+@stage("prepare")
+class Prepare(Stage):
+    """The manifest of a dataset, with the ids and labels of every split.
+
+    Attributes
+    ----------
+    dataset
+        What opens it.
+    """
+
+    message = "data"
+    code = ("heatproof.data.prepare",)
+    manifest_path = "datasets/{dataset}.json"
+
+    dataset: DatasetSpec
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return all datasets."""
+        return [{"dataset": name} for name in plan.datasets]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a dataset is told."""
+        spec = graph.plan.dataset_spec(where["dataset"])
+        return cls(dataset=spec, key=spec.key), []
+
+    def run(self, runtime: Runtime) -> None:
+        """Open the dataset, and write the manifest."""
+        from heatproof.data.prepare import prepare
+
+        prepare(self.dataset, self.manifest)

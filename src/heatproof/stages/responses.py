@@ -1,0 +1,336 @@
+"""Responses of networks: a shard of what a network says of perturbed images, along maps or without any."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.attribution.registry import ExplainerSpec
+from heatproof.models.registry import InputFacts, NetworkSpec
+from heatproof.perturbation.baselines import baseline_modules
+from heatproof.plan.paths import Network, map_file, response_files
+from heatproof.provenance import Key, key_of
+from heatproof.responses.base import MapResponse, Method, NetworkResponse, Response, response_of
+from heatproof.responses.features import Features as FeaturesResponse
+from heatproof.responses.network import Channels as ChannelsResponse
+from heatproof.responses.parts import Parts as PartsResponse
+from heatproof.responses.patches import Patches
+from heatproof.specs import ResponseSpec, Runtime
+from heatproof.stage import Planned, Product, Wildcards, stage
+from heatproof.stages.attribute import maps_of
+from heatproof.stages.shards import (
+    ShardStage,
+    each,
+    inputs_of,
+    names_in_paths,
+    network_of,
+    networks,
+    product_of,
+    range_of,
+    shards,
+    whose,
+)
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedResponse(ExplainerSpec):
+    """An explainer along whose maps a response is made.
+
+    Attributes
+    ----------
+    maps_store
+        Path of the store of the maps, without its ending.
+    uses_model
+        Whether the explainer knows the model.
+    methods
+        Its methods.
+    key
+        Key of the response along its maps.
+    """
+
+    maps_store: str
+    uses_model: bool
+    methods: list[Method]
+    key: Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResponse(ShardStage):
+    """A shard of a response of a network.
+
+    Attributes
+    ----------
+    network
+        The network and its images.
+    response
+        The response.
+    store
+        Path of its store, without its ending; with ``{explainer}`` in the place of the name of each of several.
+    explainers, output, facts
+        Of a response along maps alone: explainers, what they explain, and the input format with the layer for CAMs.
+    """
+
+    code = ("heatproof.responses.run",)
+
+    network: NetworkSpec
+    response: ResponseSpec
+    store: str
+    explainers: list[ExplainedResponse] = field(default_factory=list)
+    output: str = "logit"
+    facts: InputFacts | None = None
+
+    def products(self) -> list[Product]:
+        """Return a shard of the store, or of that of each explainer."""
+        kind, number = response_of(self.response), self.shard.number
+        stores = [(one.key, self.store.format(explainer=one.name)) for one in self.explainers]
+        return [
+            product_of(self.shard, key, response_files(kind, store, number))
+            for key, store in stores or [(self.key, self.store)]
+        ]
+
+    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
+        """Return the job of some images, and of the explainers whose manifests are named."""
+        made = zip(self.explainers, self.products(), strict=False)
+        explainers = [one for one, product in made if product.manifest in manifests]
+        return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
+
+    def run(self, runtime: Runtime) -> None:
+        """Run the network."""
+        from heatproof.responses.run import respond
+
+        respond(self, runtime)
+
+    @classmethod
+    def of_network(cls, graph: Planned, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told of a response that needs no map, and the files that it waits for."""
+        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
+        spec, key = graph.once(_asked, network, response)
+        told = cls(
+            network=spec,
+            response=response.spec,
+            store=plan.store_of(network, response),
+            key=key,
+            shard=range_of(plan, where["shard"], plan.response_images(response)),
+        )
+        return told, inputs_of(graph, spec, where)
+
+
+def response_key(graph: Planned, network: Network, response: Response) -> Key:
+    """Return the key of a response that needs no map."""
+    return graph.once(_asked, network, response)[1]
+
+
+def _asked(graph: Planned, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
+    """Return the network of a response that needs no map, and the key of the response."""
+    spec = network_of(graph, network, response.rule)
+    if response.looks_inside:
+        # Only what looks into the network depends on the layer that CAMs read.
+        spec = replace(spec, model=graph.plan.model_spec(network.model))
+    return spec, key_of([spec, response.spec], _modules(graph.plan, network, response))
+
+
+def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
+    filled = baseline_modules(response.settings.get("baseline"))
+    return [*RunResponse.code, plan.models[network.model].module, type(response).__module__, *filled]
+
+
+def explained_response(graph: Planned, network: Network, response: Response, explainer: str) -> ExplainedResponse:
+    """Return an explainer with the key of a response along its maps on a network."""
+    return graph.once(_explained, network, response, explainer)
+
+
+def _explained(graph: Planned, network: Network, response: Response, name: str) -> ExplainedResponse:
+    plan, maps = graph.plan, maps_of(graph, network, name)
+    methods = plan.explainers[name].rows
+    read = [(method.index, method.transform) for method in methods]
+    settings = [network_of(graph, network, response.rule), response.spec, maps.key, read]
+    return ExplainedResponse(
+        name=name,
+        kind=maps.kind,
+        module=maps.module,
+        options=maps.options,
+        maps=maps.maps,
+        grid=maps.grid,
+        maps_store=maps.store,
+        uses_model=plan.explainers[name].uses_model,
+        methods=methods,
+        key=key_of(settings, _modules(plan, network, response)),
+    )
+
+
+@stage("drops")
+class Drops(RunResponse):
+    """A shard of patch drops."""
+
+    message = "patch drops"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every grid and baseline of its patch drops, and every shard."""
+        return each(_grids(plan), shards(plan, plan.drop_images))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(Patches, plan.results.drops, "{shard}")]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, Patches({"grid": where["grid"], "baseline": where["baseline"]}), where)
+
+
+@stage("features")
+class Features(RunResponse):
+    """A shard of features of images that are intact and with a deleted patch."""
+
+    message = "features of intact images and of images without a patch"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every grid and baseline of its patch drops, and every shard."""
+        return each(_grids(plan), shards(plan, plan.drop_images))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(FeaturesResponse, plan.results.features, "{shard}")]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, FeaturesResponse({"grid": where["grid"], "baseline": where["baseline"]}), where)
+
+
+@stage("subsets")
+class Subsets(RunResponse):
+    """A shard of responses to random subsets."""
+
+    message = "responses that need no map"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every response, and its shards."""
+        return each(networks(plan), _shards_of(plan, plan.model_responses))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(NetworkResponse, plan.results.store("subsets"), "{shard}")]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the responses."""
+        return {"response": plan.model_responses}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, graph.plan.model_responses[where["response"]], where)
+
+
+@stage("parts")
+class Parts(RunResponse):
+    """A shard of responses to images without a part."""
+
+    message = "responses without each part"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every shard, if a metric reads parts."""
+        images = plan.response_images(PartsResponse()) if plan.reads_parts else 0
+        return each(networks(plan), shards(plan, images))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(PartsResponse, plan.results.store("parts"), "{shard}")]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, PartsResponse(), where)
+
+
+@stage("channels")
+class Channels(RunResponse):
+    """A shard of the activations of channels."""
+
+    message = "most exciting images of each channel"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every shard of the images on which networks are compared."""
+        return each(networks(plan), shards(plan, plan.similarity_images))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(ChannelsResponse, plan.results.store("channels"), "{shard}")]
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, ChannelsResponse(), where)
+
+
+@stage("curves")
+class Curves(RunResponse):
+    """A shard of a response along the maps of explainers, of all explainers together or of one (config)."""
+
+    message = "response curves"
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every response and its shards, and with every explainer if jobs are apart."""
+        return each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store of every explainer, or of one if jobs are apart."""
+        names, store = names_in_paths(plan, plan.explainers), plan.results.store("curves")
+        return [response_files(MapResponse, store.replace("{explainer}", name), "{shard}") for name in names]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the responses and the explainers."""
+        return {"response": plan.method_responses, "explainer": plan.explainers}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
+        chosen = [where["explainer"]] if "explainer" in where else list(plan.explainers)
+        response = plan.method_responses[where["response"]]
+        told = cls(
+            network=network_of(graph, network, response.rule),
+            response=response.spec,
+            store=plan.store_of(network, response, "{explainer}"),
+            explainers=[explained_response(graph, network, response, name) for name in chosen],
+            output=plan.config["attribution"]["output"],
+            facts=plan.models[network.model].facts,
+            shard=range_of(plan, where["shard"], plan.response_images(response)),
+        )
+        maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
+        return told, [*inputs_of(graph, told.network, where), *maps]
+
+
+def _grids(plan: Plan) -> list[Wildcards]:
+    return [
+        {**network._asdict(), "grid": grid, "baseline": baseline}
+        for network in plan.networks()
+        for grid, baseline in plan.combinations_on(network.weights, network.model)
+    ]
+
+
+def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:
+    """Return the wildcards of responses and their shards, of which each has as many as its images need."""
+    return [
+        {"response": name, "shard": shard}
+        for name, response in responses.items()
+        for shard in plan.shards(plan.response_images(response))
+    ]

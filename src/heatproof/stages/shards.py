@@ -1,0 +1,123 @@
+"""What stages have in common whose jobs run a network on a shard of the images, and leave shards of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.models.registry import NetworkSpec
+from heatproof.plan.paths import Network
+from heatproof.provenance import Key
+from heatproof.specs import ShardRange
+from heatproof.stage import STAGES, Output, Planned, Product, Stage, Wildcards, constrained
+from heatproof.stages.weights import weights_of
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardStage(Stage):
+    """What a job is told that makes a shard.
+
+    Attributes
+    ----------
+    shard
+        Which one.
+    """
+
+    shard: ShardRange
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return the files of a shard, store by store, with wildcards."""
+        raise NotImplementedError
+
+    @classmethod
+    def patterns(cls, plan: Plan) -> list[Output]:
+        """Return the outputs of the rule: a shard of each store, to which a job adds."""
+        files = [file for store in cls.stores(plan) for file in store]
+        return [Output(constrained(file, cls.narrowed(plan)), grows=True) for file in files]
+
+    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
+        """Return the job of some images of the shard, and of those stores alone whose manifests are named."""
+        raise NotImplementedError
+
+    def complete(self, plan: Plan, **where: Any) -> Self:
+        """Return the job as it is told: it has the stores, their keys and all else from `tell`."""
+        return replace(self, results=plan.results)
+
+
+def range_of(plan: Plan, shard: int, images: int) -> ShardRange:
+    """Return a shard of a store of so many images."""
+    size = plan.config["shard_size"]
+    return ShardRange(shard, size, (shard * size, min((shard + 1) * size, images)))
+
+
+def product_of(shard: ShardRange, key: Key, files: Sequence[str]) -> Product:
+    """Return one shard of a store, of which the manifest comes first and then the arrays."""
+    return Product(files[0], key, tuple(files), files[1], shard.images[1])
+
+
+def each(*levels: Iterable[Wildcards]) -> Iterator[Wildcards]:
+    """Yield the wildcards of every level with those of every other, the last fastest."""
+    for named in product(*map(list, levels)):
+        yield {name: value for wildcards in named for name, value in wildcards.items()}
+
+
+def networks(plan: Plan) -> list[Wildcards]:
+    """Return the wildcards of all networks."""
+    return [network._asdict() for network in plan.networks()]
+
+
+def shards(plan: Plan, images: int) -> list[Wildcards]:
+    """Return the wildcards of the shards of so many images."""
+    return [{"shard": shard} for shard in plan.shards(images)]
+
+
+def names_in_paths(plan: Plan, explainers: Iterable[str]) -> list[str]:
+    """Return the explainers whose stores one job makes, or their wildcard if jobs are apart."""
+    return ["{explainer}"] if plan.config["attribution_jobs"] == "apart" else list(explainers)
+
+
+def whose(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
+    """Return the wildcards of explainers for jobs that are apart, and one without a name for those of all together."""
+    chosen: list[Wildcards] = [{"explainer": name} for name in explainers]
+    return chosen if plan.config["attribution_jobs"] == "apart" or not chosen else [{}]
+
+
+def network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
+    """Return what passes of a network depend on.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the plan.
+    network
+        Dataset, model and weights.
+    stage
+        Has a precision: ``maps``, or the rule of a response.
+    """
+    return graph.once(_network_of, network, stage)
+
+
+def _network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
+    plan, upstream = graph.plan, weights_of(graph, network)
+    return NetworkSpec(
+        dataset=plan.dataset_spec(network.dataset),
+        model=plan.trained_spec(network.model),
+        weights=upstream.files["weights"],
+        upstream=upstream.key,
+        seed=plan.config["seed"],
+        target=plan.config["target"],
+        precision=plan.precision_of(stage),
+    )
+
+
+def inputs_of(graph: Planned, network: NetworkSpec, where: Wildcards) -> list[str]:
+    """Return what a job that runs a network waits for: data and weights, and of a lower precision the guard as well."""
+    lower = graph.plan.guarded and network.precision != "float32"
+    guards = [graph.plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
+    return [network.dataset.manifest, network.weights, *guards]

@@ -1,0 +1,351 @@
+"""Weights of networks: fetched, trained, finetuned, or those of an epoch that a training kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from heatproof.models.packaged import is_packaged
+from heatproof.models.registry import ModelSpec
+from heatproof.perturbation.baselines import baseline_modules
+from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.stage import Output, Planned, Product, Stage, Wildcards, stage, unshown
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+
+WEIGHTS = "weights/{dataset}/{model}/{weights}"
+# States of the epochs that a training keeps; no entry of the config's `weights` can have this path.
+KEPT = "weights/{dataset}/{model}/kept/{weights}.safetensors"
+
+
+def _named(path: str) -> Mapping[str, Output]:
+    """Return the outputs of weights at a path without its ending."""
+    return unshown(weights=f"{path}.safetensors", history=f"{path}.history.csv")
+
+
+def _growing(outputs: Mapping[str, Output]) -> dict[str, Output]:
+    # A training that is current keeps its files, and one that goes on after a kill has its journal beside them.
+    return {name: replace(output, grows=True) for name, output in outputs.items()}
+
+
+def _pretrained(path: str) -> str:
+    return path.replace("{weights}", PRETRAINED)
+
+
+def _pairs(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
+    """Return the wildcards of some models, each on all of its datasets."""
+    known = set(models)
+    return [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in known]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Stage):
+    """Weights from a checkpoint.
+
+    Attributes
+    ----------
+    dataset
+        The dataset of the network; None if the checkpoint is the start of a training.
+    model
+        The network.
+    checkpoint, sha256
+        Path or URL of the checkpoint, and the digest that the config gives for it.
+    expected_accuracy
+        The accuracy that the config expects, in [0, 1].
+    """
+
+    code = ("heatproof.models.fetch",)
+
+    dataset: DatasetSpec | None = None
+    model: ModelSpec
+    checkpoint: str
+    sha256: str | None
+    expected_accuracy: float | None = None
+
+    @classmethod
+    def _of(cls, plan: Plan, model: str, dataset: str = "") -> Self:
+        entry = plan.models[model]
+        return cls(
+            dataset=plan.dataset_spec(dataset) if dataset else None,
+            model=plan.trained_spec(model),
+            checkpoint=entry.checkpoint or "",
+            sha256=entry.sha256,
+            expected_accuracy=entry.expected_accuracy,
+        )
+
+    @property
+    def identity(self) -> Any:
+        """All but the place of a checkpoint whose SHA-256 is known, and what is expected of it."""
+        anywhere = bool(self.sha256) and not is_packaged(self.checkpoint)
+        return replace(self, checkpoint="" if anywhere else self.checkpoint, expected_accuracy=None)
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code makes the weights: that of the network too."""
+        return [*super().modules, self.model.module]
+
+    @classmethod
+    def sources(cls, plan: Plan, **where: Any) -> Iterable[str]:
+        """Return the checkpoint, if it is a file."""
+        return plan.checkpoint_file(where["model"])
+
+    def run(self, runtime: Runtime) -> None:
+        """Copy or download the checkpoint, and check it."""
+        from heatproof.models.fetch import fetch
+
+        fetch(self)
+
+
+@stage("fetch_start")
+class FetchStart(Checkpoint):
+    """Published weights with which a training begins; the same for all datasets of a model."""
+
+    message = "weights to begin with"
+    manifest_path = "checkpoints/{model}.json"
+    outputs = _named("checkpoints/{model}")
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the models that are trained from fetched weights."""
+        return [{"model": name} for name in plan.transferred()]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the models."""
+        return {"model": plan.transferred()}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a model is told."""
+        return cls._of(graph.plan, where["model"]), []
+
+
+@stage("fetch")
+class Fetch(Checkpoint):
+    """Published weights that are scored as they are."""
+
+    message = "published weights"
+    manifest_path = _pretrained(WEIGHTS) + ".json"
+    outputs = _named(_pretrained(WEIGHTS))
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the models with a checkpoint on their datasets."""
+        return _pairs(plan, plan.fetched())
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the models."""
+        return {"model": plan.fetched()}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a network is told, and the files that it waits for."""
+        told = cls._of(graph.plan, where["model"], where["dataset"])
+        return told, [told.dataset.manifest if told.dataset else ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Stage):
+    """A training.
+
+    Attributes
+    ----------
+    dataset, model
+        The images, and the network.
+    start, upstream
+        The weights with which it begins, and their key; None if it begins with random weights.
+    keep
+        Epochs whose weights are kept. Not part of the key, because it changes neither the training nor what follows
+        from its weights.
+    training
+        Settings of the training.
+    """
+
+    dataset: DatasetSpec
+    model: ModelSpec
+    start: str | None = None
+    upstream: Key | None = None
+    keep: list[int] = field(default_factory=list)
+    training: TrainingSettings
+
+    @property
+    def identity(self) -> Any:
+        """All but the epochs that are kept."""
+        files = {name: path for name, path in self.files.items() if name != "kept"}
+        return replace(self, keep=[], files=files)
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code makes the weights: that of the network too."""
+        return [*super().modules, self.model.module]
+
+    def products(self) -> list[Product]:
+        """Return the weights with their history and kept epochs."""
+        return [replace(one, kept=tuple(self.keep)) for one in super().products()]
+
+
+@stage("pretrain")
+class Pretrain(Training):
+    """A training from random weights, or from published ones with a new head."""
+
+    message = "training"
+    code = ("heatproof.training.stages",)
+    manifest_path = _pretrained(WEIGHTS) + ".json"
+    outputs = _growing(_named(_pretrained(WEIGHTS)))
+    kept = _growing(unshown(kept=_pretrained(KEPT)))
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the models that are trained here on their datasets."""
+        return _pairs(plan, plan.trained())
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the models."""
+        return {"model": plan.trained()}
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return weights and history, and the kept epochs if there are some."""
+        return {**cls.outputs, **(cls.kept if plan.keep(PRETRAINED) else {})}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a network is told, and the files that it waits for."""
+        plan, model = graph.plan, where["model"]
+        dataset, entry = plan.dataset_spec(where["dataset"]), plan.models[model]
+        begun = graph.told("fetch_start", model=model) if entry.transfer else None
+        told = cls(
+            dataset=dataset,
+            model=plan.trained_spec(model),
+            start=begun.files["weights"] if begun else None,
+            upstream=begun.key if begun else None,
+            keep=plan.keep(PRETRAINED),
+            training=TrainingSettings(**plan.training_settings(entry.pretraining)),
+        )
+        # The manifest too: where no file can be older than it, it is what goes when the start is another.
+        return told, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
+
+    def run(self, runtime: Runtime) -> None:
+        """Train the network."""
+        from heatproof.training.stages import pretrain
+
+        pretrain(self, runtime)
+
+
+@stage("finetune")
+class Finetune(Training):
+    """A training in the domain of patch deletion.
+
+    Attributes
+    ----------
+    training
+        Its settings.
+    """
+
+    message = "finetuning"
+    code = ("heatproof.training.stages",)
+    manifest_path = WEIGHTS + ".json"
+    outputs = _growing({**_named(WEIGHTS), **unshown(kept=KEPT)})
+
+    start: str
+    upstream: Key
+    training: FinetuningSettings
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return all models on their datasets, finetuned in every way of the config."""
+        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.finetuned()]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the names of the weights."""
+        return {"weights": plan.finetuned()}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a network is told, and the files that it waits for."""
+        plan, network = graph.plan, Network(**where)
+        dataset, begun = plan.dataset_spec(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
+        settings = plan.finetuning(network.model, network.weights) or {}
+        told = cls(
+            dataset=dataset,
+            model=plan.trained_spec(network.model),
+            start=begun.files["weights"],
+            upstream=begun.key,
+            keep=plan.keep(network.weights),
+            training=FinetuningSettings(**plan.training_settings(settings)),
+        )
+        return told, [dataset.manifest, begun.files["weights"]]
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code makes the weights: that of the network and of the baseline too."""
+        return [*super().modules, *baseline_modules(self.training.baseline)]
+
+    def run(self, runtime: Runtime) -> None:
+        """Finetune the network."""
+        from heatproof.training.stages import finetune
+
+        finetune(self, runtime)
+
+
+@stage("keep_epoch")
+class KeepEpoch(Stage):
+    """The weights of one epoch of a training.
+
+    Attributes
+    ----------
+    epoch
+        Which one, from 1.
+    kept, trained, upstream
+        The file of the kept epochs, the history of the training, and the key of both.
+    """
+
+    message = "weights of one epoch"
+    code = ("heatproof.training.stages",)
+    manifest_path = WEIGHTS + ".json"
+    outputs = _named(WEIGHTS)
+
+    epoch: int
+    kept: str
+    trained: str
+    upstream: Key
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return all models on their datasets with every kept epoch."""
+        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.kept]
+
+    @classmethod
+    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+        """Return the names of the weights."""
+        return {"weights": plan.kept}
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of an epoch is told, and the files that it waits for."""
+        entry, epoch = graph.plan.kept[where["weights"]]
+        files = (whole := weights_of(graph, Network(**{**where, "weights": entry}))).files
+        told = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
+        return told, [told.kept, told.trained]
+
+    def run(self, runtime: Runtime) -> None:
+        """Write the weights and the history up to them."""
+        from heatproof.training.stages import keep_epoch
+
+        keep_epoch(self)
+
+
+def weights_of(graph: Planned, network: Network) -> Stage:
+    """Return what the job is told that makes the weights of a network."""
+    plan, where = graph.plan, network._asdict()
+    if network.weights != PRETRAINED:
+        return cast("Stage", graph.told("keep_epoch" if network.weights in plan.kept else "finetune", **where))
+    where.pop("weights")
+    return cast("Stage", graph.told("fetch" if network.model in plan.fetched() else "pretrain", **where))
