@@ -13,7 +13,7 @@ MODULE = """
 import os
 import sys
 
-print(sys.argv[1:], os.getcwd(), os.environ["ASKED"], "heatproof" in sys.modules)
+print(sys.argv[1:], __name__, __file__, os.getcwd(), os.environ["ASKED"], "heatproof" in sys.modules)
 print("said", file=sys.stderr)
 match sys.argv[1]:
     case "sleeps":
@@ -41,8 +41,8 @@ def asked(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ASKED": "yes"}
     environment.pop("PYTHONSAFEPATH", None)
 
-    def arguments(python, *words):
-        return {"args": [python, "-m", "mine", *words], "cwd": tmp_path, "env": environment, "text": True}
+    def arguments(python, *words, what=("-m", "mine")):
+        return {"args": [python, *what, *words], "cwd": tmp_path, "env": environment, "text": True}
 
     return arguments
 
@@ -51,12 +51,13 @@ def asked(tmp_path):
 @pytest.mark.workflow
 def test_what_is_run_comes_out_as_from_the_real_one(asked):
     for words in (["fine", "'a b'"], ["again"], ["sentence"], ["raises"], ["four"]):
-        ours, real = (
-            subprocess.run(**asked(python, *words), capture_output=True, timeout=100)
-            for python in (preloaded.python(), sys.executable)
-        )
-        assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout)
-        assert ours.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
+        for what in (["-m", "mine"], ["mine.py"]):
+            ours, real = (
+                subprocess.run(**asked(python, *words, what=what), capture_output=True, timeout=100)
+                for python in (preloaded.python(), sys.executable)
+            )
+            assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout)
+            assert ours.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
     assert subprocess.run(**asked(preloaded.python(), "killed")).returncode == 128 + 9
 
 

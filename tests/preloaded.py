@@ -121,22 +121,27 @@ def answer(connection: socket.socket) -> int:
 
 
 def run(command: str, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
-    """Do as Python does with `[-P] -m MODULE [ARGUMENT …]`."""
+    """Do as Python does with `[-P] -m MODULE [ARGUMENT …]` or `SCRIPT [ARGUMENT …]`."""
     import runpy
 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     safe = arguments[0] == "-P" or bool(environment.get("PYTHONSAFEPATH"))
-    option, module, *rest = arguments[arguments[0] == "-P" :]
-    assert option == "-m"
+    given = arguments[arguments[0] == "-P" :]
+    is_module = given[0] == "-m"
+    what, *rest = given[1:] if is_module else [os.path.abspath(given[0]), *given[1:]]
+    here = folder if is_module else os.path.dirname(what)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [entry for entry in ([] if safe else [folder]) + path if entry]
+    sys.path[:0] = [entry for entry in ([] if safe else [here]) + path if entry]
     # Jobs are started by the command as well.
-    sys.executable, sys.argv = command, [module, *rest]
+    sys.executable, sys.argv = command, [what, *rest]
     status = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if is_module:
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(what, run_name="__main__")
     except SystemExit as ended:
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)
