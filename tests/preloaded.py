@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+from functools import cache
 
 LIBRARIES = (
     "captum.attr",
@@ -33,6 +34,7 @@ LIBRARIES = (
 SIZE = 1 << 20
 
 
+@cache
 def python() -> str:
     """Return the command, whose process is started by the first call and ends with this one."""
     import atexit
@@ -41,25 +43,20 @@ def python() -> str:
     import tempfile
     from pathlib import Path
 
-    global _command
-    if not _command:
-        folder = tempfile.TemporaryDirectory(prefix="preloaded-")
-        atexit.register(folder.cleanup)
-        place, command = f"{folder.name}/socket", Path(folder.name) / "python"
-        command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", __file__, place])} "$0" "$@"\n')
-        command.chmod(0o755)
-        # It reads the end of its input when this process is gone.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        environment.pop("PYTHONPATH", None)
-        serving = [sys.executable, "-P", __file__, place]
-        started = subprocess.Popen(serving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert started.stdout.readline() == b"ready\n"
-        _command = str(command)
-        atexit.register(started.stdin.close)
-    return _command
-
-
-_command = ""
+    folder = tempfile.TemporaryDirectory(prefix="preloaded-")
+    atexit.register(folder.cleanup)
+    place, command = f"{folder.name}/socket", Path(folder.name) / "python"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", __file__, place])} "$0" "$@"\n')
+    command.chmod(0o755)
+    # What heatproof is comes with each request.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    serving = [sys.executable, "-P", __file__, place]
+    started = subprocess.Popen(serving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert started.stdout.readline() == b"ready\n"
+    # It ends at the end of its input, also where this process is killed.
+    atexit.register(started.stdin.close)
+    return str(command)
 
 
 def serve(place: str) -> None:
