@@ -122,7 +122,7 @@ def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts
     ("runs", "most", "least"),
     [
         # More than three standard errors above 5 %, and three quarters.
-        pytest.param(12, 3, 9, marks=pytest.mark.slow),
+        pytest.param(12, 2, 9, marks=pytest.mark.slow),
         pytest.param(60, 8, 45, marks=pytest.mark.long),
     ],
 )

@@ -59,7 +59,7 @@ class Project:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1800,
         )
         printed = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, printed
