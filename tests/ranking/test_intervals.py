@@ -73,27 +73,23 @@ def test_intervals_of_mean_scores_cover(simulation):
     assert found["before"][0] < 0.92
 
 
-@pytest.mark.parametrize(
-    "repetitions", [pytest.param(60, marks=pytest.mark.slow), pytest.param(250, marks=pytest.mark.long)]
-)
-def test_planted_order_is_recovered_and_intervals_cover(simulation, repetitions):
+@pytest.mark.slow
+def test_planted_order_is_recovered_and_intervals_cover(simulation):
     """With 250 repetitions of 10 methods a share of 0.95 is known to about 0.01; the benchmark runs 1,000."""
-    held, held_mean, _, order = simulation.over_networks(26, 0, repetitions, cases=1)["after"]
+    held, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
     assert 0.92 < held < 0.98
     assert 0.92 < held_mean < 0.98
     assert order > 0.93
     # The ordinary percentiles are too narrow, which is why they are not the default.
-    assert simulation.over_networks(26, 0, repetitions, cases=1, kind="percentile")["after"][0] < held
+    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < held
 
 
-@pytest.mark.parametrize(
-    "repetitions", [pytest.param(100, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.long)]
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [3, 6, 13])
 @pytest.mark.parametrize("correlation", [0, 0.5, 0.9])
-def test_intervals_cover_in_every_design(simulation, networks, correlation, repetitions):
-    assert simulation.over_networks(networks, correlation, repetitions)["after"][0] >= 0.92
-    assert simulation.over_scores(networks, correlation, repetitions // 4)["after"][0] >= 0.92
+def test_intervals_cover_in_every_design(simulation, networks, correlation):
+    assert simulation.over_networks(networks, correlation, 400)["after"][0] >= 0.92
+    assert simulation.over_scores(networks, correlation, 100)["after"][0] >= 0.92
 
 
 @pytest.mark.slow
