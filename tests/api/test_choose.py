@@ -119,7 +119,7 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     assert found.best == "input_x_gradient"
     assert "the only method that was scored" in found.sentence
     assert table.loc["occlusion", "reason"].endswith("no contender")
-    assert "ablation and occlusion delete regions as the measure does: no contender" in found.sentence
+    assert "ablation and occlusion delete regions as the measure does, and are no contenders" in found.sentence
     labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
     assert {"occlusion (no contender)", "ablation (no contender)"} <= set(labels)
     assert "input_x_gradient" in labels
@@ -141,7 +141,7 @@ def test_only_methods_that_delete_regions_leave_it_open(many):
     found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
     assert found.best is None
     assert found.sentence.startswith("Open: no method has a score")
-    assert "occlusion deletes regions as the measure does: no contender" in found.sentence
+    assert "occlusion deletes regions as the measure does, and is no contender" in found.sentence
 
 
 def test_the_sentence_says_how_far_measures_agree(many):
@@ -191,7 +191,7 @@ def test_equal_calls_give_one_answer_word_for_word(network, many):
     """A tie of costs is broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
     found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
-    assert {one.advice for one in found} == {"Of these, fast takes the fewest network passes, 0 an image."}
+    assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 an image."}
     assert len({(one.sentence, one.how) for one in found}) == 1
     for one in found:
         one.table["seconds"] = [4.0, 3.0, 2.0, 1.0, 0.0]

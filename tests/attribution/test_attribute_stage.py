@@ -13,6 +13,8 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.randomness import counter_normal
 from heatproof.stored_maps import stored_maps
 
@@ -92,6 +94,22 @@ def test_options_reach_a_users_explainer(project):
     np.testing.assert_array_equal(scaled, 2 * plain)
     drawn = counter_normal(0, "toy noise", ["evaluation-03"], (12, 12))
     np.testing.assert_array_equal(plain[3, 0], drawn[0].numpy())
+
+
+@pytest.mark.parametrize("baseline", ["mean", "neighbours"])
+def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, baseline):
+    entry = {"path": {"explainer": "integrated_gradients", "steps": 64, "baseline": baseline}}
+    made = project(explainers=[entry]).attribute()
+    spec = made.plan.finetune_spec(*WHERE)
+    data, facts = open_dataset(spec["dataset"]), spec["model"]["facts"]
+    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
+    given = {"value": mean_value(data, facts)} if baseline == "mean" else {"grid": spec["training"]["grid"]}
+    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
+    with torch.inference_mode():
+        gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
+    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to what the output gains over that of the baseline.
+    np.testing.assert_allclose(made.maps("path").sum((1, 2, 3)), gained[:, 0], atol=0.02 * gained.abs().max().item())
 
 
 def test_after_softmax_maps_are_others(project):

@@ -538,7 +538,7 @@ def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
     # Sixteen patches on the image and on each of four maps.
     assert opened.locator("#maps-shown circle:not(.halo)").count() == 16 * 5
-    opened.get_by_label("patch drops").uncheck()
+    opened.get_by_role("checkbox", name="patch drops").uncheck()
     assert opened.locator("#maps-shown circle").count() == 0
     opened.locator("#maps-order").select_option("score")
     opened.locator("#maps-shown button").first.press("Enter")

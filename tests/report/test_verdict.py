@@ -182,7 +182,7 @@ def test_methods_that_delete_regions_are_no_contenders():
     scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
     row = of_workflow(scores, ablating=["occlusion"])
     assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
-    assert row["sentence"].endswith(" occlusion deletes regions as the measure does: no contender.")
+    assert row["sentence"].endswith(" occlusion deletes regions as the measure does, and is no contender.")
     assert row["best"] == "a"
 
 

@@ -28,7 +28,7 @@ def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypat
 def test_status_counts_what_is_made(project):
     before = project.heatproof("status", "micro.yaml").stdout
     assert "pretrain             1 of     1 jobs" in before
-    assert " are left." in before
+    assert " are left: `heatproof run micro.yaml` runs them." in before
 
 
 def copy_as_the_dockerfile_does(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import logging
 import sys
 import warnings
@@ -136,7 +135,7 @@ class Choice:
         inside = self.table[self.table["method"].isin(self.methods)]
         cheapest = inside.sort_values(["passes", "method"]).iloc[0]
         passes = int(cheapest["passes"])
-        return f"Of these, {cheapest['method']} takes the fewest network passes, {passes} an image."
+        return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} an image."
 
     def __str__(self) -> str:
         shown = self._shown()
@@ -196,7 +195,7 @@ class Choice:
         from heatproof.files import write_text
         from heatproof.report.results import render
 
-        rows = json.loads(self.table.to_json(orient="records"))
+        rows = self.table.astype(object).where(self.table.notna(), None).to_dict("records")
         page = render(
             "choice.html",
             title="Which attribution method can be trusted",

@@ -111,9 +111,9 @@ class Fill:
         # Found by name: only maps that have such a baseline depend on the code of baselines, as the plan says.
         if name not in self.options:
             known = importlib.import_module("heatproof.perturbation.dataset_mean").dataset_options
-            self.options[name] = known(name, None, self.dataset, vars(self.facts), self.grid)
+            self.options[name] = known(name, None, self.dataset, vars(self.facts))
         draw = importlib.import_module("heatproof.perturbation.baselines").baseline_images
-        return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name])
+        return draw(name, explained.images, explained.image_ids, explained.seed, self.options[name], self.grid)
 
 
 def explained_on(

@@ -150,7 +150,9 @@ def judge(
         if right is not None:
             sentence += often_wrong(right, rows.shape[1])
     if outside:
-        sentence += f" {listed(outside)} delete{'s' * (len(outside) == 1)} regions as the measure does: no contender."
+        alone = len(outside) == 1
+        sentence += f" {listed(outside)} delete{'s' * alone} regions as the measure does, and "
+        sentence += "is no contender." if alone else "are no contenders."
     return Verdict(verdict, sentence, best, found, agreement)
 
 
