@@ -1,65 +1,88 @@
-"""Run two checkouts over the same configs and compare CSVs byte for byte and arrays value for value.
+"""Run two checkouts over their configs, and compare numbers exactly and texts apart.
 
     python benchmarks/oracle.py FIRST SECOND [--configs NAME …] [--work FOLDER]
     python benchmarks/oracle.py FIRST SECOND --first-results 'baselines/{}'
 
-FIRST and SECOND are checkouts, for instance a worktree of an older commit and this repository. Both run in the
-environment of this command, one after the other, with the same configs (those of this repository), threads and batch
-sizes. Each run has a folder of its own, FOLDER/first/NAME and FOLDER/second/NAME, which stays; what is whole there is
-not made again. Do not edit a checkout while it runs. `--first-results` and `--second-results` name folders of finished
-runs in place of a run: the config's name takes the place of `{}`, and the folder has `results` in it.
+FIRST and SECOND are checkouts, for instance a worktree of an older commit and this repository. Each runs its own
+configs, in the environment of this command, one after the other, with the same threads. Do not edit a checkout while
+it runs. `--first-results` and `--second-results` name folders of finished runs in place of a run: the config's name
+takes the place of `{}`, and the folder has `results` in it.
 
-Compared are all of `results/**/*.csv`, and in the Zarr stores the arrays that hold something of every image: maps,
-patch drops, curves, pictures, subsets, parts and channels. NaN equals NaN; chunks, shards, attributes and coordinates
-may differ. Digests in names of stores may differ as well: stores that are alike but for their digests are paired by
-their content, and `--rename OLD=NEW` tells what else was renamed, as a regular expression on the first side's paths.
+Everything is kept in FOLDER: the runs in FOLDER/first/NAME and FOLDER/second/NAME, and what a comparison found in
+FOLDER/NAME.json. After a kill, the same command goes on: it neither repeats a comparison nor starts a run that was
+finished, and Snakemake continues a run that was cut off. After an edit of a checkout its configs are run and compared
+again.
 
-Prints a table and the names of what differs. The exit status is 1 if anything differs or is missing on one side.
+Compared are
+
+- the tables of the results folder (`*.csv`, and `*.parquet`, the scores of every image). A column in which every cell
+  is a number must have the same numbers in the same rows. Texts are compared apart: differences are listed, and are no
+  failure. Columns of `costs.csv` that a clock measured are left out.
+- in the Zarr stores, the arrays that hold something of every image: maps, patch drops, curves, pictures, subsets, parts
+  and channels. NaN equals NaN; chunks, shards, attributes and coordinates may differ. Digests in names of stores may
+  differ as well: stores that are alike but for their digests are paired by their content, and `--rename OLD=NEW` tells
+  what else was renamed, as a regular expression on the first side's paths.
+
+Prints a table and the names of what differs. The exit status is 1 if a run failed, a number or an array differs, or a
+table, a column of numbers or an array is missing on one side.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import zarr
 
-ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = {"default": "config", "quick": "quick", "parts": "parts", "everything": "everything"}
 TARGETS = ("all", "results/scores.csv", "results/claims.csv")
 ALL_METRICS = "report: {all_metrics: true}\n"
+# What decides what a checkout computes.
+CODE = ("Snakefile", "config", "profiles", "src", "workflow")
+# Seconds differ from run to run, and so does what follows from them.
+MEASURED = {"costs.csv": ["seconds", "cost", "on_front"]}
 # Of a store's settings, at the end of its name.
 DIGEST = re.compile(r"-[0-9a-f]{8,}(?=\.zarr\b)")
 # They say which image a row is, and hold nothing that was computed.
 COORDINATES = {"image", "image_id", "label"}
 NAMED = 20
+# Beside the results of a run: which code finished it.
+FINISHED = "finished"
+
+
+class Failed(Exception):
+    """A run that did not come to its end."""
 
 
 @dataclass
 class Comparison:
-    """What two results folders have in common: counts, and the paths of what differs or stands on one side alone."""
+    """What two results folders have in common: counts, and what differs or stands on one side alone."""
 
-    csvs: int = 0
-    differing_csvs: list[str] = field(default_factory=list)
-    missing_csvs: list[str] = field(default_factory=list)
+    tables: int = 0
+    differing_numbers: list[str] = field(default_factory=list)
+    differing_texts: list[str] = field(default_factory=list)
+    missing_tables: list[str] = field(default_factory=list)
     arrays: int = 0
     differing_arrays: list[str] = field(default_factory=list)
     missing_arrays: list[str] = field(default_factory=list)
 
     def equal(self) -> bool:
-        """Tell whether anything was compared, and nothing of it differs or is missing."""
-        wrong = [self.differing_csvs, self.missing_csvs, self.differing_arrays, self.missing_arrays]
-        return bool(self.csvs and self.arrays) and not any(wrong)
+        """Tell whether anything was compared, and none of its numbers differs or is missing."""
+        wrong = [self.differing_numbers, self.missing_tables, self.differing_arrays, self.missing_arrays]
+        return bool(self.tables and self.arrays) and not any(wrong)
 
 
 def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = ()) -> Comparison:
@@ -80,28 +103,85 @@ def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = ()) 
     return found
 
 
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
 def _compare_tables(first: Path, second: Path, found: Comparison) -> None:
     old, new = (
-        # Seconds differ from run to run.
-        {path.relative_to(side).as_posix(): path for path in sorted(side.rglob("*.csv")) if path.stem != "costs"}
+        {path.relative_to(side).as_posix(): path for path in side.rglob("*") if path.suffix in (".csv", ".parquet")}
         for side in (first, second)
     )
     for name in sorted(old.keys() | new.keys()):
         if name not in old or name not in new:
-            found.missing_csvs.append(f"{name} (only in the {'second' if name in new else 'first'})")
+            found.missing_tables.append(f"{name} (only in the {'second' if name in new else 'first'})")
             continue
-        found.csvs += 1
-        if old[name].read_bytes() != new[name].read_bytes():
-            found.differing_csvs.append(f"{name}: {first_difference(old[name], new[name])}")
+        found.tables += 1
+        before, after = read_table(old[name]), read_table(new[name])
+        if len(before) != len(after):
+            found.differing_numbers.append(f"{name}: {len(before)} rows are {len(after)}")
+            continue
+        for column in dict.fromkeys([*before, *after]):
+            sides = [table[column] if column in table else [""] * len(table) for table in (before, after)]
+            numbers, said = compare_column(*sides)
+            if column not in before or column not in after:
+                said = f"only in the {'second' if column in after else 'first'}"
+            if said:
+                (found.differing_numbers if numbers else found.differing_texts).append(f"{name}, {column}: {said}")
 
 
-def first_difference(old: Path, new: Path) -> str:
-    """Return the first line in which two texts differ."""
-    lines = [path.read_text(encoding="utf-8", errors="replace").splitlines() for path in (old, new)]
-    for number, (before, after) in enumerate(zip(*lines, strict=False), 1):
-        if before != after:
-            return f"line {number}: {before[:200]!r} is {after[:200]!r}"
-    return f"{len(lines[0])} lines and {len(lines[1])}, or another end of lines"
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a table with the cells of a CSV as they are written, without the columns that a clock measured."""
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    return table.drop(columns=MEASURED.get(path.name, []), errors="ignore")
+
+
+def compare_column(before: Iterable[object], after: Iterable[object]) -> tuple[bool, str]:
+    """Return whether a column is one of numbers, and how it differs: no word where it does not.
+
+    Parameters
+    ----------
+    before, after
+        The cells on both sides, of the same rows.
+    """
+    texts = [[str(cell) for cell in side] for side in (before, after)]
+    numbers = [[number_of(cell) for cell in side] for side in texts]
+    if any(map(_are_numbers, numbers)):
+        differ = [place for place, (a, b) in enumerate(zip(*numbers, strict=True)) if not _same(a, b)]
+        if differ:
+            return True, _first(differ, texts)
+    # One number can be written in two ways, such as 0.5 and 0.50.
+    differ = [place for place, (a, b) in enumerate(zip(*texts, strict=True)) if a != b]
+    return False, _first(differ, texts) if differ else ""
+
+
+def number_of(cell: str) -> float | None:
+    """Return a cell as a number, NaN where it is empty, or None where it is a text."""
+    try:
+        return float({"": "nan", "True": "1", "False": "0", "None": "nan"}.get(cell, cell))
+    except ValueError:
+        return None
+
+
+def _are_numbers(cells: Sequence[float | None]) -> bool:
+    """Tell whether cells are numbers or empty, and not all of them are empty."""
+    return None not in cells and not np.isnan(np.array(cells, float)).all()
+
+
+def _same(a: float | None, b: float | None) -> bool:
+    return a is not None and b is not None and (a == b or (a != a and b != b))
+
+
+def _first(differ: Sequence[int], texts: Sequence[Sequence[str]]) -> str:
+    (before, after), place = texts, differ[0]
+    return f"{len(differ)} of {len(before)} rows, row {place + 1}: {before[place][:200]!r} is {after[place][:200]!r}"
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
 def digests(results: Path) -> Iterator[tuple[str, str]]:
@@ -159,24 +239,70 @@ def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-def run(checkout: Path, config: str, folder: Path, cores: int) -> Path:
-    """Run one config of this repository on the code of a checkout, and return its results folder."""
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def code_of(checkout: Path) -> str:
+    """Return a digest of all that decides what a checkout computes."""
+    told = hashlib.blake2b(f"{TARGETS} {ALL_METRICS}".encode(), digest_size=16)
+    for part in CODE:
+        files = [checkout / part, *(checkout / part).rglob("*")]
+        for file in sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts):
+            told.update(f"{file.relative_to(checkout)} {file.stat().st_size} ".encode() + file.read_bytes())
+    return told.hexdigest()
+
+
+def run(checkout: Path, config: str, folder: Path, cores: int) -> None:
+    """Run a config of a checkout on its code in a folder, unless this was done before.
+
+    Raises
+    ------
+    Failed
+        If the run does not come to its end, or the checkout is edited meanwhile.
+    """
+    code, finished = code_of(checkout), folder / FINISHED
+    if _finished(folder) == code:
+        return
     folder.mkdir(parents=True, exist_ok=True)
+    finished.unlink(missing_ok=True)
     over = folder / "all_metrics.yaml"
     over.write_text(ALL_METRICS, encoding="utf-8")
-    # Snakemake looks for the embedded default in the run's folder, and goes without it where there is none.
-    configs = [str(ROOT / "config" / f"{name}.yaml") for name in dict.fromkeys(["config", CONFIGS[config]])]
-    configs.append(str(over))
+    configs = [str(checkout / "config" / f"{name}.yaml") for name in dict.fromkeys(["config", CONFIGS[config]])]
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
-    command += ["--directory", str(folder), "--configfile", *configs, "--", *TARGETS]
+    # It says that what a kill cut off is run again. Snakemake by itself looks for it in the working folder.
+    command += ["--workflow-profile", str(checkout / "profiles/default"), "--directory", str(folder)]
+    command += ["--configfile", *configs, str(over), "--", *TARGETS]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     began = time.monotonic()
     with open(folder / "log", "w", encoding="utf-8") as log:
         status = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
     print(f"{config} on {checkout}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if status:
-        sys.exit(f"{config} on {checkout} failed with {status}: {folder / 'log'}")
-    return folder / "results"
+        raise Failed(f"{config} on {checkout} failed with status {status}: see {folder / 'log'}")
+    if code_of(checkout) != code:
+        raise Failed(f"{checkout} was edited while {config} ran: run the same command again")
+    finished.write_text(code, encoding="utf-8")
+
+
+def _finished(folder: Path) -> str | None:
+    """Return the digest of the code that finished the run in a folder, if one did."""
+    path = folder / FINISHED
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def compared(config: str, work: Path, folders: Sequence[Path], renames: Sequence[tuple[str, str]]) -> Comparison:
+    """Compare two runs of a config, or read what an earlier command found in them."""
+    stored, told = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
+    if stored.is_file() and None not in told:
+        known = json.loads(stored.read_text(encoding="utf-8"))
+        if known["of"] == told:
+            return Comparison(**known["found"])
+    found = compare(folders[0] / "results", folders[1] / "results", renames)
+    work.mkdir(parents=True, exist_ok=True)
+    aside = stored.with_suffix(".part")
+    aside.write_text(json.dumps({"of": told, "found": asdict(found)}, indent=1), encoding="utf-8")
+    aside.replace(stored)
+    return found
 
 
 def main() -> int:
@@ -191,30 +317,39 @@ def main() -> int:
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
     parser.add_argument("--cores", type=int, default=2)
     asked = parser.parse_args()
+    # A run that is ended takes Snakemake with it, whose jobs then end by themselves.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     renames = [(old, new) for old, _, new in (one.partition("=") for one in asked.rename)]
     sides = [("first", asked.first, asked.first_results), ("second", asked.second, asked.second_results)]
-    found: dict[str, Comparison] = {}
+    work, found, failed = asked.work.resolve(), {}, 0
     for config in asked.configs:
-        places = [
-            Path(pattern.replace("{}", config)) / "results"
-            if pattern
-            else run(checkout.resolve(), config, asked.work.resolve() / side / config, asked.cores)
-            for side, checkout, pattern in sides
-        ]
-        found[config] = compare(*places, renames)
+        folders = []
+        try:
+            for side, checkout, pattern in sides:
+                folders.append(Path(pattern.replace("{}", config)) if pattern else work / side / config)
+                if not pattern:
+                    run(checkout.resolve(), config, folders[-1], asked.cores)
+        except Failed as reason:
+            print(reason, file=sys.stderr, flush=True)
+            failed += 1
+            continue
+        found[config] = compared(config, work, folders, renames)
     show(found)
-    return 0 if all(one.equal() for one in found.values()) else 1
+    return int(bool(failed) or not all(one.equal() for one in found.values()))
 
 
 def show(found: dict[str, Comparison]) -> None:
-    """Print a table, one row a config, and below it the first paths of what differs or is missing."""
-    print(f"{'config':<12}{'CSVs':>8}{'differ':>8}{'missing':>9}{'arrays':>9}{'differ':>8}{'missing':>9}")
+    """Print a table, one row a config, and below it the first of what differs or is missing."""
+    heads = ("config", "tables", "numbers", "texts", "missing", "arrays", "differ", "missing")
+    print(f"{heads[0]:<12}" + "".join(f"{head:>9}" for head in heads[1:]))
     for config, one in found.items():
-        tables = f"{one.csvs:>8}{len(one.differing_csvs):>8}{len(one.missing_csvs):>9}"
-        print(f"{config:<12}{tables}{one.arrays:>9}{len(one.differing_arrays):>8}{len(one.missing_arrays):>9}")
+        lists = (one.differing_numbers, one.differing_texts, one.missing_tables)
+        counts = [one.tables, *map(len, lists), one.arrays, len(one.differing_arrays), len(one.missing_arrays)]
+        print(f"{config:<12}" + "".join(f"{count:>9}" for count in counts))
     for config, one in found.items():
-        for title in ("differing_csvs", "missing_csvs", "differing_arrays", "missing_arrays"):
-            names = getattr(one, title)
+        for title, names in asdict(one).items():
+            if not isinstance(names, list):
+                continue
             for name in names[:NAMED]:
                 print(f"{config}, {title.replace('_', ' ')}: {name}")
             if len(names) > NAMED:

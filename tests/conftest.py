@@ -4,10 +4,11 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 # Before anything imports torch or NumPy, here and in the processes that tests start: a worker of pytest-xdist has one
@@ -19,8 +20,8 @@ settings.load_profile("heatproof")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run a test that is asked for by its name also where it is slow."""
-    if config.option.markexpr == "not slow" and any("::" in argument for argument in config.args):
+    """Run a test that is asked for by its name also where it is slow or long."""
+    if config.option.markexpr == "not slow and not long" and any("::" in argument for argument in config.args):
         config.option.markexpr = ""
 
 
@@ -31,7 +32,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what runs Snakemake: it takes longest, and other workers meanwhile take over the rest."""
+    """Start with what runs Snakemake: it takes longest, and other workers meanwhile take over the rest.
+
+    A long test is no slow one as well, for `-m slow` would run it.
+    """
+    both = [item.nodeid for item in items if item.get_closest_marker("long") and item.get_closest_marker("slow")]
+    if both:
+        raise pytest.UsageError(f"marked as long and as slow: {', '.join(both)}")
     items.sort(key=lambda item: item.get_closest_marker("workflow") is None)
 
 
@@ -56,12 +63,31 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return a function that makes a folder once for all workers. Copy what is in it before you change it."""
+    base = tmp_path_factory.getbasetemp()
+    # Each worker has a folder of its own in the folder of the session.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def make_once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, made = shared / name, shared / f"{name}.made"
+        with FileLock(shared / f"{name}.lock"):
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                made.touch()
+        return folder
+
+    return make_once
+
+
+@pytest.fixture(scope="session")
+def trained(once):
     """A folder with weights. Copy it before you change it."""
     from toy_project import Project
 
-    folder = tmp_path_factory.mktemp("trained")
-    return Project(folder).train()
+    return Project(once("trained", lambda folder: Project(folder).train()))
 
 
 @pytest.fixture

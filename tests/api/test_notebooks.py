@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import preloaded
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs/notebooks").glob("*.ipynb"))
@@ -30,12 +31,17 @@ def test_it_is_stored_with_its_output_and_names_no_machine(path):
     assert not any(place in text for place in ("/home/", "/tmp/", "/root/", "site-packages"))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "forked", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path, tmp_path, monkeypatch):
+def test_it_runs(path, forked, tmp_path, monkeypatch):
+    """In short, the run that a notebook starts is forked from a Python that has imported the libraries."""
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    notebook, _ = cells(path)
+    notebook, code = cells(path)
+    for cell in code if forked else ():
+        cell.source = cell.source.replace("sys.executable", repr(preloaded.python()))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2] / "src")]))
     nbclient.NotebookClient(

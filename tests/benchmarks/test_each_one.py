@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -54,14 +55,21 @@ def test_no_benchmark_is_forgotten():
     assert all((tests / where).is_file() for where in ELSEWHERE.values() if where.endswith(".py"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALLEST))
-def test_a_benchmark_starts(name, tmp_path):
+@pytest.mark.parametrize(
+    "python",
+    [
+        # With the libraries imported already, which is what most of them spend their time on.
+        pytest.param(preloaded.python, marks=pytest.mark.slow, id="preloaded"),
+        pytest.param(lambda: sys.executable, marks=pytest.mark.long, id="real"),
+    ],
+)
+def test_a_benchmark_starts(name, python, tmp_path):
     if name in ("full_size", "paper_scale", "scale", "scheduler"):
         pytest.importorskip("bcos", reason="the papers' networks need pip install 'heatproof[bcos]'")
     arguments = [one.format(out=tmp_path) for one in SMALLEST[name]]
     done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
+        [python(), str(FOLDER / f"{name}.py"), *arguments],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent / "src")},
         capture_output=True,

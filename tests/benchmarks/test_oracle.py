@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 import zarr
@@ -61,27 +62,71 @@ def sides(tmp_path, values):
 
 def test_copies_are_equal(oracle, sides):
     found = oracle.compare(*sides)
-    assert (found.csvs, found.arrays) == (2, 2)
+    assert (found.tables, found.arrays) == (2, 2)
     assert found.equal()
 
 
-def test_a_byte_of_a_table(oracle, sides):
-    (sides[1] / "scores.csv").write_text("method,score\nsaliency,0.250\n")
+@pytest.mark.parametrize(
+    ("before", "after", "numbers", "told"),
+    [
+        (["0.25", ""], ["0.25", ""], None, ""),
+        (["0.25", ""], ["0.250", ""], False, "1 of 2 rows, row 1: '0.25' is '0.250'"),
+        (["0.25", "1"], ["0.25", "1.0000001"], True, "1 of 2 rows, row 2: '1' is '1.0000001'"),
+        (["0.25", "1"], ["0.25", ""], True, "1 of 2 rows, row 2: '1' is ''"),
+        (["0.25", "1"], ["0.25", "one"], True, "1 of 2 rows, row 2: '1' is 'one'"),
+        (["", ""], ["", "1"], True, "1 of 2 rows, row 2: '' is '1'"),
+        (["True", "False"], ["True", "True"], True, "1 of 2 rows, row 2: 'False' is 'True'"),
+        (["open", ""], ["open", "a note"], False, "1 of 2 rows, row 2: '' is 'a note'"),
+        (["12", "ab"], ["13", "ab"], False, "1 of 2 rows, row 1: '12' is '13'"),
+        (["inf", "nan"], ["inf", ""], False, "1 of 2 rows, row 2: 'nan' is ''"),
+    ],
+)
+def test_numbers_are_compared_exactly_and_texts_apart(oracle, sides, before, after, numbers, told):
+    assert oracle.compare_column(before, after) == (bool(numbers), told)
+    for side, cells in zip(sides, (before, after), strict=True):
+        pd.DataFrame({"method": ["a", "b"], "of": cells}).to_csv(side / "scores.csv", index=False)
     found = oracle.compare(*sides)
-    assert found.differing_csvs == ["scores.csv: line 2: 'saliency,0.25' is 'saliency,0.250'"]
-    assert not found.equal()
+    assert found.equal() is (numbers is not True)
+    listed = [f"scores.csv, of: {told}"]
+    assert found.differing_numbers == (listed if numbers else [])
+    assert found.differing_texts == (listed if numbers is False else [])
 
 
-def test_another_end_of_lines(oracle, sides):
-    (sides[1] / "scores.csv").write_bytes(b"method,score\r\nsaliency,0.25\r\n")
-    assert len(oracle.compare(*sides).differing_csvs) == 1
+def test_scores_of_images_are_compared_as_well(oracle, sides):
+    scores = pd.DataFrame({"method": ["a", "b"], "image": ["1", "2"], "score": [0.5, np.nan]})
+    for side in sides:
+        scores.to_parquet(side / "sds.parquet")
+    assert oracle.compare(*sides).equal()
+    scores.assign(score=[np.nextafter(0.5, 1), np.nan], method=["a", "c"]).to_parquet(sides[1] / "sds.parquet")
+    found = oracle.compare(*sides)
+    assert found.differing_numbers == ["sds.parquet, score: 1 of 2 rows, row 1: '0.5' is '0.5000000000000001'"]
+    assert found.differing_texts == ["sds.parquet, method: 1 of 2 rows, row 2: 'b' is 'c'"]
+
+
+def test_a_row_or_a_column_of_numbers_that_is_missing_is_a_difference(oracle, sides):
+    (sides[1] / "scores.csv").write_text("method\nsaliency\n")
+    assert oracle.compare(*sides).differing_numbers == ["scores.csv, score: only in the first"]
+    (sides[1] / "scores.csv").write_text("method,note,score\nsaliency,new,0.25\n")
+    found = oracle.compare(*sides)
+    assert found.differing_texts == ["scores.csv, note: only in the second"]
+    assert found.equal()
+    (sides[1] / "scores.csv").write_text("method,score\nsaliency,0.25\nrandom,0.1\n")
+    assert oracle.compare(*sides).differing_numbers == ["scores.csv: 1 rows are 2"]
+
+
+def test_what_a_clock_measured_is_left_out(oracle, sides):
+    for side, row in zip(sides, ("saliency,3,1", "saliency,3,2"), strict=True):
+        (side / "costs.csv").write_text(f"method,passes,seconds\n{row}\n")
+    assert oracle.compare(*sides).equal()
+    (sides[1] / "costs.csv").write_text("method,passes,seconds\nsaliency,4,2\n")
+    assert not oracle.compare(*sides).equal()
 
 
 @pytest.mark.parametrize(("side", "told"), [(0, "second"), (1, "first")])
 def test_a_missing_table(oracle, sides, side, told):
     (sides[side] / "ranking" / "families.csv").unlink()
     found = oracle.compare(*sides)
-    assert found.missing_csvs == [f"ranking/families.csv (only in the {told})"]
+    assert found.missing_tables == [f"ranking/families.csv (only in the {told})"]
     assert not found.equal()
 
 
@@ -142,35 +187,98 @@ def test_two_empty_folders_are_no_success(oracle, tmp_path):
 @pytest.mark.parametrize("changed", [False, True])
 def test_the_command_says_what_differs(oracle, sides, monkeypatch, capsys, changed):
     if changed:
-        (sides[1] / "scores.csv").write_text("")
+        (sides[1] / "scores.csv").write_text("method,score\nSaliency,0.5\n")
     for side in sides:
         (side.parent / "quick" / side.name).mkdir(parents=True)
         side.rename(side.parent / "quick" / side.name / "results")
     pattern = f"{sides[0].parent}/{{}}"
-    asked = ["oracle", ".", ".", "--configs", "quick"]
+    asked = ["oracle", ".", ".", "--configs", "quick", "--work", f"{sides[0].parent}/work"]
     asked += [f"--first-results={pattern}/first", f"--second-results={pattern}/second"]
     monkeypatch.setattr(sys, "argv", asked)
     assert oracle.main() == int(changed)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1].split() == ["quick", "2", str(int(changed)), "0", "2", "0", "0"]
-    assert len(printed) == 2 + changed
+    assert printed[1].split() == ["quick", "2", str(int(changed)), str(int(changed)), "0", "2", "0", "0"]
+    assert len(printed) == 2 + 2 * changed
 
 
-def test_a_run_lays_its_config_over_the_embedded_default(oracle, tmp_path, monkeypatch):
-    ran = []
+@pytest.fixture
+def checkouts(tmp_path):
+    """Two checkouts, each with a config of its own."""
+    made = [tmp_path / "before", tmp_path / "after"]
+    for checkout in made:
+        (checkout / "src").mkdir(parents=True)
+        (checkout / "src/code.py").write_text("")
+        (checkout / "config").mkdir()
+        for name in ("config", "quick"):
+            (checkout / "config" / f"{name}.yaml").write_text(f"seed: {len(checkout.name)}\n")
+    return made
 
-    def spy(command, env, **more):
-        ran.append((command, env))
+
+@pytest.fixture
+def call(oracle, checkouts, values, monkeypatch):
+    """Return a function that calls the command, and gives its status and the runs that were started by it."""
+    started, fails = [], set()
+
+    def stand_in(command, env, **more):
+        results = Path(command[command.index("--directory") + 1]) / "results"
+        started.append((command, env))
+        if results.parent.name in fails:
+            return subprocess.CompletedProcess(command, 1)
+        if not results.exists():
+            store(results / CURVES, values, key="one")
+            (results / "scores.csv").write_text("method,score\nsaliency,0.25\n")
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(subprocess, "run", spy)
-    for config in ("quick", "default"):
-        assert oracle.run(Path("/checkout"), config, tmp_path / config, 2) == tmp_path / config / "results"
-    for (command, env), names in zip(ran, (["config", "quick"], ["config"]), strict=True):
+    def call(*configs, broken=()):
+        started.clear()
+        fails.clear()
+        fails.update(broken)
+        asked = ["oracle", *map(str, checkouts), "--work", str(checkouts[0].parent / "work"), "--configs", *configs]
+        monkeypatch.setattr(sys, "argv", asked)
+        return oracle.main(), list(started)
+
+    monkeypatch.setattr(subprocess, "run", stand_in)
+    return call
+
+
+def test_each_checkout_runs_its_own_configs(checkouts, call):
+    status, started = call("quick", "default")
+    assert status == 0
+    names = [["config", "quick"], ["config", "quick"], ["config"], ["config"]]
+    for (command, env), checkout, configs in zip(started, checkouts * 2, names, strict=True):
         given = command[command.index("--configfile") + 1 : command.index("--")]
-        assert given[:-1] == [str(ROOT / "config" / f"{name}.yaml") for name in names]
+        assert given[:-1] == [str(checkout / "config" / f"{name}.yaml") for name in configs]
         assert yaml.safe_load(Path(given[-1]).read_text()) == {"report": {"all_metrics": True}}
-        assert env["PYTHONPATH"] == "/checkout/src"
+        assert command[command.index("--snakefile") + 1] == str(checkout / "Snakefile")
+        assert env["PYTHONPATH"] == str(checkout / "src")
+
+
+def test_what_is_finished_is_stored_and_not_run_again(oracle, checkouts, call, monkeypatch, capsys):
+    assert call("quick", "default", broken=["quick"])[0] == 1
+    assert "quick on" in capsys.readouterr().err
+    # The first side's run of `quick` failed, and that of the second was not started; `default` was finished.
+    status, started = call("quick", "default")
+    assert (status, len(started)) == (0, 2)
+    with monkeypatch.context() as context:
+        context.setattr(oracle, "compare", lambda *asked: pytest.fail("what is compared is stored"))
+        assert call("quick", "default") == (0, [])
+    (checkouts[1] / "src/code.py").write_text("EDITED = True")
+    assert len(call("quick")[1]) == 1, "that of the edited checkout"
+    work = checkouts[0].parent / "work"
+    (work / "second/default/results/scores.csv").write_text("method,score\nsaliency,0.5\n")
+    assert call("default")[0] == 1, "the edited checkout is compared again"
+
+
+def test_an_edit_during_a_run_is_named(oracle, checkouts, call, monkeypatch, capsys):
+    stand_in = subprocess.run
+
+    def edits(*asked, **more):
+        (checkouts[0] / "src/code.py").write_text("EDITED = True")
+        return stand_in(*asked, **more)
+
+    monkeypatch.setattr(subprocess, "run", edits)
+    assert call("quick")[0] == 1
+    assert "before was edited while quick ran: run the same command again" in capsys.readouterr().err
 
 
 def test_its_config_names_everything():

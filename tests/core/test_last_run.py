@@ -3,8 +3,8 @@
 import json
 import re
 import subprocess
-import sys
 
+import preloaded
 import pytest
 import yaml
 
@@ -105,7 +105,7 @@ def test_only_what_runs_is_the_last_run(here):
     snakemake = ["snakemake", "--snakefile", folder / "Snakefile", "--workflow-profile", folder / "profiles/default"]
 
     def call(*options):
-        command = [sys.executable, "-m", *snakemake, "--cores", "1", "--configfile", micro, *options]
+        command = [preloaded.python(), "-m", *snakemake, "--cores", "1", "--configfile", micro, *options]
         done = subprocess.run([*map(str, command)], cwd=here, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return (here / "results" / RECORD).exists()

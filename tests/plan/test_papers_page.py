@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import preloaded
 import pytest
 import torch
 import yaml
@@ -159,7 +160,7 @@ def test_snakemake_plans_it(configs, tmp_path):
         written.append(tmp_path / f"{name}.yaml")
         written[-1].write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     target = next((target for asked, target in ASKED if asked == configs), "results/idsds_table.csv")
-    command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "rules", "--cores", "1"]
+    command = [preloaded.python(), "-m", "snakemake", "-n", "--quiet", "rules", "--cores", "1"]
     command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(tmp_path), "--configfile"]
     done = subprocess.run([*command, *map(str, written), "--", target], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("fuzz.py")
 
 
-@pytest.mark.parametrize("cases", [180, pytest.param(3_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [180, pytest.param(3_000, marks=pytest.mark.long)])
 def test_nothing_is_silent_and_nothing_runs(cases):
     """In a process of its own, because an audit hook stays; `python tests/security/fuzz.py` runs 10,000 cases."""
     done = subprocess.run(

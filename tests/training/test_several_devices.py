@@ -189,8 +189,8 @@ def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
 def cut_off(folder, end, before):
     """Begin a training, end it in the middle by a signal, and return what it said."""
     asked = Project(folder, **CHANGE).on_network("finetune")
-    # Forty-eight seconds in all: a signal that comes late finds it in the middle, and the test who outlives it.
-    here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "3"}
+    # Twenty-four seconds in all: a signal that comes late finds it in the middle, and the test who outlives it.
+    here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1.5"}
     started = job_process(folder, asked.run, asked.spec, runtime=MACHINE, importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()

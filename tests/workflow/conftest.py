@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ from snakemake_project import MICRO, Project, clone
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def finished(once: Callable[..., Path]) -> Project:
     """A project whose table is made. Copy it before you change it."""
-    project = Project(clone(tmp_path_factory.mktemp("finished") / "project"), MICRO)
-    ran = project.ran()
+    return Project(once("finished", finish), MICRO)
+
+
+def finish(folder: Path) -> None:
+    """Run a project from nothing to its table."""
+    ran = Project(clone(folder), MICRO).ran()
     assert ran == {
         "prepare": 1,
         "pretrain": 1,
@@ -23,7 +28,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "score": 1,
         "tables": 1,
     }
-    return project
 
 
 @pytest.fixture

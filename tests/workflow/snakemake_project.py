@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import preloaded
 import yaml
 from jobs import without_times
 
@@ -41,8 +42,9 @@ class Project:
     def write_config(self) -> None:
         (self.folder / "micro.yaml").write_text(yaml.safe_dump(self.config))
 
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", "micro.yaml"]
+    def command(self, *arguments: str, python: str = sys.executable) -> list[str]:
+        """Return the command of a user, with a Python that can be killed or stopped."""
+        return [python, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", "micro.yaml"]
 
     def environment(self) -> dict[str, str]:
         # Before the installed package, so that a test can edit the code.
@@ -52,12 +54,12 @@ class Project:
         """Run Snakemake to its end and return what it printed."""
         self.write_config()
         done = subprocess.run(
-            self.command(*(arguments or (TABLE,))),
+            self.command(*(arguments or (TABLE,)), python=preloaded.python()),
             cwd=self.folder,
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1800,
         )
         printed = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, printed
@@ -72,7 +74,7 @@ class Project:
     def heatproof(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         self.write_config()
         return subprocess.run(
-            [sys.executable, "-m", "heatproof", *arguments],
+            [preloaded.python(), "-m", "heatproof", *arguments],
             cwd=self.folder,
             env=self.environment(),
             capture_output=True,
@@ -106,11 +108,11 @@ def jobs(log: str) -> dict[str, int]:
 
 
 def clone(folder: Path) -> Path:
-    """Copy what a fresh clone has of the repository to run the workflow."""
+    """Copy what a fresh clone has of the repository to run the workflow, and what Python compiled of it."""
     for name in ("Snakefile", "workflow", "config", "profiles", "src", "envs"):
         source = REPOSITORY / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, folder / name)

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 from snakemake_project import Project, clone
 
 IMAGES, SEEN = 12, 40
+TABLES = ("results/scores.csv", "results/idsds_table.csv")
 CLOSE = {"rtol": 0, "atol": 1e-6}
 METRICS = ["ids", "deletion_morf", "deletion_lerf", "road_morf", "road_lerf"]
 METRICS += ["rise_insertion", "rise_deletion", "rise_difference"]
@@ -40,10 +41,8 @@ def test_the_other_hands_share_no_code():
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    project = Project(clone(tmp_path_factory.mktemp("recomputed") / "project"), CONFIG)
-    project.run("results/scores.csv", "results/idsds_table.csv")
-    return project.folder / "results"
+def results(once):
+    return once("recomputed", lambda folder: Project(clone(folder), CONFIG).run(*TABLES)) / "results"
 
 
 @pytest.fixture(scope="module")
