@@ -42,9 +42,9 @@ def job_process(
     folder
         Where it runs, and where its spec file is written.
     run
-        The function that does the work, as ``module:function``.
+        The class of the stage, as ``module:name``.
     spec
-        What the function is told.
+        Its fields as plain values: `heatproof.plan.graph.Job.spec`.
     machine
         How jobs run.
     importable

@@ -1,18 +1,16 @@
-"""All stages over a user's own code, without Snakemake: specs come from the plan, files go to a temporary folder."""
+"""All stages over a user's own code, without Snakemake: jobs come from the graph, files go to a temporary folder."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from heatproof.attribution.make import attribute
 from heatproof.config import merge
-from heatproof.data.prepare import prepare
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.responses.run import respond
+from heatproof.specs import Runtime
 from heatproof.store import describe, read
-from heatproof.training.stages import finetune, pretrain
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],
@@ -38,22 +36,15 @@ class Project:
         self.plan = make_plan(merge(BASE, change))
 
     def runtime(self, batch_size=64):
-        return {"batch_size": batch_size, "threads": 1, "device": "cpu"}
+        return Runtime(batch_size, 1, "cpu")
 
-    def inside(self, stage, spec, batch_size=64):
+    def make(self, what, batch_size=64):
+        """Run a job: the only one of a stage by its name, a job of the graph, or what a job is told."""
+        told = self.job(what).told if isinstance(what, str) else what.told if isinstance(what, Job) else what
         before = os.getcwd()
         os.chdir(self.folder)
         try:
-            stage(spec, self.runtime(batch_size))
-        finally:
-            os.chdir(before)
-
-    def make(self, stage, told=None):
-        """Run the job of a stage that has one, on what the plan tells it or on something else."""
-        before = os.getcwd()
-        os.chdir(self.folder)
-        try:
-            (told or self.job(stage).told).run(self.runtime())
+            told.run(self.runtime(batch_size))
         finally:
             os.chdir(before)
 
@@ -62,7 +53,7 @@ class Project:
         return self.on_network("score", metric=metric).told
 
     def score_with(self, metric):
-        self.make("score", self.told(metric))
+        self.make(self.told(metric))
 
     def job(self, stage, **wildcards) -> Job:
         return Graph(self.plan).job(stage, wildcards)
@@ -71,42 +62,66 @@ class Project:
         """Return a job on a network, by default the finetuned one."""
         return self.job(stage, **dict(zip(NETWORK, network or WHERE, strict=True)), **wildcards)
 
+    def prepare(self):
+        return self.job("prepare", dataset="toy").told
+
+    def pretrain(self):
+        return self.job("pretrain", dataset="toy", model="net").told
+
+    def finetune(self):
+        return self.on_network("finetune").told
+
     def train(self):
-        self.inside(prepare, self.plan.dataset_spec("toy"))
-        self.inside(pretrain, self.plan.pretrain_spec("toy", "net"))
-        self.inside(finetune, self.plan.finetune_spec(*WHERE))
+        for told in (self.prepare(), self.pretrain(), self.finetune()):
+            self.make(told)
         return self
+
+    def maps_told(self, explainers=None, shard=0):
+        """Return what the job of a shard of maps is told, of some explainers that look at the model or of all."""
+        told = self.on_network("attribute", shard=shard).told
+        chosen = [one for one in told.explainers if explainers is None or one.name in explainers]
+        return replace(told, explainers=chosen)
+
+    def reference_told(self, shard=0):
+        """Return what the job of a shard of maps is told that know no model."""
+        return self.job("attribute_reference", dataset="toy", shard=shard).told
+
+    def drops_told(self, grid=4, baseline="mean", shard=0):
+        """Return what the job of a shard of patch drops is told."""
+        return self.on_network("drops", grid=grid, baseline=baseline, shard=shard).told
+
+    def curves_told(self, response, explainers=None, shard=0):
+        """Return what the job of a shard of a response along maps is told, of some explainers or of all."""
+        told = self.on_network("curves", response=response, shard=shard).told
+        chosen = [one for one in told.explainers if explainers is None or one.name in explainers]
+        return replace(told, explainers=chosen)
 
     def attribute(self, batch_size=64, explainers=None, reference=True):
         for shard in self.plan.shards(self.plan.images):
-            chosen = explainers or self.plan.model_explainers
-            self.inside(attribute, self.plan.attribute_spec(*WHERE, chosen, shard), batch_size)
+            self.make(self.maps_told(explainers, shard), batch_size)
             if reference and self.plan.reference_explainers:
-                spec = self.plan.attribute_spec("toy", None, None, self.plan.reference_explainers, shard)
-                self.inside(attribute, spec, batch_size)
+                self.make(self.reference_told(shard), batch_size)
         return self
 
     def drop(self, batch_size=64):
         for grid, baseline in self.plan.combinations:
             for shard in self.plan.shards(self.plan.drop_images):
-                job = self.on_network("drops", grid=grid, baseline=baseline, shard=shard)
-                self.inside(respond, job.spec, batch_size)
+                self.make(self.drops_told(grid, baseline, shard), batch_size)
         return self
 
     def respond(self, batch_size=64, explainers=None):
         for shard in self.plan.shards(self.plan.images):
             for response in self.plan.method_responses:
-                spec = self.plan.curves_spec(*WHERE, explainers or list(self.plan.explainers), response, shard)
-                self.inside(respond, spec, batch_size)
+                self.make(self.curves_told(response, explainers, shard), batch_size)
             for response in self.plan.model_responses:
-                self.inside(respond, self.on_network("subsets", response=response, shard=shard).spec, batch_size)
+                self.make(self.on_network("subsets", response=response, shard=shard), batch_size)
         return self
 
     def score_all(self):
         # Which images the network gets right is read from the drops.
         self.drop()
         for case in self.plan.all_cases():
-            self.make("score", self.told(case.metric))
+            self.make(self.told(case.metric))
         self.make("all_scores")
         return self
 
@@ -115,7 +130,7 @@ class Project:
 
     def score(self):
         for case in self.plan.test_cases():
-            self.make("score", self.told(case.metric))
+            self.make(self.told(case.metric))
         self.make("tables")
         return self
 
