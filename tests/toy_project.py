@@ -121,7 +121,7 @@ class Project:
         # Which images the network gets right is read from the drops.
         self.drop()
         for case in self.plan.all_cases():
-            self.make(self.told(case.metric))
+            self.make(self.on_network("score", *case.network, metric=case.metric))
         self.make("all_scores")
         return self
 
@@ -130,7 +130,7 @@ class Project:
 
     def score(self):
         for case in self.plan.test_cases():
-            self.make(self.told(case.metric))
+            self.make(self.on_network("score", *case.network, metric=case.metric))
         self.make("tables")
         return self
 

@@ -1,5 +1,6 @@
 """What `heatproof estimate` counts: the plan's own jobs, and when so many workers are done with them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def measured(plan, responses):
     return found
 
 
+def trained(stage="pretrain", **settings):
+    """Return what a training of the default config is told, with other settings."""
+    told = next(job.told for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
+    return replace(told, training=replace(told.training, **settings))
+
+
 def counts(jobs):
     stages = [job.stage for job in jobs]
     return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
@@ -79,10 +86,7 @@ def test_a_training_on_several_devices_takes_that_many_workers():
     two = [Job("finetune", 2.0, devices=2), Job("drops", 1.0), Job("drops", 1.0)]
     assert [wall_time(two, workers) for workers in (1, 2, 3, 4)] == [4.0, 3.0, 2.0, 2.0]
     found = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
-    seconds = {
-        devices: training_cost({"training": {"epochs": 3, "devices": devices}}, found, 1.0).seconds(1)
-        for devices in (1, 4)
-    }
+    seconds = {devices: training_cost(trained(epochs=3, devices=devices), found, 1.0).seconds(1) for devices in (1, 4)}
     assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
     plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
     jobs = jobs_of(plan, measured(plan, False), False)
@@ -112,17 +116,18 @@ def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, mon
     assert {jobs[job.after[0]].stage for job in jobs if job.stage == "keep_epoch"} == {"finetune"}
     bench = Bench(plan, tmp_path, 2, print)
     told = []
-    monkeypatch.setattr(bench, "run", lambda what, spec: told.append(spec) or (0, 0, {}))
+    monkeypatch.setattr(bench, "run", lambda job: told.append(job) or (0, 0, {}))
     dataset, model = plan.pairs()[0]
     bench.training(dataset, model, plan.weights[-1])
     assert plan.weights[-1] == "finetuned_epoch4"
-    assert told[0]["training"] == plan.finetune_spec(dataset, model, "finetuned")["training"]
+    finetuned = Graph(plan).told("finetune", dataset=dataset, model=model, weights="finetuned")
+    assert told[0].training == finetuned.training
 
 
 def test_a_finetuning_validates_twice():
     found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
-    once = training_cost({"training": {"epochs": 2, "devices": 1}}, found, 1.0)
-    twice = training_cost({"training": {"epochs": 2, "devices": 1}, "pretrained": "x"}, found, 1.0)
+    once = training_cost(trained(epochs=2), found, 1.0)
+    twice = training_cost(trained("finetune", epochs=2), found, 1.0)
     assert once.seconds(1) == pytest.approx(1 + 2 * (10 + 0.1))
     assert twice.seconds(1) == pytest.approx(1 + 2 * (10 + 0.2))
 
@@ -172,7 +177,7 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
     splits = {"train": 30, "validation": 10}
     for kind, read in {"pretrain": 0.0, "finetune finetuned": 0.1}.items():
         steps = {"splits": splits, "train": (9 - 40 * read) / 30, "validate": 0.0, "read": read}
-        stages[kind] = training_cost({"training": {"epochs": 1, "devices": 1}}, steps, 1.0)
+        stages[kind] = training_cost(trained(epochs=1), steps, 1.0)
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
     # A hundred images a second here, a thousand there.

@@ -31,9 +31,9 @@ def watch(path: str | Path) -> None:
         folder, epochs = journal.file.parent, len(state["history"])
         note(folder.with_name(folder.stem.removeprefix(".") + ".json"), epochs - 1, epochs)
 
-    def noted_publish(spec, outputs, inputs, **facts):
-        publish(spec, outputs, inputs, **facts)
-        note(spec["manifest"], -1, 0)
+    def noted_publish(job, outputs, inputs, **facts):
+        publish(job, outputs, inputs, **facts)
+        note(job.manifest, -1, 0)
 
     Shard._keep, Journal.save = noted_keep, noted_save
     stages.publish_tables = noted_publish

@@ -81,9 +81,7 @@ def reset(handler: BaseHTTPRequestHandler) -> None:
 def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     """A checkpoint that arrives as something else; asked again, the server is well."""
     folder.mkdir(parents=True)
-    given = (
-        whole.folder / Folder().weights["output"].format(dataset="toy", model="net", weights="pretrained")
-    ).read_bytes()
+    given = (whole.folder / Folder().weights.format(dataset="toy", model="net", weights="pretrained")).read_bytes()
     cut = given[: draw.randrange(len(given))]
     what = draw.choice(NAMES)
     first = {
@@ -110,7 +108,7 @@ def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
             outcome.wrong = f"status {ended.status}: {ended.said[-600:]} {left}"
             return outcome
         ended = run.run()
-    output = folder / job.spec["output"]
+    output = folder / job.told.files["weights"]
     outcome.unnoticed = int(not output.exists() or output.read_bytes() != given)
     if ended.status or outcome.unnoticed:
         outcome.wrong = f"status {ended.status}: {ended.said[-600:]}"

@@ -50,9 +50,9 @@ def _without_claims(job: Job) -> Job:
     """Return the index page without the claims card, which the toy's few methods are too few for."""
     if job.stage != "report_page":
         return job
-    tables = {name: path for name, path in job.spec["tables_shown"].items() if name != "claims"}
+    tables = {name: path for name, path in job.told.tables_shown.items() if name != "claims"}
     inputs = tuple(path for path in job.inputs if "claims" not in path)
-    return replace(job, spec={**job.spec, "tables_shown": tables}, inputs=inputs)
+    return replace(job, told=replace(job.told, tables_shown=tables), inputs=inputs)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,12 @@ from safetensors.torch import save_file
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import check_checkpoint
 from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
+from heatproof.specs import DatasetSpec
+from heatproof.stages.weights import Fetch
 
-MODEL = {
-    "architecture": "cifar_vgg11_bn",
-    "module": "heatproof.models.vgg",
-    "options": {"width": 2},
-    "facts": {"mean": (0.5,) * 3, "std": (0.5,) * 3, "size": None},
-}
-DIGITS = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
+MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
+DIGITS = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
 State = dict[str, torch.Tensor]
 
 
@@ -78,7 +77,7 @@ KINDS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
     ),
     "other_width.pth": (
         "of a wider network",
-        _torch(lambda state: build_network({**MODEL, "options": {"width": 4}}, 10).state_dict()),
+        _torch(lambda state: build_network(replace(MODEL, options={"width": 4}), 10).state_dict()),
     ),
     "half.pth": ("without a part of the network", _torch(lambda state: _without(state, "features.4"))),
     "nan.pth": ("of a training that diverged", _torch(_ruined)),
@@ -108,7 +107,7 @@ def said(name: str, folder: Path) -> str:
     log.addHandler(heard)
     log.setLevel(logging.INFO)
     try:
-        check_checkpoint({"dataset": DIGITS, "model": MODEL, "checkpoint": str(path), "sha256": None})
+        check_checkpoint(Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None))
         done = [sentence.partition(": ")[2] for sentence in heard.said]
         told = f"It is read: {done[0]}." if done else "It is read."
     except HeatproofError as error:

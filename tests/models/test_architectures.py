@@ -1,14 +1,12 @@
 """The networks: what comes out, what CAMs can read, and where their weights are drawn from."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, find_layer
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 
 # Those of other libraries are tested by themselves.
 OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
@@ -24,12 +22,7 @@ WITHOUT_BIAS = ["cifar_resnet20_nobias", "cifar_vgg11_nobias", "resnet50_nobias"
 
 def spec_of(name, **options):
     entry = ARCHITECTURES[name]
-    return {
-        "architecture": name,
-        "module": entry.build.__module__,
-        "options": {**SMALL[name], **options},
-        "facts": asdict(entry.facts),
-    }
+    return ModelSpec(name, entry.build.__module__, {**SMALL[name], **options}, entry.facts)
 
 
 @pytest.fixture
@@ -230,6 +223,5 @@ def test_a_wrong_layer_names_the_nearest():
 
 
 def test_a_builder_that_returns_no_module():
-    spec = {"architecture": "builtins:float", "module": "builtins", "options": {}}
     with pytest.raises(HeatproofError, match="'builtins:float' returned a float: it must return a torch"):
-        build_network(spec, 10)
+        build_network(ModelSpec("builtins:float", "builtins", {}), 10)

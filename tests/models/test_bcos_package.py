@@ -8,13 +8,14 @@ import torch
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, find_layer
+from heatproof.models.registry import ModelSpec
 from heatproof.models.self_explaining import bcos_facts
 
 
 @pytest.mark.parametrize("name", ["resnet18", "densenet121"])
 def test_contributions_sum_to_the_logit(name):
     pytest.importorskip("bcos")
-    spec = {"architecture": "bcos_model", "module": "heatproof.models.self_explaining", "options": {"name": name}}
+    spec = ModelSpec("bcos_model", "heatproof.models.self_explaining", {"name": name})
     network = build_network(spec, 5, seed=2)
     images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     for module in network.modules():
@@ -51,7 +52,7 @@ def test_contributions_sum_to_the_logit(name):
 
 def test_published_weights_fit_by_their_names():
     pretrained = pytest.importorskip("bcos.models.pretrained")
-    spec = {"architecture": "bcos_model", "module": "heatproof.models.self_explaining", "options": {"name": "resnet18"}}
+    spec = ModelSpec("bcos_model", "heatproof.models.self_explaining", {"name": "resnet18"})
     assert list(build_network(spec, 5).state_dict()) == list(pretrained.resnet18(num_classes=5).state_dict())
 
 

@@ -8,11 +8,12 @@ from heatproof.config import normalise
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy
-from heatproof.models.registry import IMAGENET
+from heatproof.models.registry import IMAGENET, InputFacts
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 COUNT, SIDE = 64, 32
-FACTS = {"mean": IMAGENET[0], "std": IMAGENET[1], "size": None}
+FACTS = InputFacts(*IMAGENET)
 COLOURS = np.array([[0.8, 0.2, 0.5], [0.2, 0.8, 0.5], [0.5, 0.5, 0.9], [0.45, 0.45, 0.1]], dtype=np.float32)
 # So close to each other that another normalisation takes one for the next.
 GREYS = np.repeat(np.linspace(0, 1, 16, dtype=np.float32)[:, None], 3, axis=1)
@@ -87,8 +88,10 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
         with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored as it is"):
             plan(expected_accuracy=0.9, **settings)
     one, other = (
-        plan(checkpoint=str(checkpoint), expected_accuracy=value).pretrain_spec("digits", "cifar_resnet20")
+        Graph(plan(checkpoint=str(checkpoint), expected_accuracy=value)).told(
+            "fetch", dataset="digits", model="cifar_resnet20"
+        )
         for value in (0.9, 0.5)
     )
-    assert (one["expected_accuracy"], other["expected_accuracy"]) == (0.9, 0.5)
-    assert one["key"] == other["key"]
+    assert (one.expected_accuracy, other.expected_accuracy) == (0.9, 0.5)
+    assert one.key == other.key

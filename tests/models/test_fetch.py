@@ -3,6 +3,7 @@
 import builtins
 import hashlib
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
 from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
+from heatproof.stages.weights import Fetch
 
-FACTS = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "size": None}
-MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}, "facts": FACTS}
-DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
+MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
+DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +30,19 @@ def state():
 @pytest.fixture
 def run(tmp_path):
     def run(checkpoint, sha256=None):
-        spec = {
-            "dataset": DATASET,
-            "model": MODEL,
-            "checkpoint": str(checkpoint),
-            "sha256": sha256,
-            "output": str(tmp_path / "results/pretrained.safetensors"),
-            "history": str(tmp_path / "results/pretrained.history.csv"),
-            "manifest": str(tmp_path / "results/pretrained.json"),
-            "key": ["config", "code"],
-        }
-        fetch(spec, {})
-        return spec
+        results = tmp_path / "results"
+        files = {"weights": "pretrained.safetensors", "history": "pretrained.history.csv"}
+        job = Fetch(
+            dataset=DATASET,
+            model=MODEL,
+            checkpoint=str(checkpoint),
+            sha256=sha256,
+            files={name: str(results / file) for name, file in files.items()},
+            manifest=str(results / "pretrained.json"),
+            key=Key("config", "code"),
+        )
+        fetch(job)
+        return job
 
     return run
 
@@ -64,21 +68,21 @@ def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
     path = tmp_path / "weights"
     write(state, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    spec = run(path, digest)
-    loaded = load_file(spec["output"])
+    job = run(path, digest)
+    loaded = load_file(job.files["weights"])
     assert set(loaded) == set(state)
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
     assert digest in (tmp_path / "results/pretrained.history.csv").read_text()
-    assert Key.of(read_json(spec["manifest"])) == Key("config", "code")
-    assert read_json(spec["manifest"])["input_sha256"] == {"…/weights": digest}
+    assert Key.of(read_json(job.manifest)) == Key("config", "code")
+    assert read_json(job.manifest)["input_sha256"] == {"…/weights": digest}
 
 
 def test_a_url(run, tmp_path, state):
     path = tmp_path / "weights"
     as_safetensors(state, path)
-    spec = run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
-    assert torch.equal(load_file(spec["output"])["classifier.bias"], state["classifier.bias"])
-    assert read_json(spec["manifest"])["input_sha256"] == {}, "the config itself has the digest"
+    job = run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
+    assert torch.equal(load_file(job.files["weights"])["classifier.bias"], state["classifier.bias"])
+    assert read_json(job.manifest)["input_sha256"] == {}, "the config itself has the digest"
 
 
 class Malicious:
@@ -111,7 +115,7 @@ def nothing(state, path):
 
 
 def other_width(state, path):
-    as_safetensors(build_network({**MODEL, "options": {"width": 3}}, 10).state_dict(), path)
+    as_safetensors(build_network(replace(MODEL, options={"width": 3}), 10).state_dict(), path)
 
 
 def other_classes(state, path):

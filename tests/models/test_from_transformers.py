@@ -1,6 +1,7 @@
 """Image classifiers of transformers, from a folder."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from heatproof.config import normalise
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, load_weights
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 transformers = pytest.importorskip("transformers")
@@ -33,6 +35,11 @@ def plan_of(architecture, **settings):
     return make_plan(normalise({"models": [{"mine": {"architecture": architecture, **settings}}]}))
 
 
+def weights_of(plan, stage="fetch"):
+    """Return what the job is told that makes the weights."""
+    return Graph(plan).told(stage, dataset="digits", model="mine")
+
+
 def test_the_published_network_is_read_with_its_preprocessing(folder, tmp_path, monkeypatch):
     path, published = folder
     monkeypatch.chdir(tmp_path)
@@ -40,10 +47,10 @@ def test_the_published_network_is_read_with_its_preprocessing(folder, tmp_path, 
     facts = plan.models["mine"].facts
     assert (facts.mean, facts.std, facts.size) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), (32, 32))
     assert plan.models["mine"].design.family == "vit"
-    spec = plan.pretrain_spec("digits", "mine")
-    fetch(spec, {})
-    network = build_network(spec["model"], 10)
-    load_weights(network, spec["output"])
+    job = weights_of(plan)
+    fetch(job)
+    network = build_network(job.model, 10)
+    load_weights(network, job.files["weights"])
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(network.eval()(images), published(images).logits)
@@ -53,9 +60,9 @@ def test_weights_of_another_folder_are_refused(folder, tmp_path):
     path, _ = folder
     elsewhere = tmp_path / "model.safetensors"
     elsewhere.write_bytes((path / "model.safetensors").read_bytes())
-    spec = plan_of(f"transformers:{path}", checkpoint=str(elsewhere)).pretrain_spec("digits", "mine")
+    job = weights_of(plan_of(f"transformers:{path}", checkpoint=str(elsewhere)))
     with pytest.raises(HeatproofError, match="is not in the folder of the model transformers:"):
-        fetch({**spec, "output": str(tmp_path / "out.safetensors")}, {})
+        fetch(replace(job, files={**job.files, "weights": str(tmp_path / "out.safetensors")}))
 
 
 def test_what_is_no_such_folder(tmp_path):
@@ -73,4 +80,4 @@ def test_what_is_no_such_folder(tmp_path):
 def test_short_names_of_networks(short, library):
     short, long = plan_of(short), plan_of(f"{library}_model", options={"name": "resnet18"})
     assert short.models["mine"].facts == long.models["mine"].facts
-    assert short.pretrain_spec("digits", "mine")["key"] == long.pretrain_spec("digits", "mine")["key"]
+    assert weights_of(short, "pretrain").key == weights_of(long, "pretrain").key

@@ -12,6 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import load_network, normalise
 from heatproof.models.packaged import PACKAGED
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 CHECKPOINT = "package:efficientnet_lite0"
@@ -34,18 +35,18 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     plan = plan_of(transfer=True)
-    spec = plan.start_spec("lite")
-    assert spec["sha256"] == PACKAGED["efficientnet_lite0"].sha256
-    fetch(spec, {})
+    job = Graph(plan).told("fetch_start", model="lite")
+    assert job.sha256 == PACKAGED["efficientnet_lite0"].sha256
+    fetch(job)
     pictures = []
     for picture in (data.chelsea(), data.coffee()):
         side = min(picture.shape[:2])
         top, left = ((length - side) // 2 for length in picture.shape[:2])
         square = resize(picture[top : top + side, left : left + side], (224, 224), anti_aliasing=True)
         pictures.append(square.transpose(2, 0, 1).astype(np.float32))
-    network = load_network(plan.model_spec("lite"), 1000, spec["output"], torch.device("cpu"))
+    network = load_network(plan.model_spec("lite"), 1000, job.files["weights"], torch.device("cpu"))
     with torch.inference_mode():
-        probabilities = network(normalise(np.stack(pictures), plan.model_spec("lite")["facts"])).softmax(1)
+        probabilities = network(normalise(np.stack(pictures), plan.model_spec("lite").facts)).softmax(1)
     assert probabilities.argmax(1).tolist() == [285, 967]
     assert probabilities.amax(1).tolist() == pytest.approx([0.41, 0.94], abs=0.01)
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from toy_project import BASE, WHERE, Project
+from toy_project import BASE, NETWORK, WHERE, Project
 
 from heatproof.files import read_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.patches import Patches
+from heatproof.specs import Runtime
 
 CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
 
@@ -39,13 +39,14 @@ def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
 
 def test_only_what_runs_a_network_on_evaluation_images_is_made_anew():
     plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
-    assert plain.finetune_spec(*WHERE)["key"] == few.finetune_spec(*WHERE)["key"]
-    reference = [plan.attribute_spec("toy", None, None, ["random"], 0)["explainers"][0]["key"] for plan in (plain, few)]
-    assert reference[0] == reference[1]
-    drops = [plan.response_spec(WHERE, Patches({"grid": 4, "baseline": "zeros"}), 0)["key"] for plan in (plain, few)]
+    one, two, where = Graph(plain), Graph(few), dict(zip(NETWORK, WHERE, strict=True))
+    assert one.told("finetune", **where).key == two.told("finetune", **where).key
+    ((random,), (same,)) = (jobs.told("attribute_reference", dataset="toy", shard=0).explainers for jobs in (one, two))
+    assert random.key == same.key
+    drops = [jobs.told("drops", **where, grid=4, baseline="zeros", shard=0).key for jobs in (one, two)]
     assert drops[0] != drops[1]
-    maps = [plan.attribute_spec(*WHERE, ["saliency"], 0)["explainers"][0]["key"] for plan in (plain, few)]
-    assert maps[0] != maps[1]
+    ((saliency,), (other,)) = (jobs.told("attribute", **where, shard=0).explainers for jobs in (one, two))
+    assert saliency.key != other.key
 
 
 def test_how_jobs_run_is_in_no_spec():
@@ -53,8 +54,8 @@ def test_how_jobs_run_is_in_no_spec():
     other = make_plan({**BASE, "compile": True, "deterministic": True})
     keys = [[product.key for job in Graph(plan).jobs() for product in job.products] for plan in (plain, other)]
     assert keys[0] == keys[1]
-    assert other.runtime()["compile"]
-    assert other.runtime()["deterministic"]
+    assert other.runtime().compile
+    assert other.runtime().deterministic
 
 
 def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
@@ -62,7 +63,7 @@ def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
     made = Project(tmp_path, **CONFIG)
-    made.runtime = lambda batch_size=64: {"batch_size": batch_size, "threads": 1, "device": "cpu", "compile": True}
+    made.runtime = lambda batch_size=64: Runtime(batch_size, 1, "cpu", compile=True)
     made.train().attribute().drop().respond()
     assert len(asked) == 2, "patch drops and the response, and not the maps"
     assert made.bytes("drops", "curves") == exact.bytes("drops", "curves")

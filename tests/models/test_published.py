@@ -1,7 +1,7 @@
 """Networks of torchvision and timm: facts beside their libraries', weights in the formats of published files."""
 
 import re
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,11 @@ from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_layer, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key, file_digest
+from heatproof.specs import DatasetSpec
+from heatproof.stages.weights import Fetch
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # Of every family the smallest, at a size that takes a moment.
@@ -41,12 +44,7 @@ def options_of(name, size):
 
 def spec_of(kind, name, size=64):
     entry, options = ARCHITECTURES[kind], options_of(name, size)
-    return {
-        "architecture": kind,
-        "module": entry.build.__module__,
-        "options": options,
-        "facts": asdict(entry.facts_for(options)),
-    }
+    return ModelSpec(kind, entry.build.__module__, options, entry.facts_for(options))
 
 
 def plain(kind, name, size=64):
@@ -95,7 +93,7 @@ def test_same_logits_as_the_library_and_a_grid_for_cams(kind, name, size):
     network.load_state_dict(own.state_dict())
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     seen, copies = [], []
-    layer = find_layer(network, spec_of(kind, name, size)["facts"]["cam_layer"], "model")
+    layer = find_layer(network, spec_of(kind, name, size).facts.cam_layer, "model")
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
     layer.register_forward_hook(lambda module, inputs, output: copies.append(output.detach().clone()))
     logits = network(images)
@@ -121,8 +119,6 @@ def as_old_pth(state, path):
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
     # The plan refuses images of another size than the network's, such as these digits.
     monkeypatch.setattr("heatproof.models.fetch.require_accuracy", lambda *given: None)
-    from heatproof.provenance import file_digest
-
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
         # As torchvision's file has them: names of an older torchvision, before batches were counted.
@@ -132,24 +128,23 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
     path = tmp_path / "weights"
     write(state, path)
     found = file_digest(path)
-    spec = {
-        "dataset": {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}},
-        "model": spec_of(kind, name),
-        "checkpoint": path.as_uri(),
-        "sha256": found[:8],
-        "output": str(tmp_path / "out/pretrained.safetensors"),
-        "history": str(tmp_path / "out/history.csv"),
-        "manifest": str(tmp_path / "out/pretrained.json"),
-        "key": ["config", "code"],
-    }
-    fetch(spec, {})
+    job = Fetch(
+        dataset=DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits"),
+        model=spec_of(kind, name),
+        checkpoint=path.as_uri(),
+        sha256=found[:8],
+        files={"weights": str(tmp_path / "out/pretrained.safetensors"), "history": str(tmp_path / "out/history.csv")},
+        manifest=str(tmp_path / "out/pretrained.json"),
+        key=Key("config", "code"),
+    )
+    fetch(job)
     assert found in (tmp_path / "out/history.csv").read_text(), "the whole digest is kept"
-    network = build_network(spec["model"], 10)
-    load_weights(network, spec["output"])
+    network = build_network(job.model, 10)
+    load_weights(network, job.files["weights"])
     head = "classifier.weight" if name == "densenet121" else "head.weight"
     assert torch.equal(network.state_dict()[head], state[head])
     with pytest.raises(HeatproofError, match="it is another file"):
-        fetch({**spec, "sha256": "0" * 8}, {})
+        fetch(replace(job, sha256="0" * 8))
 
 
 def build_plain_state(kind, name):
@@ -185,8 +180,8 @@ def test_any_other_name_is_asked_of_the_library():
 def test_a_plan_has_the_facts_of_the_name():
     settings = {"architecture": "timm_model", "options": {"name": "inception_v4"}}
     plan = make_plan(merge(default_config(), {"models": [{"m": settings}]}))
-    assert plan.model_spec("m")["facts"]["mean"] == (0.5, 0.5, 0.5)
-    assert plan.model_spec("m")["facts"]["cam_layer"] == "features"
+    assert plan.model_spec("m").facts.mean == (0.5, 0.5, 0.5)
+    assert plan.model_spec("m").facts.cam_layer == "features"
     with pytest.raises(HeatproofError, match="model 'm' needs the option 'name'"):
         make_plan(merge(default_config(), {"models": [{"m": {"architecture": "timm_model"}}]}))
 

@@ -2,6 +2,7 @@
 
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import torch
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import check_checkpoint, fetch
+from heatproof.models.registry import IMAGENET, InputFacts, ModelSpec
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
+from heatproof.stages.weights import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
 # Accuracy before finetuning on JPEG files, which cost some of it.
@@ -37,31 +42,30 @@ def photographs(tmp_path_factory):
     return folder
 
 
-def spec_of(photographs, name, out, **facts):
+def job_of(photographs, name, out, mean=IMAGENET[0], std=IMAGENET[1]):
     depth = name[len("resnet") :].partition("-")[0]
     options = {"root": str(photographs), "size": 32, "validation": 0.9, "evaluation": 0.05}
-    data = {"name": "cifar10", "kind": "image_folder", "module": image_folder.__module__, "seed": 0, "options": options}
-    model = {"architecture": f"cifar_resnet{depth}", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
-    model["facts"] = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "size": None, **facts}
-    checkpoint = {
-        "checkpoint": str(REAL / name),
-        "sha256": name.partition("-")[2].removesuffix(".th"),
-        "key": ["config", "code"],
-    }
-    files = {key: str(out / key) for key in ("history", "manifest")}
-    return {"dataset": data, "model": model, **checkpoint, "output": str(out / "w.safetensors"), **files}
+    facts = InputFacts(mean, std)
+    return Fetch(
+        dataset=DatasetSpec("image_folder", image_folder.__module__, options, 0, "cifar10"),
+        model=ModelSpec(f"cifar_resnet{depth}", "heatproof.models.resnet", {"shortcut": "A"}, facts),
+        checkpoint=str(REAL / name),
+        sha256=name.partition("-")[2].removesuffix(".th"),
+        files={"weights": str(out / "w.safetensors"), "history": str(out / "history")},
+        manifest=str(out / "manifest"),
+        key=Key("config", "code"),
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_published_network_is_as_good_as_it_is_known_to_be(photographs, tmp_path, name):
     torch.set_num_threads(1)
-    spec = spec_of(photographs, name, tmp_path)
-    fetch({**spec, "expected_accuracy": NETWORKS[name]}, {})
+    fetch(replace(job_of(photographs, name, tmp_path), expected_accuracy=NETWORKS[name]))
     _, values = (tmp_path / "history").read_text().splitlines()
     assert float(values.split(",")[2]) == pytest.approx(NETWORKS[name], abs=0.06)
 
 
 def test_another_normalisation_is_named(photographs, tmp_path):
-    spec = spec_of(photographs, "resnet20-12fca82f.th", tmp_path, mean=[0.0] * 3, std=[1.0] * 3)
+    job = job_of(photographs, "resnet20-12fca82f.th", tmp_path, mean=(0.0,) * 3, std=(1.0,) * 3)
     with pytest.raises(HeatproofError, match=r"with mean and std of ImageNet it is 8\d%, so set that in the config"):
-        check_checkpoint({**spec, "expected_accuracy": 0.81})
+        check_checkpoint(replace(job, expected_accuracy=0.81))

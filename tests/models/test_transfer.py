@@ -11,17 +11,20 @@ from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
+from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.specs import Runtime
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 
-VGG = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
+VGG = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
+RUNTIME = Runtime(threads=1, device="cpu")
 HEAD = {"classifier.weight", "classifier.bias"}
 
 
 def published(path, classes=12, width=2):
-    state = build_network({**VGG, "options": {"width": width}}, classes, seed=4).state_dict()
+    state = build_network(replace(VGG, options={"width": width}), classes, seed=4).state_dict()
     save_file({name: value.contiguous() for name, value in state.items()}, path)
     return state
 
@@ -33,6 +36,16 @@ def plan_of(checkpoint, **more):
     return make_plan(merge(default_config(), {**change, "weights": ["pretrained"], "metrics": []}))
 
 
+def start_of(plan):
+    """Return what the job is told that fetches the weights with which a training begins."""
+    return Graph(plan).told("fetch_start", model="m")
+
+
+def pretrain_of(plan):
+    """Return what the training is told."""
+    return Graph(plan).told("pretrain", dataset="digits", model="m")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -42,10 +55,10 @@ def folder(tmp_path, monkeypatch):
 def test_a_training_begins_with_all_but_the_head(folder):
     state = published("mine.safetensors")
     plan = plan_of("mine.safetensors")
-    fetch(plan.start_spec("m"), {})
+    fetch(start_of(plan))
     start = load_file("results/checkpoints/m.safetensors")
     assert all(torch.equal(start[name], value) for name, value in state.items())
-    stages.pretrain(plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"})
+    stages.pretrain(pretrain_of(plan), RUNTIME)
     trained = load_file("results/weights/digits/m/pretrained.safetensors")
     assert trained["classifier.weight"].shape == (10, 16)
     # By so small a learning rate and one step an epoch, what was loaded is still there.
@@ -57,8 +70,8 @@ def test_a_training_begins_with_all_but_the_head(folder):
 def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, monkeypatch):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors")
-    spec, runtime = plan.pretrain_spec("digits", "m"), {"threads": 1, "device": "cpu"}
-    fetch(plan.start_spec("m"), {})
+    job = pretrain_of(plan)
+    fetch(start_of(plan))
     runs = []
 
     def fit(network, *_, **__):
@@ -68,7 +81,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
 
     monkeypatch.setattr(stages, "fit", fit)
     for expected in (1, 1):
-        stages.pretrain(spec, runtime)
+        stages.pretrain(job, RUNTIME)
         assert len(runs) == expected
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"})
@@ -76,8 +89,8 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     assert Results(graph).is_current(start, *start.products)
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
     assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
-    fetch(plan.start_spec("m"), {})
-    stages.pretrain(spec, runtime)
+    fetch(start_of(plan))
+    stages.pretrain(job, RUNTIME)
     assert len(runs) == 2
 
 
@@ -93,13 +106,9 @@ def test_the_same_number_of_classes_gets_a_new_head_all_the_same(folder):
 
 def test_the_head_is_what_follows_from_the_number_of_classes():
     assert find_head(VGG) == HEAD
-    timm = {"architecture": "timm_model", "module": "heatproof.models.published", "options": {"name": "resnet18"}}
+    timm = ModelSpec("timm_model", "heatproof.models.published", {"name": "resnet18"})
     assert find_head(timm) == {"fc.weight", "fc.bias"}
-    bcos = {
-        "architecture": "cifar_bcos_resnet20",
-        "module": "heatproof.models.self_explaining",
-        "options": {"width": 4},
-    }
+    bcos = ModelSpec("cifar_bcos_resnet20", "heatproof.models.self_explaining", {"width": 4})
     assert find_head(bcos) == {"classifier.weight"}
 
 
@@ -108,7 +117,7 @@ def same_for_all(num_classes):
 
 
 def test_a_network_without_a_head_cannot_be_transferred():
-    spec = {"architecture": f"{__name__}:same_for_all", "module": __name__, "options": {}}
+    spec = ModelSpec(f"{__name__}:same_for_all", __name__, {})
     with pytest.raises(HeatproofError, match="builds the same network for any number of classes"):
         find_head(spec)
 
@@ -116,7 +125,7 @@ def test_a_network_without_a_head_cannot_be_transferred():
 def test_a_wrong_shape_elsewhere_stays_an_error(folder):
     published("wide.safetensors", width=3)
     with pytest.raises(HeatproofError, match=r"do not fit the network \(.*features") as caught:
-        fetch(plan_of("wide.safetensors").start_spec("m"), {})
+        fetch(start_of(plan_of("wide.safetensors")))
     assert "\n" not in str(caught.value)
     assert not list((folder / "results/checkpoints").iterdir())
 
@@ -125,7 +134,7 @@ def test_weights_of_other_classes_say_what_to_set(folder):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors", transfer=False)
     with pytest.raises(HeatproofError, match=r"except for its head.*10 classes of 'digits': set transfer: true"):
-        fetch(plan.pretrain_spec("digits", "m"), {})
+        fetch(Graph(plan).told("fetch", dataset="digits", model="m"))
     assert (plan.fetched(), plan.trained(), plan.transferred()) == (["m"], [], [])
 
 
@@ -137,13 +146,13 @@ def test_what_is_transferred_needs_something_to_begin_with():
 def test_the_plan_of_a_transferred_model():
     plan = plan_of("mine.safetensors", sha256="0" * 8)
     assert (plan.fetched(), plan.trained(), plan.transferred()) == ([], ["m"], ["m"])
-    spec = plan.pretrain_spec("digits", "m")
+    job = pretrain_of(plan)
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"}).products[0]
-    assert spec["start"] == start.data == plan.start_spec("m")["output"]
+    assert job.start == start.data == start_of(plan).files["weights"]
     # The manifest too: where nothing can be older than it, it is what is taken away.
     assert {start.data, start.manifest} <= set(graph.job("pretrain", {"dataset": "digits", "model": "m"}).inputs)
-    assert "checkpoint" not in spec
+    assert not hasattr(job, "checkpoint")
     other = plan_of("mine.safetensors", sha256="1" * 8)
-    assert other.pretrain_spec("digits", "m")["key"] != spec["key"]
+    assert pretrain_of(other).key != job.key
     assert replace(other.models["m"], sha256="0" * 8) == plan.models["m"]

@@ -1,7 +1,5 @@
 """Weights on disk, the device, and what a network is fed."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,12 @@ from safetensors.torch import load_file
 
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, load_network, load_weights, normalise, save_weights, use_machine
-from heatproof.models.registry import ARCHITECTURES, InputFacts
+from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
+from heatproof.specs import Runtime
 
 
 def network_of(classes=3, width=4, seed=0):
-    spec = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": width}}
-    return build_network(spec, classes, seed)
+    return build_network(ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": width}), classes, seed)
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def test_tied_weights_can_be_saved(tmp_path):
 
 def test_a_loaded_network_is_ready_to_be_explained(saved):
     network, path = saved
-    spec = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 4}}
+    spec = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 4})
     loaded = load_network(spec, 3, path, torch.device("cpu"))
     assert not loaded.training
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
@@ -107,7 +105,7 @@ def test_a_device_that_is_not_there(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(HeatproofError, match=f"device: {device}"):
-        use_machine({"threads": 1, "device": device})
+        use_machine(Runtime(threads=1, device=device))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +114,11 @@ def test_a_device_that_is_not_there(device, monkeypatch):
 def test_auto_takes_what_is_there(cuda, mps, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert use_machine({"threads": 1, "device": "auto"}) == torch.device(expected)
+    assert use_machine(Runtime(threads=1, device="auto")) == torch.device(expected)
 
 
 def test_the_config_fixes_threads_and_precision():
-    use_machine({"threads": 2, "device": "cpu"})
+    use_machine(Runtime(threads=2, device="cpu"))
     assert torch.get_num_threads() == 2
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32
@@ -132,23 +130,23 @@ def test_the_config_fixes_threads_and_precision():
 
 def test_normalising():
     images = np.random.default_rng(0).random((2, 3, 4, 4), dtype=np.float32)
-    facts = asdict(InputFacts(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0)))
+    facts = InputFacts(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
     made = normalise(images, facts)
     assert made.dtype == torch.float32
     assert made.is_contiguous(memory_format=torch.channels_last)
-    for channel, (mean, std) in enumerate(zip(facts["mean"], facts["std"], strict=True)):
+    for channel, (mean, std) in enumerate(zip(facts.mean, facts.std, strict=True)):
         np.testing.assert_allclose(made[:, channel], (images[:, channel] - mean) / std, rtol=1e-6, atol=1e-6)
 
 
 def test_an_image_of_the_mean_is_zero():
     """So that the zero baseline is the colour that the mean stands for."""
-    facts = asdict(ARCHITECTURES["small_vit"].facts)
-    images = np.broadcast_to(np.float32(facts["mean"])[None, :, None, None], (1, 3, 4, 4)).copy()
+    facts = ARCHITECTURES["small_vit"].facts
+    images = np.broadcast_to(np.float32(facts.mean)[None, :, None, None], (1, 3, 4, 4)).copy()
     assert normalise(images, facts).abs().max() == 0
 
 
 def test_images_of_another_size():
-    facts = asdict(InputFacts(size=(32, 32)))
+    facts = InputFacts(size=(32, 32))
     with pytest.raises(HeatproofError, match="expects 32×32 pixels, but the images have 16×8"):
         normalise(np.zeros((1, 3, 16, 8), np.float32), facts)
     assert normalise(np.zeros((1, 3, 32, 32), np.float32), facts).shape == (1, 3, 32, 32)

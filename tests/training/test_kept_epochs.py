@@ -4,36 +4,34 @@ import logging
 import shutil
 import signal
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import toy_project
 from jobs import job_process
-from toy_project import WHERE, Project
+from toy_project import Project
 
 from heatproof.adopt import Results
-from heatproof.claims.card import claims
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
 from heatproof.manifest import whole
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.run import respond
 from heatproof.training import stages
 from heatproof.training.checkpoint import Journal
-from heatproof.training.stages import keep_epoch
 
 FOLDER = "results/weights/toy/net"
 
 
 def finetuned(project):
-    project.inside(stages.finetune, project.plan.finetune_spec(*WHERE))
+    project.make(project.finetune())
     return project
 
 
 def taken_out(project, epoch):
-    project.inside(keep_epoch, project.plan.kept_spec("toy", "net", f"finetuned_epoch{epoch}"))
+    project.make(project.on_network("keep_epoch", "toy", "net", f"finetuned_epoch{epoch}"))
     return project.folder / FOLDER / f"finetuned_epoch{epoch}.safetensors"
 
 
@@ -68,7 +66,7 @@ def test_every_manifest_holds(kept):
 def test_later_stages_take_them_for_weights(kept):
     taken_out(kept, 3)
     where = ("toy", "net", "finetuned_epoch3")
-    kept.inside(respond, kept.on_network("drops", *where, grid=4, baseline="zeros", shard=0).spec)
+    kept.make(kept.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
     assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
 
@@ -87,7 +85,7 @@ def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monk
         monkeypatch.setattr(toy_project, "WHERE", ("toy", "net", weights))
         scored.attribute(reference=weights == "finetuned").drop().respond()
     scored.score_all().score()
-    scored.inside(claims, scored.job("claims").spec)
+    scored.make("claims")
     card = pd.read_csv(kept.folder / "results/claims.csv").set_index("claim")
     row = card.loc["ranks_agree_between_checkpoints"]
     assert row["verdict"] == "not testable here", "epochs of a finetuning are no training from scratch"
@@ -160,7 +158,7 @@ def test_killed_and_run_again(project, caplog, when, done):
         killed.folder,
         asked.run,
         asked.spec,
-        runtime=killed.runtime(),
+        runtime=asdict(killed.runtime()),
         importable=Path(__file__).parents[1],
         program=("-c", DYING, when),
     )
@@ -195,12 +193,12 @@ def test_epochs_of_a_pretraining_are_kept_as_well(trained, tmp_path, monkeypatch
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project", weights=["pretrained", "finetuned"], pretraining={"keep": [2, 6]})
     plan = project.plan
-    project.inside(stages.pretrain, plan.pretrain_spec("toy", "net"))
+    project.make(project.pretrain())
     made = project.folder / FOLDER
     for name in ("pretrained.safetensors", "pretrained.history.csv"):
         assert (made / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     for epoch in (2, 6):
-        project.inside(keep_epoch, plan.kept_spec("toy", "net", f"pretrained_epoch{epoch}"))
+        project.make(project.on_network("keep_epoch", "toy", "net", f"pretrained_epoch{epoch}"))
     assert (made / "pretrained_epoch2.safetensors").read_bytes() != (
         made / "pretrained_epoch6.safetensors"
     ).read_bytes()

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError
+from heatproof.specs import Schedule
 from heatproof.training.devices import sound_backward
-from heatproof.training.loop import Examples, Schedule, fit, validate
+from heatproof.training.loop import Examples, fit, validate
 
 SCHEDULE = Schedule(
     epochs=6,

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from toy_project import WHERE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.files import read_json
@@ -15,24 +14,24 @@ from heatproof.training import stages
 def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
     network = {"architecture": "toy_plugin:network", "mean": [0.5] * 3, "std": [0.5] * 3, "cam_layer": "features"}
     made = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"], models=[{"net": network}])
-    spec = made.plan.pretrain_spec("toy", "net")
-    made.inside(stages.pretrain, spec)
-    built = build_network(spec["model"], 3, derive_seed(7, "initial weights")).state_dict()
-    kept = read_safetensors(made.folder / spec["output"], "weights")
+    job = made.pretrain()
+    made.make(job)
+    built = build_network(job.model, 3, derive_seed(7, "initial weights")).state_dict()
+    kept = read_safetensors(made.folder / job.files["weights"], "weights")
     assert built.keys() == kept.keys()
     assert all(torch.equal(built[name], kept[name]) for name in built)
-    assert len((made.folder / spec["history"]).read_text().splitlines()) == 2
-    assert read_json(made.folder / spec["manifest"])["key"]
+    assert len((made.folder / job.files["history"]).read_text().splitlines()) == 2
+    assert read_json(made.folder / job.manifest)["key"]
 
 
 def test_shuffled_labels_are_the_same_in_pretraining_and_finetuning_and_not_the_true_ones(project):
     made = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
-    before, tuned = made.plan.pretrain_spec("toy", "net"), made.plan.finetune_spec(*WHERE)
-    dataset = open_dataset(before["dataset"])
-    first, second = (stages._examples(dataset, spec) for spec in (before, tuned))
+    before, tuned = made.pretrain(), made.finetune()
+    dataset = open_dataset(before.dataset)
+    first, second = (stages._examples(dataset, job) for job in (before, tuned))
     for place, split in enumerate(("train", "validation")):
         true = dataset.splits[split].labels
         assert torch.equal(first[place].labels, second[place].labels)
         assert (first[place].labels.numpy() != true).any()
         assert np.array_equal(np.sort(first[place].labels.numpy()), np.sort(true))
-    assert before["key"] != project().plan.pretrain_spec("toy", "net")["key"]
+    assert before.key != project().pretrain().key

@@ -13,12 +13,13 @@ from torchvision.transforms import functional as transforms
 from heatproof.data.image_folder import image_folder
 from heatproof.data.pictures import DRAWS, RATIO, crop_box
 from heatproof.models.network import normalise
+from heatproof.models.registry import InputFacts
 from heatproof.randomness import torch_generator
 from heatproof.training import reading
 from heatproof.training.loop import flip_randomly, loss_of
 from heatproof.training.reading import crop_images, read_examples
 
-FACTS = {"size": None, "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
+FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 
 
 @pytest.fixture
@@ -144,7 +145,9 @@ import sys
 from pathlib import Path
 import torch
 from heatproof.data.image_folder import image_folder
-from heatproof.training.loop import Schedule, fit
+from heatproof.models.registry import InputFacts
+from heatproof.specs import Schedule
+from heatproof.training.loop import fit
 from heatproof.training import reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)
 reading.IN_MEMORY = int(sys.argv[2])
@@ -152,7 +155,7 @@ def peak():
     # What resource tells begins with the memory of the process that started this one.
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
 before = peak()
-facts = {"size": None, "mean": (0.5,) * 3, "std": (0.2,) * 3}
+facts = InputFacts(mean=(0.5,) * 3, std=(0.2,) * 3)
 train, validation = (
     reading.read_examples(data, name, torch.from_numpy(data.splits[name].labels), facts, 0.0, 0)
     for name in ("train", "validation")

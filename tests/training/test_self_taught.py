@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional
-from toy_project import WHERE, Project
+from toy_project import Project
 
 from heatproof.config import normalise
 from heatproof.errors import HeatproofError
@@ -23,19 +23,18 @@ def test_no_label_is_read(tmp_path, monkeypatch):
     """Other labels change nothing of what is learnt, where with `true` they change everything."""
     read = stages._examples
 
-    def with_other_labels(dataset, spec):
-        return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, spec)]
+    def with_other_labels(dataset, job):
+        return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, job)]
 
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
         made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
         first = weights(made)
-        spec = made.plan.finetune_spec(*WHERE)
         for path in (made.folder / "results/weights/toy/net").glob("finetuned*"):
             path.unlink()
         with monkeypatch.context() as patched:
             patched.setattr(stages, "_examples", with_other_labels)
-            made.inside(stages.finetune, spec)
+            made.make(made.finetune())
         same = all(torch.equal(first[name], value) for name, value in weights(made).items())
         assert same == (labels == "own")
 

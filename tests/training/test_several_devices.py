@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,17 +20,18 @@ import toy_plugin
 from jobs import job_process
 from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
-from toy_project import WHERE, Project
+from toy_project import Project
 
 from heatproof.errors import HeatproofError
+from heatproof.specs import Runtime, Schedule
 from heatproof.training import several, stages
 from heatproof.training.checkpoint import Journal
-from heatproof.training.loop import Examples, Schedule, Session, fit
+from heatproof.training.loop import Examples, Session, fit
 from heatproof.training.several import Together, synchronise_batch_norm, train_on_several
 
 pytest.importorskip("lightning_fabric")
 
-MACHINE = {"threads": 2, "device": "cpu"}
+MACHINE = Runtime(threads=2, device="cpu")
 FOLDER = Path("results/weights/toy/net")
 FILES = ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors")
 # What a job of SLURM finds about itself, and what an outer launcher says: neither is for the processes of a training.
@@ -157,7 +159,7 @@ def on_two(folder, disturbed):
         "output": folder / "made.pt",
         "folder": folder,
         "disturbed": disturbed[0],
-        "finetune": Project(folder, **CHANGE).plan.finetune_spec(*WHERE),
+        "finetune": Project(folder, **CHANGE).finetune(),
     }
     with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
         train_on_several(in_both, spec, MACHINE, 2)
@@ -191,7 +193,7 @@ def cut_off(folder, end, before):
     asked = Project(folder, **CHANGE).on_network("finetune")
     # Twenty-four seconds in all: a signal that comes late finds it in the middle, and the test who outlives it.
     here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1.5"}
-    started = job_process(folder, asked.run, asked.spec, runtime=MACHINE, importable=here, **slowly)
+    started = job_process(folder, asked.run, asked.spec, runtime=asdict(MACHINE), importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while saved(folder) <= before:
@@ -270,7 +272,7 @@ def test_fewer_gpus_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(HeatproofError, match=r"^A training has devices: 2, but this job sees 1 GPU\(s\): .*\.$"):
-        train_on_several(in_both, {}, {**MACHINE, "device": "auto"}, 2)
+        train_on_several(in_both, {}, replace(MACHINE, device="auto"), 2)
 
 
 def test_without_the_library(monkeypatch):
@@ -282,7 +284,7 @@ def test_without_the_library(monkeypatch):
 def test_one_device_does_not_look_for_the_library(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     one = project(finetuning={"epochs": 1})
-    one.inside(stages.finetune, one.plan.finetune_spec(*WHERE))
+    one.make(one.finetune())
 
 
 def test_what_is_said_of_a_process_that_failed(tmp_path):

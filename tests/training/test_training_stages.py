@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 from safetensors.torch import load_file
-from toy_project import WHERE, Project
+from toy_project import Project
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
@@ -24,10 +24,10 @@ def weights(project, name="finetuned"):
 
 
 def accuracy(project, name):
-    spec = project.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, weights(project, name), torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 12), spec["model"]["facts"])
+    job = project.finetune()
+    data = open_dataset(job.dataset)
+    network = load_network(job.model, 3, weights(project, name), torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 12), job.model.facts)
     return float((network(images).argmax(1).numpy() == data.splits["evaluation"].labels).mean())
 
 
@@ -87,19 +87,19 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
     other = weights(again, "pretrained")
     other.write_bytes(weights(again).read_bytes())
     with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
-        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
+        again.make(again.finetune())
     told = other.with_suffix(".json")
     write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
     with pytest.raises(TrainedAgain):
-        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
+        again.make(again.finetune())
 
 
 def test_training_looks_at_no_evaluation_image(tmp_path):
     """Neither to learn from nor to choose the checkpoint."""
     closed = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["evaluation"]}}]
     project = Project(tmp_path, datasets=closed)
-    project.inside(stages.pretrain, project.plan.pretrain_spec("toy", "net"))
-    project.inside(stages.finetune, project.plan.finetune_spec(*WHERE))
+    project.make(project.pretrain())
+    project.make(project.finetune())
     with pytest.raises(AssertionError, match="somebody looked at evaluation"):
         project.attribute()
 
@@ -114,7 +114,7 @@ def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
 
     monkeypatch.setattr(stages, "fit", fit)
     changed = project(finetuning={"baseline": baseline, "share": share, "epochs": 1})
-    changed.inside(stages.finetune, changed.plan.finetune_spec(*WHERE))
+    changed.make(changed.finetune())
     return caught
 
 
@@ -152,4 +152,4 @@ def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
     weights(again).write_bytes(b"damaged")
     monkeypatch.setattr(stages, "fit", runs_out)
     with pytest.raises(HeatproofError, match=r"in the training of .*finetuned.*A smaller batch_size of the training"):
-        again.inside(stages.finetune, again.plan.finetune_spec(*WHERE))
+        again.make(again.finetune())

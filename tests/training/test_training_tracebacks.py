@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import toy_plugin
-from toy_project import WHERE
 
 import heatproof
 from heatproof.attribution.make import attribute
@@ -56,22 +55,24 @@ def crossed(error):
 @pytest.mark.parametrize(
     ("explainer", "output"), [*((name, "logit") for name in EXPLAINERS), ("saliency", "probability")]
 )
-def test_maps(project, break_forward, explainer, output):
+def test_maps(project, break_forward, monkeypatch, explainer, output):
     options = {"gradient_shap": {"baselines": 8}}.get(explainer, {})
     made = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
+    monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
-        made.inside(attribute, made.plan.attribute_spec(*WHERE, [explainer], 0))
+        attribute(made.maps_told([explainer]), made.runtime())
     # A network of ours would be the third.
     assert crossed(caught.value) == {"attribution/make.py", f"attribution/{EXPLAINERS[explainer]}.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("stage", [pretrain, finetune])
-def test_training_and_its_validation(project, break_forward, stage, training):
+def test_training_and_its_validation(project, break_forward, monkeypatch, stage, training):
     made = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
     break_forward(training)
-    spec = made.plan.pretrain_spec("toy", "net") if stage is pretrain else made.plan.finetune_spec(*WHERE)
+    job = made.pretrain() if stage is pretrain else made.finetune()
+    monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
-        made.inside(stage, spec)
+        stage(job, made.runtime())
     assert crossed(caught.value) == {"training/stages.py", "training/loop.py"}

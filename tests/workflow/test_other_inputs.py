@@ -6,9 +6,9 @@ import pytest
 import torch
 from toy_project import Project
 
-from heatproof.data.prepare import prepare
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
 
 EXPLAINERS = ["saliency", "integrated_gradients", {"rise": {"masks": 20}}, "grad_cam", "random", "edges"]
 METRICS = [{"deletion_morf": {"steps": 4}}, "road_morf", {"rise_difference": {"steps": 4}}]
@@ -54,7 +54,7 @@ def test_one_logit_is_two_classes(tmp_path):
 
 
 def test_two_logits_stay_as_they_are():
-    spec = {"architecture": "toy_plugin:network", "module": "toy_plugin", "options": {}}
+    spec = ModelSpec("toy_plugin:network", "toy_plugin", {})
     two, three = (build_network(spec, classes) for classes in (2, 3))
     images = torch.rand(2, 3, 12, 12)
     assert two(images).shape == (2, 2)
@@ -72,7 +72,7 @@ def test_two_logits_stay_as_they_are():
 def test_what_cannot_be_is_said(tmp_path, dataset, sentence):
     made = Project(tmp_path, datasets=[{"toy": {"dataset": "toy_plugin:bands", **dataset}}])
     with pytest.raises(HeatproofError, match=sentence):
-        made.inside(prepare, made.plan.dataset_spec("toy"))
+        made.make(made.prepare())
 
 
 def test_preprocessing_must_fit_the_channels(tmp_path):
