@@ -30,10 +30,9 @@ def test_from_a_config_to_a_manifest(tmp_path, fill):
     fill(tmp_path / "pictures", ["ant", "bee"], 10)
     plan = plan_of({"photos": {"dataset": "image_folder", "root": str(tmp_path / "pictures"), "size": 32}})
     assert plan.datasets["photos"]["size"] == (32, 32)
-    given = {key: plan.datasets["photos"][key] for key in ("kind", "module", "options")}
-    spec = {**given, "name": "photos", "seed": 0, "key": ["config", "code"], "manifest": str(tmp_path / "photos.json")}
-    prepare(spec, {})
-    made = read_json(spec["manifest"])
+    spec = plan.dataset_spec("photos")
+    prepare(spec, str(tmp_path / "photos.json"))
+    made = read_json(tmp_path / "photos.json")
     assert made["class_names"] == ["ant", "bee"]
     assert made["splits"]["evaluation"]["ids"] == list(open_dataset(spec).splits["evaluation"].ids)
     assert [len(made["splits"][split]["ids"]) for split in ("train", "validation", "evaluation")] == [14, 2, 4]

@@ -1,5 +1,6 @@
 """The manifest of a dataset, and what is refused before anything is trained on it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,8 @@ from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
 
 NAMES = ("train", "validation", "evaluation")
 
@@ -31,9 +34,8 @@ def toy(change=None):
 
 def run(tmp_path, monkeypatch, change=None):
     monkeypatch.setattr(module, "open_dataset", lambda spec: toy(change))
-    spec = {"name": "toy", "key": ["config", "code"], "manifest": str(tmp_path / "toy.json")}
-    prepare(spec, {})
-    return read_json(spec["manifest"])
+    prepare(DatasetSpec("toy", "toy", {}, 0, "toy", Key("config", "code")), str(tmp_path / "toy.json"))
+    return read_json(tmp_path / "toy.json")
 
 
 def replace_split(name, ids=None, labels=None):
@@ -88,8 +90,8 @@ def test_a_dataset_that_is_not_sound(tmp_path, monkeypatch, what):
 
 
 def test_opening_by_name_and_by_reference():
-    spec = {"kind": "digits", "module": "heatproof.data.digits", "seed": 2, "options": {"evaluation": 0.1}}
+    spec = DatasetSpec("digits", "heatproof.data.digits", {"evaluation": 0.1}, seed=2)
     named = open_dataset(spec)
-    referred = open_dataset({**spec, "kind": "heatproof.data.digits:digits"})
+    referred = open_dataset(replace(spec, kind="heatproof.data.digits:digits"))
     assert named.splits["evaluation"].ids == referred.splits["evaluation"].ids
     assert len(named.splits["evaluation"]) < 200

@@ -12,6 +12,8 @@ from heatproof.data.pictures import read_picture
 from heatproof.data.prepare import check_pictures, prepare
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"
 
@@ -34,15 +36,9 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
     )
     with pytest.raises(HeatproofError, match=expected):
         check_pictures(image_folder(seed=0, **options), "mine")
-    spec = {
-        "kind": "image_folder",
-        "module": "heatproof.data.image_folder",
-        "seed": 0,
-        "name": "mine",
-        "key": ["config", "code"],
-    }
+    spec = DatasetSpec("image_folder", "heatproof.data.image_folder", options, 0, "mine", Key("config", "code"))
     with pytest.raises(HeatproofError, match=expected):
-        prepare({**spec, "options": options, "manifest": str(tmp_path / "m.json")}, {})
+        prepare(spec, str(tmp_path / "m.json"))
     assert not (tmp_path / "m.json").exists()
 
 

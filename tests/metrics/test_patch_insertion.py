@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy_project import WHERE, Project
+from toy_project import Project
 
 import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
-from heatproof.plan.paths import Network
 from heatproof.plan.validate import make_plan
-from heatproof.responses.run import respond
 
 SIDE = 8
 
@@ -96,8 +94,7 @@ def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
     assert rows.valid.all()
     assert rows.score.nunique() > 3
     before = made.bytes("subsets")
-    spec = made.plan.response_spec(Network(*WHERE), next(iter(made.plan.model_responses.values())), 0)
-    made.inside(respond, spec)
+    made.make(made.on_network("subsets", response=next(iter(made.plan.model_responses)), shard=0))
     assert made.bytes("subsets") == before != {}
 
 
