@@ -25,10 +25,13 @@ from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from _tell import parser, tell
+
+if TYPE_CHECKING:
+    from heatproof.specs import Runtime
 
 BEGAN = time.time()
 EXPLAINERS: list[Any] = [
@@ -64,7 +67,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
-# Functions of jobs whose work is network passes.
+# Code of stages whose work is network passes.
 NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
 # Columns of several jobs of one kind that are no sums.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
@@ -139,18 +142,20 @@ def best(function: Callable[[], None], images: int, device: Any, repeats: int = 
     return images / min(seconds[1:])
 
 
-def throughput(spec: dict[str, Any], runtime: dict[str, Any], gradients: bool, trained: bool) -> tuple[float, float]:
+def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tuple[float, float]:
     """Best images per second of the network of a job: of forward passes, and with a gradient or training step."""
     import torch
 
     from heatproof.data.prepare import open_dataset
     from heatproof.models.network import build_network, normalise, set_precision, use_machine
 
-    device, dataset = use_machine(runtime), open_dataset(spec["dataset"])
-    network = build_network(spec["model"], dataset.num_classes).to(device).eval().requires_grad_(False)
-    network = set_precision(network, spec.get("precision", "float32"), device)
-    size = spec["training"]["batch_size"] if trained else runtime["batch_size"]
-    few = normalise(dataset.images("evaluation", 0, min(size, 16)), spec["model"]["facts"]).to(device)
+    # Of a response, of maps or of a training.
+    of = getattr(job, "network", None) or getattr(job, "of", job)
+    device, dataset = use_machine(runtime), open_dataset(of.dataset)
+    network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
+    network = set_precision(network, getattr(of, "precision", "float32"), device)
+    size = job.training.batch_size if trained else runtime.batch_size
+    few = normalise(dataset.images("evaluation", 0, min(size, 16)), of.model.facts).to(device)
     plain = backward = 0.0
     for count in sorted({size, max(size // 4, 1)}):
         batch = few.repeat(-(-count // len(few)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
@@ -181,12 +186,12 @@ def throughput(spec: dict[str, Any], runtime: dict[str, Any], gradients: bool, t
 
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print what it took as one line of JSON."""
-    from heatproof.stage import work_of
+    from heatproof.specs import Runtime
+    from heatproof.stage import read_back
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    spec, runtime, stage = request["spec"], request["runtime"], request["stage"]
-    work = work_of(request["run"], spec)
-    network = request["run"].startswith(NETWORK)
+    job, runtime = read_back(request["run"], request["spec"]), Runtime(**request["runtime"])
+    network = job.code[0].startswith(NETWORK)
     if network:
         import torch
 
@@ -199,7 +204,7 @@ def run_job(path: str) -> None:
         network_module.use_machine(runtime)
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
-        trained = stage in ("pretrain", "finetune")
+        trained = job.name in ("pretrain", "finetune")
         reading.around(network_module, "normalise")
         reading.around(make, "normalise")
         for module in (make, respond):
@@ -227,7 +232,7 @@ def run_job(path: str) -> None:
     imports = Clock()
     imports.around(builtins, "__import__")
     began = time.perf_counter()
-    work(runtime)
+    job.run(runtime)
     seconds = time.perf_counter() - began - imports.seconds
     found: dict[str, Any] = {"seconds": seconds}
     if network:
@@ -242,7 +247,7 @@ def run_job(path: str) -> None:
         }
         found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
         if sum(made):
-            plain, backward = throughput(spec, runtime, made[1] > 0, trained)
+            plain, backward = throughput(job, runtime, made[1] > 0, trained)
             floor = made[0] / plain + (made[1] / backward if made[1] else 0.0)
             found |= {"forward": made[0], "gradient": made[1], "floor s": floor, "images a second": plain}
     print(json.dumps(found))
@@ -273,9 +278,9 @@ def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
         other = job.stage == "curves" and job.wildcards["explainer"] != one
         if other or job.stage in ("score", "all_scores"):
             continue
-        names = [entry["name"] for entry in job.spec.get("explainers", ())]
+        names = [entry.name for entry in getattr(job.told, "explainers", ())]
         where = [str(job.wildcards[key]) for key in ("weights", "response", "metric") if key in job.wildcards]
-        request = {"run": job.run, "spec": job.spec, "runtime": runtime, "stage": job.stage}
+        request = {"run": job.run, "spec": job.spec, "runtime": vars(runtime)}
         yield job.stage, " ".join([*where, *(names if job.stage == "attribute" else [])]), request
 
 
@@ -291,6 +296,7 @@ def working_in(folder: str) -> Iterator[None]:
 
 def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
     """Return a row for every job whose work is network passes, and the guard's table."""
+    from heatproof.stage import STAGES
     from heatproof.workflow import MALLOC
 
     rows = []
@@ -308,7 +314,7 @@ def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], p
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
             found = json.loads(done.stdout.splitlines()[-1])
-            if not request["run"].startswith(NETWORK):
+            if not STAGES[stage].code[0].startswith(NETWORK):
                 continue
             rows.append({"network": name, "stage": stage, "for": what, **found})
             floor = found.get("floor s")

@@ -30,14 +30,15 @@ from heatproof.data.watermarked import BOX, STRIPES, watermarked
 from heatproof.files import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
 from heatproof.models.network import normalise
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
 from heatproof.perturbation.class_masks import class_masks
 from heatproof.report.results import save
-from heatproof.training.loop import Examples, Schedule, fit, validate
+from heatproof.specs import Schedule
+from heatproof.training.loop import Examples, fit, validate
 
 SEEDS, EPOCHS = range(6), 6
-FACTS_OF_DIGITS = {"mean": (0.3054,) * 3, "std": (0.3768,) * 3, "size": None}
+FACTS_OF_DIGITS = InputFacts(mean=(0.3054,) * 3, std=(0.3768,) * 3)
 SPLITS = ("train", "validation", "evaluation")
 # Pixels of a side: 9 of 1,024 pixels where 70 % are removed, and 49, about 5 %, where nothing else is.
 BLOCK, EDGE = 3, 7

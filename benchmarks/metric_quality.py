@@ -20,16 +20,17 @@ import heatproof
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import Digits
 from heatproof.models.network import normalise
-from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
 from heatproof.report.reliability import draw_critical_difference
 from heatproof.report.results import save
-from heatproof.training.loop import Examples, Schedule, fit
+from heatproof.specs import Schedule
+from heatproof.training.loop import Examples, fit
 
 SEED = 0
 MEAN, STD = (0.3054,) * 3, (0.3768,) * 3
-FACTS_OF_DIGITS = {"mean": MEAN, "std": STD, "size": None}
+FACTS_OF_DIGITS = InputFacts(MEAN, STD)
 METHODS = {
     "saliency": {},
     "input_x_gradient": {},

@@ -41,12 +41,11 @@ def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, objec
     given = batches(count, size, batch_size)
     rows = []
     for entry in [entry for entry in EXPLAINERS.values() if not entry.uses_model]:
-        told = {"name": entry.name, "maps": entry.maps}
         # Importing the libraries is paid once a process, whatever the number of images.
         entry.function(given[0])
         start = perf_counter()
         for explained in given:
-            stack_maps(entry.function(explained), told, explained)
+            stack_maps(entry.function(explained), entry.name, list(entry.maps), explained)
         spent = 1000 * (perf_counter() - start) / count
         rows.append({"pixels": size, "images": count, "explainer": entry.name, "maps": len(entry.maps), "ms": spent})
     every = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}

@@ -76,7 +76,9 @@ def store_here(images: int) -> None:
     import numpy as np
 
     from heatproof.data.registry import Split
+    from heatproof.provenance import Key
     from heatproof.shards import Origin, open_shard
+    from heatproof.stages.shards import range_of
     from heatproof.store import ArraySpec
 
     plan, told = made_up(images)
@@ -96,8 +98,7 @@ def store_here(images: int) -> None:
         if not drops:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
         for shard in plan.shards(images):
-            given = {"shard": shard, "shard_size": size, "images": [shard * size, min((shard + 1) * size, images)]}
-            piece = open_shard(given, base, Origin("key", {}), split, arrays)
+            piece = open_shard(range_of(plan, shard, images), base, Origin(Key("key", ""), {}), split, arrays)
             start, stop = piece.missing()
             chosen = {
                 name: (patches if drops else values)[: stop - start].astype(arrays[name].dtype) for name in arrays
