@@ -175,12 +175,13 @@ def stores(folder: Path) -> dict[str, Case]:
 
 def manifests(folder: Path) -> dict[str, Case]:
     from heatproof.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
+    from heatproof.provenance import Key
 
     folder = folder / "results/scores"
     folder.mkdir(parents=True)
     (folder / "m.bin").write_bytes(b"made")
     path = folder / "m.json"
-    write_manifest(path, [folder / "m.bin"], spec_key=("c", "s"), key="k", gap=None, images=[0, 3])
+    write_manifest(path, [folder / "m.bin"], spec_key=Key("c", "s"), key="k", gap=None, images=[0, 3])
     content, expected = path.read_bytes(), require_manifest(path)
 
     def look() -> str:

@@ -16,11 +16,14 @@ import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import check_checkpoint, read_state
 from heatproof.models.network import build_network, load_weights
+from heatproof.models.registry import ModelSpec
+from heatproof.specs import DatasetSpec
+from heatproof.stages.weights import Fetch
 from heatproof.training.checkpoint import Journal
 
 ROOT = Path(heatproof.__file__).parent
-MODEL = {"architecture": "cifar_vgg11_bn", "module": "heatproof.models.vgg", "options": {"width": 2}}
-DATASET = {"name": "digits", "kind": "digits", "module": "heatproof.data.digits", "seed": 0, "options": {}}
+MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
+DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, seed=0, name="digits")
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def state():
 
 
 def check(checkpoint, sha256=None) -> None:
-    check_checkpoint({"dataset": DATASET, "model": MODEL, "checkpoint": str(checkpoint), "sha256": sha256})
+    check_checkpoint(Fetch(dataset=DATASET, model=MODEL, checkpoint=str(checkpoint), sha256=sha256))
 
 
 def refused(checkpoint, message: str, sha256=None) -> None:

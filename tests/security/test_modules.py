@@ -13,6 +13,16 @@ from heatproof.plan.validate import make_plan
 from heatproof.workflow import RUN, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
+# Of the user's own, as a job runs it.
+STAGE = """
+from heatproof.stage import Stage, stage
+
+
+@stage("work")
+class Work(Stage):
+    def run(self, runtime):
+        print("worked")
+"""
 NAMES = ("psutil", "yaml", "numpy", "torch", "pydantic", "safetensors", "my_plugin")
 
 
@@ -60,8 +70,8 @@ def test_processes_of_a_job_import_nothing_from_the_working_folder(received):
 def test_code_of_the_users_own_is_imported_from_pythonpath(received):
     """What the documentation promises: installed, or on PYTHONPATH."""
     (received / "own").mkdir()
-    (received / "own" / "my_code.py").write_text("def work(spec, runtime):\n    print('worked')\n")
-    (received / "spec.json").write_text('{"run": "my_code:work", "spec": {}}')
+    (received / "own" / "my_code.py").write_text(STAGE)
+    (received / "spec.json").write_text('{"run": "my_code:Work", "spec": {}}')
     environment = job_environment(make_plan(default_config()), "here", [])
     environment["PYTHONPATH"] = f"{SOURCE}:{received / 'own'}"
     done = run(received, ["bash", "-c", shell_of_a_job()], **environment)

@@ -21,10 +21,8 @@ from safetensors.torch import save_file
 from toy_project import BASE
 
 from heatproof.adopt import Results
-from heatproof.attribution.make import attribute
 from heatproof.cli import main
 from heatproof.config import default_config, merge
-from heatproof.data.prepare import prepare
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files import write_table
@@ -32,23 +30,21 @@ from heatproof.folder import Folder
 from heatproof.job import guarded
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
 from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
 from heatproof.shards import Origin, open_shard
+from heatproof.specs import Runtime, ShardRange
+from heatproof.stages.weights import FetchStart
 from heatproof.store import ArraySpec
 from heatproof.terminal import say_what_came_out, say_why
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
 ADDRESS = "https://alice:hunter2@example.org/nets/x.pth?sig=SECRET#fragment"
-MODEL = {
-    "name": "net",
-    "architecture": "cifar_vgg11_bn",
-    "module": "heatproof.models.vgg",
-    "options": {"width": 2},
-    "facts": {"mean": [0.5] * 3, "std": [0.5] * 3, "size": None},
-}
+MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2}, name="net")
 # ESC that clears the screen, the one-byte CSI, a bidirectional override, a bell.
 CONTROL = "\x1b[2J \x9b2J \u202egnp.exe \x07"
 ACTING = set("\x1b\x9b\u202e\x07")
@@ -75,12 +71,13 @@ def home(tmp_path, monkeypatch):
     return home
 
 
-def fetched(checkpoint: str, sha256: str | None) -> dict:
-    files = {"output": "results/x.safetensors", "history": "results/x.history.csv", "manifest": "results/x.json"}
+def fetched(checkpoint: str, sha256: str | None) -> FetchStart:
+    files = {"weights": "results/x.safetensors", "history": "results/x.history.csv"}
     os.makedirs("results", exist_ok=True)
-    spec = {"model": MODEL, "checkpoint": str(checkpoint), "sha256": sha256, "key": ["config", "code"], **files}
-    fetch(spec, {})
-    return spec
+    where = {"files": files, "manifest": "results/x.json", "key": Key("config", "code")}
+    job = FetchStart(model=MODEL, checkpoint=str(checkpoint), sha256=sha256, **where)
+    fetch(job)
+    return job
 
 
 # ---- secrets of addresses --------------------------------------------------------------------------------------------
@@ -127,11 +124,12 @@ def test_no_secret_is_in_what_the_check_of_a_config_says():
     assert not [secret for secret in SECRETS if secret in str(caught.value)]
 
 
-def key_with(checkpoint: str, **settings) -> str:
+def key_with(checkpoint: str, **settings) -> Key:
     model = {"m": {"architecture": "cifar_vgg11_bn", "checkpoint": checkpoint, **settings}}
-    spec = make_plan(merge(default_config(), {"models": [model]})).pretrain_spec("digits", "m")
-    assert spec["checkpoint"] == checkpoint
-    return spec["key"]
+    graph = Graph(make_plan(merge(default_config(), {"models": [model]})))
+    told = graph.told("fetch", dataset="digits", model="m")
+    assert told.checkpoint == checkpoint
+    return told.key
 
 
 def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key():
@@ -147,17 +145,17 @@ def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key(
 
 
 def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(home):
-    spec = fetched(home / "x.pth", None)
+    made = fetched(home / "x.pth", None)
     left = everything_in(Path("results"))
     assert "x.pth" in left
     assert str(home) not in left
     assert "alice" not in left
     results = Results(SimpleNamespace(jobs=list))
     job = SimpleNamespace(sources=(str(home / "x.pth"),))
-    assert results.read_the_same(job, spec["manifest"])
+    assert results.read_the_same(job, made.manifest)
     (home / "x.pth").write_bytes(b"other")
-    assert not results.read_the_same(job, spec["manifest"])
-    assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), spec["manifest"])
+    assert not results.read_the_same(job, made.manifest)
+    assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
 
 
 @pytest.fixture
@@ -167,12 +165,11 @@ def photos(home):
     change = {"datasets": [dataset], "evaluation": {"images": 2}, "explainers": ["random"], "shard_size": 4}
     config = merge(BASE, change)
     Path("mine.yaml").write_text(yaml.safe_dump({**change, "models": BASE["models"], "metrics": []}))
-    plan = make_plan(config)
-    runtime = {"batch_size": 2, "threads": 1, "device": "cpu"}
-    prepare(plan.dataset_spec("photos"), runtime)
-    spec = plan.attribute_spec("photos", None, None, ["random"], 0)
-    attribute(spec, runtime)
-    return f"{spec['explainers'][0]['store']}.zarr"
+    graph, runtime = Graph(make_plan(config)), Runtime(2, 1, "cpu")
+    graph.told("prepare", dataset="photos").run(runtime)
+    told = graph.told("attribute_reference", dataset="photos", shard=0)
+    told.run(runtime)
+    return f"{told.explainers[0].store}.zarr"
 
 
 def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, photos):
@@ -271,8 +268,8 @@ def read_cells(file: Path) -> list[str]:
 def store(path: str, gap: str | None = None, maps=("m",), **made_by) -> Path:
     split = Split((f"{CONTROL}0", "1"), np.zeros(2, dtype=np.int64))
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (len(maps), 2, 2))}
-    given = {"shard": 0, "shard_size": 2, "images": [0, 2]}
-    piece = open_shard(given, path, Origin(Key("config", "code"), made_by), split, arrays, {"map": list(maps)})
+    shard = ShardRange(0, 2, (0, 2))
+    piece = open_shard(shard, path, Origin(Key("config", "code"), made_by), split, arrays, {"map": list(maps)})
     if gap is None:
         piece.add(0, {"attribution": np.zeros((2, len(maps), 2, 2), dtype=np.float32)}, 1.0, 1)
     piece.publish("cpu", gap)
