@@ -5,7 +5,6 @@ import pytest
 from jobs import without_times
 from toy_project import WHERE
 
-from heatproof.attribution.make import attribute
 from heatproof.config import normalise
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json
@@ -88,10 +87,10 @@ def test_it_is_asked_once_for_all_shards(project):
 
 def test_a_later_job_reads_what_the_first_found(project):
     made = project(explainers=["saliency"], shard_size=4)
-    made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 0))
+    made.make(made.maps_told(["saliency"], 0))
     path = f"{made.base('saliency')}.gate.json"
     write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
-    made.inside(attribute, made.plan.attribute_spec(*WHERE, ["saliency"], 1))
+    made.make(made.maps_told(["saliency"], 1))
     assert gap(made, "saliency", 1) == "somebody said so"
 
 

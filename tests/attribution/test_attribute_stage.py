@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from toy_project import WHERE, Project
+from toy_project import Project
 
 from heatproof.attribution import make
 from heatproof.data.prepare import open_dataset
@@ -42,10 +42,10 @@ def manifest(project, explainer, shard=0):
 @pytest.mark.parametrize("output", ["logit", "probability"])
 def test_maps_of_a_users_own_code(project, output):
     made = project(attribution={"output": output}).attribute()
-    spec = made.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"]).requires_grad_()
+    told = made.finetune()
+    data = open_dataset(told.dataset)
+    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), told.model.facts).requires_grad_()
     labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
     outputs = network(images).softmax(1) if output == "probability" else network(images)
     (slope,) = torch.autograd.grad(outputs.gather(1, labels[:, None]).sum(), images)
@@ -101,11 +101,11 @@ def test_options_reach_a_users_explainer(project):
 def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, baseline):
     entry = {"path": {"explainer": "integrated_gradients", "steps": 64, "baseline": baseline}}
     made = project(explainers=[entry]).attribute()
-    spec = made.plan.finetune_spec(*WHERE)
-    data, facts = open_dataset(spec["dataset"]), spec["model"]["facts"]
-    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
+    told = made.finetune()
+    data, facts = open_dataset(told.dataset), told.model.facts
+    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
     split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
-    given = {"value": mean_value(data, facts)} if baseline == "mean" else {"grid": spec["training"]["grid"]}
+    given = {"value": mean_value(data, facts)} if baseline == "mean" else {"grid": told.training.grid}
     filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
     with torch.inference_mode():
         gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
@@ -278,10 +278,7 @@ def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch
 def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(project):
     explainers = ["saliency", {"tiny": {"explainer": "toy_plugin:tiny"}}, "random"]
     whole, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
-    assert (
-        whole.plan.attribute_spec(*WHERE, ["tiny"], 0)["explainers"][0]["key"]
-        != (half.plan.attribute_spec(*WHERE, ["tiny"], 0)["explainers"][0]["key"])
-    )
+    assert whole.maps_told(["tiny"]).explainers[0].key != half.maps_told(["tiny"]).explainers[0].key
     stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
     for name in ("saliency", "tiny"):
         maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10).values for dtype, made in stored.items()}

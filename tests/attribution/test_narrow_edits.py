@@ -8,10 +8,8 @@ import pytest
 from heatproof import provenance
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
-from heatproof.plan import plan
-from heatproof.plan.paths import Network
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.patches import Patches
 
 FOLDER = Path(provenance.ROOT) / "attribution"
 # The stage, what it calls, and the table: all maps are made through them.
@@ -20,7 +18,7 @@ SHARED = {"__init__", "applicability", "make", "own", "registry"}
 ASIDE = {"_kinds"}
 MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED - ASIDE)
 FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
-WHERE = ("digits", "resnet20", "finetuned")
+WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}
 CONFIG = {
     "datasets": ["digits"],
     "models": [{"resnet20": {"architecture": "cifar_resnet20"}}],
@@ -44,22 +42,22 @@ def imports(module):
 
 def keys():
     """Return the keys of drops, and of each explainer's maps and responses, under a plan that is made now."""
-    plan = make_plan(merge(default_config(), CONFIG))
+    graph = Graph(make_plan(merge(default_config(), CONFIG)))
     maps = {}
-    for names, where in ((plan.model_explainers, WHERE), (plan.reference_explainers, ("digits", None, None))):
-        for entry in plan.attribute_spec(*where, list(names), 0)["explainers"]:
-            maps[entry["name"]] = entry["key"]
+    for stage, where in (("attribute", WHERE), ("attribute_reference", {"dataset": "digits"})):
+        for entry in graph.told(stage, **where, shard=0).explainers:
+            maps[entry.name] = entry.key
     responses = {}
-    for response in plan.method_responses:
-        for entry in plan.curves_spec(*WHERE, list(plan.explainers), response, 0)["explainers"]:
-            responses[response, entry["name"]] = entry["key"]
-    fills = [Patches({"grid": grid, "baseline": baseline}) for grid, baseline in plan.combinations]
-    drops = [plan.response_spec(Network(*WHERE), response, 0)["key"] for response in fills]
+    for response in graph.plan.method_responses:
+        for entry in graph.told("curves", **WHERE, response=response, shard=0).explainers:
+            responses[response, entry.name] = entry.key
+    fills = [{"grid": grid, "baseline": baseline} for grid, baseline in graph.plan.combinations]
+    drops = [graph.told("drops", **WHERE, **fill, shard=0).key for fill in fills]
     return {"drops": drops, "maps": maps, "responses": responses}
 
 
 def forget():
-    for known in (provenance._digest_of, plan._code):
+    for known in (provenance._digest_of, provenance._code_of):
         known.cache_clear()
 
 

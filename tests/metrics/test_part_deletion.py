@@ -11,8 +11,9 @@ from heatproof.data.parts import parts
 from heatproof.errors import HeatproofError
 from heatproof.metrics.parts import part_deletion
 from heatproof.models.network import normalise
+from heatproof.models.registry import InputFacts
 
-FACTS = {"size": None, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+FACTS = InputFacts(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 COUNT = 6
 
 

@@ -1,6 +1,7 @@
 """The mean colour of a dataset, and what the library does with it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from torch import nn
 import heatproof
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.models.registry import InputFacts
 from heatproof.perturbation import dataset_mean
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.perturbation.dataset_mean import dataset_options, mean_value
 
-FACTS = {"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0], "size": None}
+FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 
 
 class Pictures:
@@ -40,16 +42,16 @@ def test_by_hand():
     pixels[0, 0] = 1  # red of one image: a mean of 0.5
     pixels[:, 1, 0] = 0.5  # half of the green at one half: 0.25
     pixels[1, 2, 1, 1] = 1  # one blue pixel of eight: 0.125
-    assert mean_value(Pictures(pixels), {**FACTS, "mean": [0, 0, 0], "std": [1, 1, 1]}) == [0.5, 0.25, 0.125]
+    assert mean_value(Pictures(pixels), InputFacts(mean=(0, 0, 0), std=(1, 1, 1))) == [0.5, 0.25, 0.125]
     assert mean_value(Pictures(pixels), FACTS) == [0.0, 0.0, 0.125]
-    assert mean_value(Pictures(pixels), {**FACTS, "mean": [0.25, 0, 0.625]}) == [1.0, 0.5, -0.5]
+    assert mean_value(Pictures(pixels), replace(FACTS, mean=(0.25, 0, 0.625))) == [1.0, 0.5, -0.5]
 
 
 def test_is_the_mean_of_all_pixels_in_double_precision():
     # Single precision would lose the seventh digit among this many pixels.
     pixels = noise(500)
     channels = pixels.astype(np.float64).transpose(1, 0, 2, 3).reshape(3, -1)
-    expected = [(math.fsum(c) / c.size - m) / s for c, m, s in zip(channels, FACTS["mean"], FACTS["std"], strict=True)]
+    expected = [(math.fsum(c) / c.size - m) / s for c, m, s in zip(channels, FACTS.mean, FACTS.std, strict=True)]
     np.testing.assert_allclose(mean_value(Pictures(pixels), FACTS), expected, rtol=0, atol=1e-14)
 
 
@@ -71,7 +73,7 @@ def test_the_order_of_images_changes_no_bit():
 
 
 def test_the_layout_in_memory_changes_no_bit():
-    plain = {"mean": [0, 0, 0], "std": [1, 1, 1]}
+    plain = InputFacts(mean=(0, 0, 0), std=(1, 1, 1))
     for seed in range(10):
         pixels = noise(1, seed) ** 5
         channels_last = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy_project import WHERE, Project
+from toy_project import Project
 
 import heatproof
 from heatproof.data.prepare import open_dataset
@@ -20,18 +20,18 @@ FACTS = {"architecture": "toy_plugin:network", "cam_layer": "features", "mean": 
 
 def colour_of(project):
     """Return the training images' mean colour as the network sees it, computed another way."""
-    facts = project.plan.model_spec("net")["facts"]
+    facts = project.plan.model_spec("net").facts
     pixels = open_dataset(project.plan.dataset_spec("toy")).pixels["train"].astype(np.float64)
     assert len(pixels) == 36
-    return ((pixels.mean((0, 2, 3)) - np.array(facts["mean"])) / np.array(facts["std"])).tolist()
+    return ((pixels.mean((0, 2, 3)) - np.array(facts.mean)) / np.array(facts.std)).tolist()
 
 
 def case_of(project, count):
     """Return network, images, labels and ids of the evaluation split."""
-    spec = project.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, project.folder / spec["output"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, count), spec["model"]["facts"])
+    told = project.finetune()
+    data = open_dataset(told.dataset)
+    network = load_network(told.model, 3, project.folder / told.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, count), told.model.facts)
     split = data.splits["evaluation"]
     return network, images, torch.from_numpy(split.labels[:count]), split.ids[:count]
 
@@ -85,7 +85,7 @@ def caught_by_fit(project, monkeypatch):
 
     monkeypatch.setattr(stages, "fit", fit)
     changed = project(finetuning={"baseline": "mean", "epochs": 1})
-    changed.inside(stages.finetune, changed.plan.finetune_spec(*WHERE))
+    changed.make(changed.finetune())
     return caught, torch.tensor(colour_of(changed), dtype=torch.float32)
 
 

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 import torch
 from toy_plugin import Network, Toy
-from toy_project import WHERE
-
-from heatproof.responses.run import respond
 
 SIZE, IMAGES, PIXELS = 4, 5, 144
 CONFIG = {
@@ -55,7 +52,7 @@ def filled(*rows):
 
 def curves_of(made, kind):
     (response,) = (name for name in made.plan.method_responses if name.startswith(kind))
-    return made.plan.curves_spec(*WHERE, list(made.plan.explainers), response, 0)
+    return made.curves_told(response)
 
 
 def test_patch_drops(made, seen):
@@ -73,7 +70,7 @@ def test_patch_drops(made, seen):
 )
 def test_curves(made, seen, kind, steps):
     """One image after the other, and each way of reading the map after the other."""
-    made.inside(respond, curves_of(made, kind), SIZE)
+    made.make(curves_of(made, kind), SIZE)
     several = [row for image in range(4) for row in steps(image)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
     assert seen == expected + filled((4, 0)) + 2 * filled(*steps(4))
@@ -81,7 +78,7 @@ def test_curves(made, seen, kind, steps):
 
 def test_curves_with_imputation(made, seen):
     """One step after the other."""
-    made.inside(respond, curves_of(made, "deletion_lerf_road"), SIZE)
+    made.make(curves_of(made, "deletion_lerf_road"), SIZE)
     several = [(image, changed) for changed in (43, 86) for image in range(4)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
     assert seen == expected + filled((4, 0)) + 2 * filled((4, 43), (4, 86))
@@ -89,7 +86,7 @@ def test_curves_with_imputation(made, seen):
 
 def test_pictures(made, seen):
     """The pictures of one image make a batch: what stands before the first threshold, and the image, among them."""
-    made.inside(respond, curves_of(made, "pictures"), SIZE)
+    made.make(curves_of(made, "pictures"), SIZE)
     assert [{image for image, _ in batch} for batch in seen[:1]] == [{0, 1, 2, 3}]
     assert [{image for image, _ in batch} for batch in seen[1:]] == [{0}, {1}, {2}, {3}] * 2 + [{4}] * 3
     assert {len(batch) for batch in seen} == {SIZE}
@@ -97,12 +94,12 @@ def test_pictures(made, seen):
 
 def test_subsets(made, seen):
     (response,) = made.plan.model_responses
-    made.inside(respond, made.on_network("subsets", response=response, shard=0).spec, SIZE)
+    made.make(made.on_network("subsets", response=response, shard=0), SIZE)
     rows = [(image, changed) for image in range(IMAGES) for changed in (0, 14, 14, 14, 58, 58, 58)]
     assert seen == filled(*rows[: 4 * 7]) + filled(*rows[4 * 7 :])
 
 
 def test_channels(made, seen):
-    made.inside(respond, made.on_network("channels", shard=0).spec, SIZE)
+    made.make(made.on_network("channels", shard=0), SIZE)
     # The first pass finds out how many channels there are.
     assert seen == filled((0, 0)) + filled((0, 0), (1, 0), (2, 0), (3, 0)) + filled((4, 0))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import spearmanr
-from toy_project import WHERE, Project
+from toy_project import Project
 
 import heatproof
 from heatproof.data.prepare import open_dataset
@@ -17,7 +17,7 @@ from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import FilledBatches
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.responses import run as stage
-from heatproof.responses.base import Batch, Method, Session
+from heatproof.responses.base import Batch, Session
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
 from heatproof.responses.run import explainer_of
@@ -76,11 +76,11 @@ def finished(trained, tmp_path_factory):
 @pytest.fixture(scope="module")
 def case(finished):
     """Return the network, the images and the labels behind the scores."""
-    spec = finished.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, finished.folder / spec["output"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"])
-    return network, images, torch.from_numpy(data.splits["evaluation"].labels[:10]), data, spec["model"]["facts"]
+    told = finished.finetune()
+    data = open_dataset(told.dataset)
+    network = load_network(told.model, 3, finished.folder / told.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), told.model.facts)
+    return network, images, torch.from_numpy(data.splits["evaluation"].labels[:10]), data, told.model.facts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,19 +93,19 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
     maps = np.abs(maps) if method.endswith("_abs") else maps
     options = {key: value for key, value in entry.options.items() if value is not None}
     if entry.metric.reads is Pictures:
-        options |= {"mean": facts["mean"], "std": facts["std"]}
+        options |= {"mean": list(facts.mean), "std": list(facts.std)}
     if options.get("baseline") == "mean":
         options["baseline_options"] = {"value": mean_value(data, facts)}
     if options.get("update") or entry.metric.reads is Explanations:
         response = next(iter(entry.responses.values())).name
-        spec = finished.plan.curves_spec(*WHERE, [explainer], response, 0)
-        which = next(one for one in spec["explainers"][0]["methods"] if one["method"] == method)
+        told = finished.curves_told(response, [explainer])
+        which = next(one for one in told.explainers[0].methods if one.name == method)
         options["explain"] = explainer_of(
-            spec,
+            told,
             # As the stage has it: what fills batches stands around the network that is explained.
-            Session(lambda: FilledBatches(network, 64), torch.device("cpu"), 64, spec["seed"], dataset=data),
+            Session(lambda: FilledBatches(network, 64), torch.device("cpu"), 64, told.network.seed, dataset=data),
             explainer,
-            Method(which["method"], which["index"], which["transform"]),
+            which,
             Batch(images, labels, data.splits["evaluation"].ids[:10]),
         )
     ids = list(data.splits["evaluation"].ids[:10])

@@ -54,7 +54,7 @@ def test_every_kind_but_those_of_comparisons_is_read_by_a_metric():
 
 @pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
 def test_a_spec_tells_it(response):
-    again = response_of(response.told())
+    again = response_of(response.spec)
     assert again == response
     assert again.name == response.name
     assert hash(again) == hash(response)

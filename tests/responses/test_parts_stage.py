@@ -18,10 +18,8 @@ from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
-from heatproof.responses.run import respond
 from heatproof.store import describe, read
 
-WHERE = ("toy", "net", "finetuned")
 STORE = "results/parts/toy/net/finetuned.zarr"
 FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
 CONFIG = {
@@ -42,7 +40,7 @@ class WithParts(Project):
 
     def respond(self, batch_size=64):
         for shard in self.plan.shards(self.plan.images):
-            self.inside(respond, self.on_network("parts", shard=shard).spec, batch_size)
+            self.make(self.on_network("parts", shard=shard), batch_size)
         return self
 
     def score_metrics(self):
@@ -60,10 +58,10 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def case(made):
-    spec = made.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
-    facts = spec["model"]["facts"]
+    told = made.finetune()
+    data = open_dataset(told.dataset)
+    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
+    facts = told.model.facts
     removed = data.without_part("evaluation", 0, 10)
     removed = normalise(removed.reshape(-1, 3, 16, 16), facts).reshape(removed.shape)
     labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
@@ -125,7 +123,7 @@ def test_every_file_of_the_rule_is_made(made):
     inputs = made.on_network("score", metric="part_deletion").inputs
     assert set(job.outputs) <= set(inputs)
     assert Key.of(read_json(made.folder / product.manifest)) == product.key
-    assert job.run == "heatproof.responses.run:respond"
+    assert job.run == "heatproof.stages.responses:Parts"
 
 
 def test_one_store_serves_all_metrics_over_parts(made):
@@ -245,4 +243,4 @@ class Crooked(Plain):
 def test_a_dataset_of_ones_own_is_asked_by_the_stage(made, tmp_path, monkeypatch, dataset, says):
     monkeypatch.setattr("heatproof.responses.run.open_dataset", lambda spec: dataset())
     with pytest.raises(HeatproofError, match=says):
-        made.inside(respond, made.on_network("parts", shard=0).spec)
+        made.make(made.on_network("parts", shard=0))

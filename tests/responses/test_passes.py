@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +11,18 @@ import torch
 from toy_project import BASE
 
 import heatproof
-from heatproof.attribution.make import attribute
 from heatproof.config import merge
-from heatproof.data.prepare import prepare
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching
-from heatproof.plan.paths import Network
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.features import Features
-from heatproof.responses.network import Channels
-from heatproof.responses.patches import Patches
 from heatproof.responses.run import respond
-from heatproof.training.stages import pretrain
+from heatproof.specs import Runtime
 
 IMAGES, SIDE = 8, 12
+WHERE = {"dataset": "toy", "model": "net", "weights": "pretrained"}
+RUNTIME = Runtime(IMAGES, 1, "cpu")
 STEPS = {"steps": 4}
 SUBSETS = {"samples": 3, "sizes": [0.1, 0.5]}
 # Every metric; those in one row read nothing that another row reads.
@@ -154,33 +152,34 @@ def made(tmp_path_factory):
     plan = make_plan(merge(BASE, CHANGE))
     before = os.getcwd()
     os.chdir(folder)
-    run(prepare, plan.dataset_spec("toy"))
-    run(pretrain, plan.pretrain_spec("toy", "net"))
-    run(attribute, plan.attribute_spec("toy", "net", "pretrained", ["mine"], 0))
+    graph = Graph(plan)
+    run(graph.told("prepare", dataset="toy"))
+    run(graph.told("pretrain", dataset="toy", model="net"))
+    run(graph.told("attribute", **WHERE, shard=0))
     yield plan
     os.chdir(before)
 
 
-def run(stage, spec):
-    stage(spec, {"batch_size": IMAGES, "threads": 1, "device": "cpu"})
+def run(job):
+    job.run(RUNTIME)
 
 
-def specs(plan):
+def jobs(plan):
     """Yield every job that asks the network something for the metrics of the config."""
-    where, (grid, baseline) = Network("toy", "net", "pretrained"), plan.combinations[0]
-    yield plan.response_spec(where, Patches({"grid": grid, "baseline": baseline}), 0)
+    graph, (grid, baseline) = Graph(plan), plan.combinations[0]
+    yield graph.told("drops", **WHERE, grid=grid, baseline=baseline, shard=0)
     for response in plan.method_responses:
-        yield plan.curves_spec(*where, list(plan.explainers), response, 0)
-    for response in plan.model_responses.values():
-        yield plan.response_spec(where, response, 0)
+        yield graph.told("curves", **WHERE, response=response, shard=0)
+    for response in plan.model_responses:
+        yield graph.told("subsets", **WHERE, response=response, shard=0)
 
 
-def every_spec(plan):
+def every_job(plan):
     """Yield those of comparisons between networks as well."""
-    yield from specs(plan)
-    where, (grid, baseline) = Network("toy", "net", "pretrained"), plan.combinations[0]
-    yield plan.response_spec(where, Channels(), 0)
-    yield plan.response_spec(where, Features({"grid": grid, "baseline": baseline}), 0)
+    yield from jobs(plan)
+    graph, (grid, baseline) = Graph(plan), plan.combinations[0]
+    yield graph.told("channels", **WHERE, shard=0)
+    yield graph.told("features", **WHERE, grid=grid, baseline=baseline, shard=0)
 
 
 def test_the_workflow_asks_each_response_once(made, monkeypatch):
@@ -192,9 +191,9 @@ def test_the_workflow_asks_each_response_once(made, monkeypatch):
         return network
 
     monkeypatch.setattr(batching, "load_network", counted)
-    for spec in specs(made):
-        run(respond, spec)
-    assert len(counters) == len(list(specs(made))), "a job has one network"
+    for job in jobs(made):
+        run(job)
+    assert len(counters) == len(list(jobs(made))), "a job has one network"
     # Two methods, raw and absolute. Each job along maps that reads the predicted class sees the intact images once.
     along = [4, 4, 4, 4, 4, 9, 96, 9, 15]
     updated = {"points": 4, "explained": 3}
@@ -202,8 +201,8 @@ def test_the_workflow_asks_each_response_once(made, monkeypatch):
     forwards += 1 + 2 * (updated["points"] + updated["explained"]) + 2 * 2
     assert sum(counter.forwards for counter in counters) == IMAGES * forwards
     assert sum(counter.backwards for counter in counters) == IMAGES * 2 * (updated["explained"] + 2)
-    for spec in specs(made):
-        run(respond, spec)
+    for job in jobs(made):
+        run(job)
     assert sum(counter.forwards for counter in counters) == IMAGES * forwards, "what is there is not asked again"
 
 
@@ -224,7 +223,7 @@ def broken(network, call):
 def explained(made):
     """The same networks, with an explainer of ours."""
     plan = make_plan(merge(BASE, {**CHANGE, "explainers": ["saliency"]}))
-    run(attribute, plan.attribute_spec("toy", "net", "pretrained", ["saliency"], 0))
+    run(Graph(plan).told("attribute", **WHERE, shard=0))
     return plan
 
 
@@ -260,10 +259,10 @@ NEAR = {
 def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkeypatch, tmp_path, kind):
     """From the stage down to the network's own code: what declares the response, what perturbs, what runs batches."""
     name, call, between = NEAR[kind]
-    spec = next(one for one in every_spec(explained) if one["response"]["kind"] == name or f"/{name}-" in one["store"])
+    job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
     monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
     with pytest.raises(ZeroDivisionError) as raised:
-        run(respond, {**spec, "store": str(tmp_path / "store_{explainer}")})
+        respond(replace(job, store=str(tmp_path / "store_{explainer}")), RUNTIME)
     package = Path(heatproof.__file__).parent
     frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
     ours = [file.relative_to(package).as_posix() for file in frames if package in file.parents]
