@@ -18,14 +18,6 @@ from heatproof.config import config_file, read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.publishing import escaped
 
-# What trains networks, fetches them, or passes images through them. What follows from the scores takes seconds.
-OF_NETWORKS = (
-    "heatproof.models.",
-    "heatproof.training.",
-    "heatproof.attribution.",
-    "heatproof.responses.",
-    "heatproof.stages.precision:Guard",
-)
 # Of a working folder, from where Snakemake imports every plugin that it finds.
 PIP_DEPLOYMENTS = ".snakemake/pip-deployments"
 
@@ -142,7 +134,7 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
     followed = follow(configs)
     graph = Graph(followed.plan)
     page = graph.told("report_page").files["page"]
-    lacking = Counter(job.stage for job in Results(graph).to_make([page]) if job.run.startswith(OF_NETWORKS))
+    lacking = Counter(job.stage for job in Results(graph).to_make([page]) if job.told.runs_network)
     if lacking:
         stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
         raise HeatproofError(

@@ -170,6 +170,8 @@ class Stage:
     """What a job makes, for the terminal."""
     code: ClassVar[tuple[str, ...]] = ()
     """The module of what `run` calls: an edit of it, or of what it imports, makes the files again."""
+    runs_network: ClassVar[bool] = False
+    """Whether it fetches or trains networks, or passes images through them; what follows from scores takes seconds."""
     outputs: ClassVar[Mapping[str, Output]] = {}
     """What it leaves beside the manifest; the first is what stands for it."""
     manifest_path: ClassVar[str] = ""
@@ -331,8 +333,8 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def written(told: Stage) -> dict[str, Any]:
-    """Return what a job is told as plain values: dicts, lists, tuples, texts, numbers and None."""
-    return _adapter(type(told)).dump_python(told)
+    """Return what a job is told as JSON has it: dicts, lists, texts, numbers and None."""
+    return _adapter(type(told)).dump_python(told, mode="json")
 
 
 def read_back(reference: str, plain: Mapping[str, Any]) -> Stage:

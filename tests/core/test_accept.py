@@ -8,15 +8,16 @@ import pytest
 from toy_project import BASE
 
 from heatproof import accept as accepting
+from heatproof import provenance
 from heatproof.adopt import Results
 from heatproof.config import merge
 from heatproof.manifest import read_sealed
-from heatproof.plan import plan
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
+from heatproof.specs import Runtime
 
-MACHINE = {"batch_size": 4, "threads": 1, "device": "cpu"}
+MACHINE = Runtime(4, 1, "cpu")
 CHANGE = {
     "metrics": [{"rise_deletion": {"steps": 4}}, {"infidelity": {"samples": 4, "sizes": [0.25]}}],
     "pretraining": {"epochs": 2},
@@ -53,8 +54,7 @@ def finished(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp("accept"), os.getcwd()
     os.chdir(folder)
     for job in jobs_of(graph_of()):
-        module, _, name = job.run.partition(":")
-        getattr(import_module(module), name)(job.spec, MACHINE)
+        job.told.run(MACHINE)
     os.chdir(before)
     return folder
 
@@ -69,8 +69,8 @@ def folder(finished, tmp_path, monkeypatch):
 @pytest.fixture
 def edited(monkeypatch):
     """Edit a helper that all code imports, so that every digest of code is another."""
-    code = plan._code
-    monkeypatch.setattr(plan, "_code", lambda modules: code(modules)[::-1])
+    code = provenance._code_of
+    monkeypatch.setattr(provenance, "_code_of", lambda modules: code(modules)[::-1])
 
 
 def bytes_of(folder):
@@ -108,9 +108,7 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
 def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypatch):
     make = import_module("heatproof.attribution.make")
     stack = make.stack_maps
-    monkeypatch.setattr(
-        make, "stack_maps", lambda maps, entry, told: (1 + (entry["name"] == "mine")) * stack(maps, entry, told)
-    )
+    monkeypatch.setattr(make, "stack_maps", lambda maps, name, *told: (1 + (name == "mine")) * stack(maps, name, *told))
     graph = graph_of()
     found = verdicts(graph)
     other = {name for name, difference in found.items() if difference is not None}

@@ -1,27 +1,23 @@
 """The command line: exit status, one sentence on errors, and jobs that end with their Snakemake."""
 
-import importlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from jobs import job_process, spec_file
 
 from heatproof import job
 from heatproof.cli import main
-from heatproof.plan import validate
-from heatproof.plan.graph import STAGES
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
+from heatproof.stage import written
+from heatproof.stages.prepare import Prepare
 
-DATASET = {
-    "name": "digits",
-    "kind": "digits",
-    "module": "heatproof.data.digits",
-    "seed": 0,
-    "options": {},
-    "key": ["config", "code"],
-}
+DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits", Key("config", "code"))
+PREPARE = "heatproof.stages.prepare:Prepare"
 SLOW = """
 import time
 from heatproof.data.digits import digits
@@ -32,22 +28,15 @@ def load(*, seed):
 """
 
 
-PREPARE = STAGES["prepare"].run
-
-
-def test_every_stage_of_the_graph_stands_in_the_plan():
-    assert {kind.make.__module__ for kind in STAGES.values()} == {module.__name__ for module in validate.BUILDERS}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_is_a_function_of_its_module(stage):
-    module, _, name = STAGES[stage].run.partition(":")
-    assert callable(getattr(importlib.import_module(module), name))
+def prepare_file(folder, manifest, **change):
+    """Write what the job of a dataset is told, and return the path."""
+    told = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
+    return spec_file(folder, PREPARE, written(told))
 
 
 def test_a_stage_runs(tmp_path, capsys):
     path = tmp_path / "digits.json"
-    assert job.main([spec_file(tmp_path, PREPARE, {**DATASET, "manifest": str(path)})]) == 0
+    assert job.main([prepare_file(tmp_path, path)]) == 0
     assert json.loads(path.read_text())["name"] == "digits"
     assert capsys.readouterr().out == ""
 
@@ -60,8 +49,7 @@ def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
 
 
 def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
-    spec = {**DATASET, "kind": "no_such_module:load", "manifest": str(tmp_path / "x.json")}
-    assert job.main([spec_file(tmp_path, PREPARE, spec)]) == 1
+    assert job.main([prepare_file(tmp_path, tmp_path / "x.json", kind="no_such_module:load")]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
     lines = [line for line in printed.err.splitlines() if line.startswith("heatproof: ")]
@@ -97,8 +85,8 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 
 def run_slowly(tmp_path, seconds, controller):
     (tmp_path / "slow.py").write_text(SLOW.format(seconds))
-    spec = {**DATASET, "kind": "slow:load", "manifest": str(tmp_path / "digits.json")}
-    started = job_process(tmp_path, PREPARE, spec, importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
+    told = Prepare(dataset=replace(DATASET, kind="slow:load"), manifest=str(tmp_path / "digits.json"))
+    started = job_process(tmp_path, PREPARE, written(told), importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
     return subprocess.run(**started, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -12,8 +12,8 @@ from heatproof.config import read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.last_run import RECORD, follow, record_run
 from heatproof.manifest import write_sealed
-from heatproof.plan.graph import STAGES
-from heatproof.running import OF_NETWORKS, report, status
+from heatproof.running import report, status
+from heatproof.stage import STAGES
 
 
 @pytest.fixture
@@ -130,5 +130,5 @@ def test_all_stages_on_a_gpu_are_of_networks():
     bodies = re.findall(r"use rule \w+ as (\w+) with:(.*?)(?=use rule|\Z)", rules, re.S)
     on_gpu = {name for name, body in bodies if "gpu=" in body} & set(STAGES)
     assert {"pretrain", "drops", "curves"} <= on_gpu
-    assert all(STAGES[name].run.startswith(OF_NETWORKS) for name in on_gpu)
-    assert not any(STAGES[name].run.startswith(OF_NETWORKS) for name in ("score", "tables", "report_page"))
+    assert all(STAGES[name].runs_network for name in on_gpu)
+    assert not any(STAGES[name].runs_network for name in ("score", "tables", "report_page"))

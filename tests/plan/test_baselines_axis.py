@@ -20,9 +20,10 @@ def plan_of(**change):
 def test_each_baseline_has_its_weights_and_its_scores():
     plan = plan_of(baselines=AXIS, metrics=[])
     assert plan.weights == ["pretrained", "finetuned", "finetuned_background", "finetuned_neighbours"]
-    tuned = [plan.finetune_spec("digits", "vgg", weights) for weights in plan.weights[1:]]
-    assert [spec["training"]["baseline"] for spec in tuned] == AXIS
-    assert len({spec["upstream"] for spec in tuned}) == 1, "all begin with the same pretraining"
+    graph, where = Graph(plan), {"dataset": "digits", "model": "vgg"}
+    tuned = [graph.told("finetune", **where, weights=weights) for weights in plan.weights[1:]]
+    assert [told.training.baseline for told in tuned] == AXIS
+    assert len({told.upstream for told in tuned}) == 1, "all begin with the same pretraining"
     compared = [(case.network.weights, case.metric, case.baseline) for case in several_baselines(plan)]
     assert compared == [
         ("finetuned", "idsds", "mean"),
@@ -75,9 +76,9 @@ def test_a_baseline_of_ones_own_is_named_by_its_function():
 def test_the_code_of_ones_own_baseline_counts(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
     asked = []
-    monkeypatch.setattr("heatproof.plan.plan._code", lambda modules: asked.append(modules) or "code")
-    spec = next(job.spec for job in Graph(plan).jobs() if job.stage == "drops")
-    assert spec["response"]["settings"]["baseline"] == "half"
+    monkeypatch.setattr("heatproof.provenance._code_of", lambda modules: asked.append(modules) or "code")
+    told = next(job.told for job in Graph(plan).jobs() if job.stage == "drops")
+    assert told.response.settings["baseline"] == "half"
     assert any("toy_plugin" in modules for modules in asked)
     del BASELINES["half"]
 
@@ -102,8 +103,8 @@ def test_an_explainer_takes_the_baseline_of_the_weights_that_it_explains():
     plan = plan_of(baselines=["mean", "background"], explainers=["integrated_gradients", same, "random"], metrics=[])
 
     def fill(weights, explainer):
-        (entry,) = plan.attribute_spec("digits", "vgg", weights, [explainer], 0)["explainers"]
-        return entry["options"]["baseline"]
+        told = Graph(plan).told("attribute", dataset="digits", model="vgg", weights=weights, shard=0)
+        return next(one.options["baseline"] for one in told.explainers if one.name == explainer)
 
     weights = ("pretrained", "finetuned", "finetuned_background")
     assert [fill(name, "ig_same") for name in weights] == ["mean", "mean", "background"]

@@ -7,6 +7,7 @@ import pytest
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 MINE = """
@@ -249,7 +250,8 @@ def test_objects_that_can_be_called():
     assert "'count' of explainer 'e' must be a whole number, not 'x'" in said(explained, "partial", count="x")
     assert "must be a number, not 'x'" in said(explained, "explain", scale="x")
     assert (loaded("load_partial")["module"], built("build_partial").module) == ("mine_options", "mine_options")
-    json.dumps(plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0))
+    where = {"dataset": "digits", "model": "vit", "weights": "finetuned", "shard": 0}
+    json.dumps(Graph(plan).job("attribute", where).spec)
 
 
 def test_datasets_of_the_users():

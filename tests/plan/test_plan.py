@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from heatproof.config import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.patches import Patches
 from heatproof.stage import STAGES, Report
 from heatproof.workflow import one_a_job
 
@@ -48,6 +48,9 @@ def test_jobs_wait_for_one_file_of_each_job_that_makes_shards(tmp_path, monkeypa
     assert one_a_job(files[1:3], apart=False) == [files[2]], "one that is stale stands for all"
     os.remove(files[1])
     assert one_a_job(files[1:3], apart=False) == [files[1]], "and so does one that is missing"
+
+
+WHERE = {"dataset": "digits", "model": "vit", "weights": "finetuned"}
 
 
 def plan_of(**change):
@@ -125,9 +128,9 @@ def test_kept_epochs_are_weights_of_their_own():
     assert plan.finetuned() == ["finetuned", "blurred", "plain"]
     assert list(plan.metrics_of("finetuned_epoch2", "vit")) == ["idsds", "sds_g4_blur"]
     assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
-    spec = plan.weights_spec("digits", "vit", "blurred_epoch9")
-    parent = plan.finetune_spec("digits", "vit", "blurred")
-    assert (spec["epoch"], spec["kept"], spec["upstream"]) == (9, parent["kept"], parent["key"])
+    told = Graph(plan).told("keep_epoch", dataset="digits", model="vit", weights="blurred_epoch9")
+    parent = Graph(plan).told("finetune", dataset="digits", model="vit", weights="blurred")
+    assert (told.epoch, told.kept, told.upstream) == (9, parent.files["kept"], parent.key)
 
 
 def test_what_is_kept_changes_nothing_that_was_there():
@@ -154,26 +157,25 @@ def test_what_is_kept_changes_nothing_that_was_there():
 def test_a_training_is_told_every_setting(section, setting, usual, other):
     """Also where a setting is the default, which is the same as leaving it out."""
     left_out, same, changed = (
-        plan_of(**given).finetune_spec("digits", "vit", "finetuned")
+        Graph(plan_of(**given)).told("finetune", **WHERE)
         for given in ({}, {section: {setting: usual}}, {section: {setting: other}})
     )
     assert left_out == same
-    assert same["training"][setting] == usual
-    assert changed["training"] == {**same["training"], setting: other}
-    assert changed["key"].config != same["key"].config
-    assert changed["key"].code == same["key"].code
+    assert getattr(same.training, setting) == usual
+    assert changed.training == replace(same.training, **{setting: other})
+    assert changed.key.config != same.key.config
+    assert changed.key.code == same.key.code
 
 
 def test_a_pass_is_told_its_target_and_precision():
-    where = Network("digits", "vit", "finetuned")
-    drops = Patches({"grid": 4, "baseline": "mean"})
+    drops = {**WHERE, "grid": 4, "baseline": "mean", "shard": 0}
     usual, other = (
-        plan_of(**given).response_spec(where, drops, 0) for given in ({}, {"target": 3, "precision": "bfloat16"})
+        Graph(plan_of(**given)).told("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
     )
-    assert (usual["target"], usual["precision"]) == ("label", "float32")
-    assert (other["target"], other["precision"]) == (3, "bfloat16")
-    assert usual["key"].config != other["key"].config
-    assert usual["key"].code == other["key"].code
+    assert (usual.network.target, usual.network.precision) == ("label", "float32")
+    assert (other.network.target, other.network.precision) == (3, "bfloat16")
+    assert usual.key.config != other.key.config
+    assert usual.key.code == other.key.code
 
 
 def test_a_training_asks_for_its_own_number_of_devices():
@@ -284,16 +286,17 @@ def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
 
 
 def specs(plan):
-    return [
-        plan.dataset_spec("digits"),
-        plan.pretrain_spec("digits", "vit"),
-        plan.finetune_spec("digits", "vit", "finetuned"),
-        plan.response_spec(("digits", "vit", "finetuned"), Patches({"grid": 4, "baseline": "mean"}), 0),
-        plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0),
-        plan.attribute_spec("digits", None, None, plan.reference_explainers, 0),
-        Graph(plan).job("score", plan.case("digits", "vit", "finetuned", "idsds").where).spec,
-        Graph(plan).job("tables", {}).spec,
-    ]
+    asked = {
+        "prepare": {"dataset": "digits"},
+        "pretrain": {"dataset": "digits", "model": "vit"},
+        "finetune": WHERE,
+        "drops": {**WHERE, "grid": 4, "baseline": "mean", "shard": 0},
+        "attribute": {**WHERE, "shard": 0},
+        "attribute_reference": {"dataset": "digits", "shard": 0},
+        "score": plan.case("digits", "vit", "finetuned", "idsds").where,
+        "tables": {},
+    }
+    return [Graph(plan).job(stage, where).spec for stage, where in asked.items()]
 
 
 def test_specs_are_json_and_the_same_every_time():
@@ -332,8 +335,7 @@ def test_maps_depend_on_their_own_settings_alone(what):
     change, stays = KEEPS[what]
     keys = []
     for config in (base, {**base, **change}):
-        plan = plan_of(**config)
-        entries = plan.attribute_spec("digits", "vit", "finetuned", plan.model_explainers, 0)["explainers"]
-        entries += plan.attribute_spec("digits", None, None, plan.reference_explainers, 0)["explainers"]
-        keys.append({entry["name"]: entry["key"] for entry in entries})
+        graph = Graph(plan_of(**config))
+        maps = [graph.told("attribute", **WHERE, shard=0), graph.told("attribute_reference", dataset="digits", shard=0)]
+        keys.append({one.name: one.key for told in maps for one in told.explainers})
     assert {name: keys[0][name] == keys[1][name] for name in stays} == stays

@@ -4,6 +4,7 @@ import pytest
 
 from heatproof.config import merge, read_config
 from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 MINE = {"mine": {"architecture": "cifar_vgg11_bn", "checkpoint": "toy.safetensors"}}
@@ -14,11 +15,15 @@ def plan_of(**change):
     return make_plan(merge(read_config(), {"metrics": [], "explainers": ["saliency"], **change}))
 
 
+def finetuning(plan, model):
+    return Graph(plan).told("finetune", dataset="digits", model=model, weights="finetuned")
+
+
 def test_networks_of_a_kind_differ_in_both_seeds():
     plan = plan_of(models=[TRAINED], training_seeds=3, seed=5)
     assert plan.kinds == {"vgg": "vgg", "vgg_seed1": "vgg", "vgg_seed2": "vgg"}
-    trained = [plan.pretrain_spec("digits", model)["training"]["seed"] for model in plan.models]
-    tuned = [plan.finetune_spec("digits", model, "finetuned")["training"]["seed"] for model in plan.models]
+    trained = [Graph(plan).told("pretrain", dataset="digits", model=model).training.seed for model in plan.models]
+    tuned = [finetuning(plan, model).training.seed for model in plan.models]
     assert trained == tuned == [5, 6, 7]
     assert [case.training_seed for case in plan.all_cases() if case.network.weights == "finetuned"] == [5, 6, 7]
 
@@ -26,7 +31,7 @@ def test_networks_of_a_kind_differ_in_both_seeds():
 def test_the_first_is_the_one_that_a_run_without_seeds_makes():
     one, three = (plan_of(models=[TRAINED], training_seeds=seeds) for seeds in (1, 3))
     for plan in (one, three):
-        assert plan.finetune_spec("digits", "vgg", "finetuned") == one.finetune_spec("digits", "vgg", "finetuned")
+        assert finetuning(plan, "vgg") == finetuning(one, "vgg")
 
 
 def test_published_weights_are_finetuned_several_times_and_scored_once():

@@ -12,11 +12,9 @@ from toy_project import WHERE, Project
 from heatproof import provenance
 from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts
-from heatproof.plan import plan as planned
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report import in_domain as report
 from heatproof.report.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
-from heatproof.responses.run import respond
 from heatproof.store import open_store, read
 
 LEVEL = 0.95
@@ -199,7 +197,7 @@ def test_calibration_error_by_hand():
 def features(project, batch_size=64):
     for shard in project.plan.shards(project.plan.drop_images):
         job = project.on_network("features", grid=4, baseline="mean", shard=shard)
-        project.inside(respond, job.spec, batch_size)
+        project.make(job, batch_size)
     return project
 
 
@@ -227,7 +225,7 @@ def test_the_answers_are_those_of_the_patch_drops(made):
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_batches_change_nothing(made, tmp_path, batch_size):
     job = made.on_network("features", grid=4, baseline="mean", shard=0)
-    made.inside(respond, {**job.spec, "store": str(tmp_path / "again")}, batch_size)
+    made.make(replace(job.told, store=str(tmp_path / "again")), batch_size)
     for array in ("features", "confidence", "predicted"):
         np.testing.assert_allclose(
             read(tmp_path / "again.zarr", array, 0, 10), stored(made, array), rtol=1e-4, atol=1e-5
@@ -284,8 +282,8 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         raise NotApplicable("nothing to follow")
 
     monkeypatch.setattr(executor, "feature_widths", nothing)
-    spec = made.on_network("features", grid=4, baseline="mean", shard=0).spec
-    made.inside(respond, {**spec, "store": "flat"})
+    told = made.on_network("features", grid=4, baseline="mean", shard=0).told
+    made.make(replace(told, store="flat"))
     monkeypatch.chdir(made.folder)
     assert read_shard("flat", 0)["gap"] == "nothing to follow"
     told = made.job("in_domain").told
@@ -307,12 +305,12 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
 )
 def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypatch):
     def keys():
-        for known in (provenance._digest_of, planned._code):
+        for known in (provenance._digest_of, provenance._code_of):
             known.cache_clear()
         project, drops = Project("."), {"grid": 4, "baseline": "mean", "shard": 0}
         stages = {"features": drops, "drops": drops, "channels": {"shard": 0}}
-        found = {stage: project.on_network(stage, **asked).spec["key"] for stage, asked in stages.items()}
-        return {**found, "in_domain": project.job("in_domain").spec["key"]}
+        found = {stage: project.on_network(stage, **asked).told.key for stage, asked in stages.items()}
+        return {**found, "in_domain": project.job("in_domain").told.key}
 
     plain = provenance.read_source
 

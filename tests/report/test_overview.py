@@ -1,5 +1,7 @@
 """All metrics in one picture: places, what to conclude of them, and nothing invented where there is little."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,17 +9,24 @@ import pytest
 from heatproof.files import write_table
 from heatproof.folder import Folder
 from heatproof.manifest import publish_tables
+from heatproof.provenance import Key
 from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
 from heatproof.stages.overview import Overview
 
 METHODS = ["a", "b", "c", "d", "e", "f"]
 KINDS = {"soundness": "soundness", "completeness": "completeness"}
 OVERVIEW = Overview.paths(Folder())
+SCORES = SimpleNamespace(key=Key("config", "code"), manifest="results/scores.json")
 
 
 def told(kinds):
     return Overview(
-        scores="results/scores.csv", kinds=kinds, upstream="u", key="k", files=OVERVIEW, manifest="results/o.json"
+        scores="results/scores.csv",
+        kinds=kinds,
+        upstream=SCORES.key,
+        key=SCORES.key,
+        files=OVERVIEW,
+        manifest="results/o.json",
     )
 
 
@@ -73,7 +82,7 @@ def test_soundness_that_all_share_is_said():
 def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
-    publish_tables({"key": KEY, "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    publish_tables(SCORES, ["results/scores.csv"], [])
     overview(told({}))
     captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTIONS
@@ -86,7 +95,7 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     scores = np.random.default_rng(0).normal(size=6)
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
-    publish_tables({"key": KEY, "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    publish_tables(SCORES, ["results/scores.csv"], [])
     overview(told(KINDS))
     before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
     overview(told(KINDS))
@@ -100,7 +109,7 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
     rows = table({"m": ([6.0, 5, 4, 3, 2, np.nan], True), "n": ([1.0, 2, 3, 4, 5, 6], True)}, models=("01",))
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
-    publish_tables({"key": KEY, "manifest": "results/scores.json"}, ["results/scores.csv"], [])
+    publish_tables(SCORES, ["results/scores.csv"], [])
     overview(told({}))
     places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)

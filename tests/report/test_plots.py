@@ -6,6 +6,7 @@ from PIL import Image
 
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder
+from heatproof.provenance import Key
 from heatproof.report.plots import draw, draw_variance, method_order
 from heatproof.report.results import draw_figure, read_table
 from heatproof.stages.pages import Figure, ReadTable

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import spearmanr
-from toy_project import WHERE
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
@@ -33,10 +32,10 @@ def scored(project):
 
 def test_drops_are_what_the_network_says(project):
     made = project(evaluation={"images": 4, "accuracy_images": 9}, drops={"baselines": ["zeros"]}).drop()
-    spec = made.plan.finetune_spec(*WHERE)
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], 3, made.folder / spec["output"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 9), spec["model"]["facts"])
+    told = made.finetune()
+    data = open_dataset(told.dataset)
+    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 9), told.model.facts)
     labels = data.splits["evaluation"].labels[:9]
     for variant in (0, 1, 6, 16):
         deleted = images.clone()

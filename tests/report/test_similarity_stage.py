@@ -1,20 +1,20 @@
 """Networks before and after finetuning, compared from what is cached."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from toy_project import Project
 
-from heatproof.data.prepare import open_dataset, prepare
+from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.report.similarity import COLUMNS, shared_images
-from heatproof.responses.run import respond
 from heatproof.store import read
-from heatproof.training.stages import finetune, pretrain
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
 CONFIG = {
@@ -34,22 +34,20 @@ class Alike(Project):
 
     def run(self):
         plan = self.plan
-        self.inside(prepare, plan.dataset_spec("toy"))
+        self.make(self.prepare())
         for model in plan.models:
-            self.inside(pretrain, plan.pretrain_spec("toy", model))
-            self.inside(finetune, plan.finetune_spec("toy", model, "finetuned"))
+            self.make(self.job("pretrain", dataset="toy", model=model))
+            self.make(self.on_network("finetune", "toy", model, "finetuned"))
             for weights in plan.weights:
                 self.network(("toy", model, weights))
         self.make("similarity")
         return self
 
     def network(self, net):
-        from heatproof.attribution.make import attribute
-
         grid, baseline = self.plan.combinations[0]
-        self.inside(respond, self.on_network("drops", *net, grid=grid, baseline=baseline, shard=0).spec)
-        self.inside(attribute, self.plan.attribute_spec(*net, self.plan.model_explainers, 0))
-        self.inside(respond, self.on_network("channels", *net, shard=0).spec)
+        self.make(self.on_network("drops", *net, grid=grid, baseline=baseline, shard=0))
+        self.make(self.on_network("attribute", *net, shard=0))
+        self.make(self.on_network("channels", *net, shard=0))
 
     def table(self):
         return pd.read_csv(self.folder / "results/similarity/similarity.csv")
@@ -107,10 +105,10 @@ def test_a_model_without_channels_is_left_out_with_its_reason(made):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_channels_do_not_depend_on_the_batch(made, batch_size):
-    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
-    data = open_dataset(spec["dataset"])
-    network = load_network(spec["model"], data.num_classes, made.folder / spec["weights"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 10), spec["model"]["facts"])
+    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).told.network
+    data = open_dataset(spec.dataset)
+    network = load_network(spec.model, data.num_classes, made.folder / spec.weights, torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
     found = channel_activations(network, images, "features", batch_size)
     stored = read(made.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
     np.testing.assert_allclose(found, stored, rtol=1e-6, atol=1e-6)
@@ -123,9 +121,9 @@ def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
     with pytest.raises(NotApplicable, match="no \\(batch"):
         channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
-    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
-    model = {**spec["model"], "facts": {**spec["model"]["facts"], "cam_layer": "head"}}
-    made.inside(respond, {**spec, "model": model, "store": str(tmp_path / "flat")})
+    told = made.on_network("channels", "toy", "net", "pretrained", shard=0).told
+    model = replace(told.network.model, facts=replace(told.network.model.facts, cam_layer="head"))
+    made.make(replace(told, network=replace(told.network, model=model), store=str(tmp_path / "flat")))
     assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
 
 

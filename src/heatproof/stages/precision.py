@@ -80,6 +80,7 @@ class Guard(Stage):
 
     message = "scores in lower precision beside those in float32"
     code = ("heatproof.guard",)
+    runs_network = True
     manifest_path = "precision/{dataset}/{model}/{weights}.json"
     outputs = unshown(table="precision/{dataset}/{model}/{weights}.csv")
 

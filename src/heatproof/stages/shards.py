@@ -28,6 +28,8 @@ class ShardStage(Stage):
         Which one.
     """
 
+    runs_network = True
+
     shard: ShardRange
 
     @classmethod

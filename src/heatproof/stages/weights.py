@@ -59,6 +59,7 @@ class Checkpoint(Stage):
     """
 
     code = ("heatproof.models.fetch",)
+    runs_network = True
 
     dataset: DatasetSpec | None = None
     model: ModelSpec
@@ -195,6 +196,7 @@ class Pretrain(Training):
 
     message = "training"
     code = ("heatproof.training.stages",)
+    runs_network = True
     manifest_path = _pretrained(WEIGHTS) + ".json"
     outputs = _growing(_named(_pretrained(WEIGHTS)))
     kept = _growing(unshown(kept=_pretrained(KEPT)))
@@ -250,6 +252,7 @@ class Finetune(Training):
 
     message = "finetuning"
     code = ("heatproof.training.stages",)
+    runs_network = True
     manifest_path = WEIGHTS + ".json"
     outputs = _growing({**_named(WEIGHTS), **unshown(kept=KEPT)})
 
@@ -309,6 +312,7 @@ class KeepEpoch(Stage):
 
     message = "weights of one epoch"
     code = ("heatproof.training.stages",)
+    runs_network = True
     manifest_path = WEIGHTS + ".json"
     outputs = _named(WEIGHTS)
 

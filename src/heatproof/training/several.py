@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -92,7 +93,8 @@ def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) ->
         # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
         fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
         try:
-            fabric.launch(_member, train, job, shared, level, reports)
+            # Fabric looks for networks in arguments, and refuses frozen dataclasses there.
+            fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
