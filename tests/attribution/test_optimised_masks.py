@@ -10,9 +10,10 @@ from heatproof.attribution import bottleneck
 from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
 from heatproof.attribution.make import CountPasses, _require
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import Explained, StoredExplainer
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import InputFacts
+from heatproof.specs import NO_KEY
 
 BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
 QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}
@@ -218,10 +219,11 @@ def test_another_layer_can_be_named():
     explained = explain(facts=InputFacts())
     assert not torch.allclose(run("iba", explained, layer="layer.0"), run("iba", explained, layer="layer"))
     assert torch.equal(run("iba", explained), run("iba", explained, layer="layer")), "the rule finds it"
-    entry = {"needs": {"cam_layer"}, "options": {"layer": "layer"}}
+    known = {"name": "iba", "kind": "iba", "module": bottleneck.__name__, "maps": {"iba": False}, "store": "iba"}
+    entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
     _require(entry, InputFacts(cam_layer="nowhere"), explained.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require(entry | {"options": {"layer": None}}, InputFacts(cam_layer="nowhere"), explained.network)
+        _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), explained.network)
 
 
 def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
