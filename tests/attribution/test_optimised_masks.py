@@ -223,7 +223,9 @@ def test_another_layer_can_be_named():
     entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
     _require(entry, InputFacts(cam_layer="nowhere"), explained.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), explained.network)
+        _require(
+            dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), explained.network
+        )
 
 
 def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
