@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job = read_back(request["run"], request["spec"])
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", job.name, time.time() - started)
-        job.run(runtime)
+        job.work(runtime)()
         log.info("%s: done in %.2f s", job.name, time.time() - started)
 
     return guarded(work)

@@ -169,7 +169,7 @@ class Stage:
     message: ClassVar[str] = ""
     """What a job makes, for the terminal."""
     code: ClassVar[tuple[str, ...]] = ()
-    """The module of what `run` calls: an edit of it, or of what it imports, makes the files again."""
+    """The module of the function in `work`: an edit of it, or of what it imports, makes the files again."""
     runs_network: ClassVar[bool] = False
     """Whether it fetches or trains networks, or passes images through them; what follows from scores takes seconds."""
     outputs: ClassVar[Mapping[str, Output]] = {}
@@ -258,9 +258,16 @@ class Stage:
         left = tuple(self.files.values())
         return [Product(self.manifest, self.key, (*left, self.manifest), (*left, self.manifest)[0])]
 
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return the work, to be called without arguments: a function of the module in `code`, which is imported here.
+
+        It is not called here, so that the traceback of an error has no step in the stage.
+        """
+        raise NotImplementedError
+
     def run(self, runtime: Runtime) -> None:
         """Do the work."""
-        raise NotImplementedError
+        self.work(runtime)()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,18 @@ import dataclasses
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
 from heatproof.errors import HeatproofError
 from heatproof.files import read_json, write_json
+from heatproof.folder import Folder
 from heatproof.manifest import read_sealed, write_manifest, write_sealed
-from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.graph import Graph, Job
 from heatproof.provenance import Key, digest, file_digest
+from heatproof.stage import Product, Stage
 
 NAMES = ("weights", "maps", "scores")
 
@@ -27,7 +30,7 @@ class Jobs(Graph):
     """A graph of jobs that are listed."""
 
     def __init__(self, *jobs):
-        super().__init__(None)
+        super().__init__(SimpleNamespace(results=Folder()))
         self.listed = jobs
 
     def jobs(self):
@@ -39,7 +42,7 @@ KEY = Key("config", "code")
 
 def job_of(manifest, *files, inputs=(), images=None, sources=()):
     product = Product(manifest, KEY, (*files, manifest), (*files, manifest)[0], images)
-    return Job("stage", "module:function", {}, {}, (*inputs, *sources), (product,), sources)
+    return Job("stage", {}, Stage(), (*inputs, *sources), (product,), sources)
 
 
 def make(name, *upstream, spec_key=KEY, images=None, content=None, sources=()):

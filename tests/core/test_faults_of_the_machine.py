@@ -18,6 +18,9 @@ from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, wh
 from heatproof.models.network import load_weights, save_weights
 from heatproof.provenance import Key
 from heatproof.ranking.per_image import read_parquet
+from heatproof.specs import DatasetSpec
+from heatproof.stage import written
+from heatproof.stages.prepare import Prepare
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
 SAID = {
@@ -231,8 +234,8 @@ def test_sigterm_ends_a_job_with_a_word(tmp_path):
     (tmp_path / "slow.py").write_text(
         "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
     )
-    spec = {"kind": "slow:dataset", "module": "slow", "seed": 0, "options": {}, "name": "x"}
-    started = job_process(tmp_path, "heatproof.data.prepare:prepare", spec, importable=tmp_path)
+    told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
+    started = job_process(tmp_path, "heatproof.stages.prepare:Prepare", written(told), importable=tmp_path)
     job = subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"
     job.terminate()

@@ -12,7 +12,7 @@ MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 
 
 def guarded(made):
-    made.make("guard", made.on_network("guard").told)
+    made.make(made.on_network("guard"))
     return pd.read_csv(made.folder / "results/precision/toy/net/finetuned.csv").set_index(["metric", "method"])
 
 

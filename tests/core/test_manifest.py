@@ -1,6 +1,7 @@
 """Manifests say what was made from what, and no longer hold when a byte changes."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,9 +21,9 @@ def made(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "idsds.parquet").write_text(name)
     inputs = [tmp_path / "x/idsds.parquet", tmp_path / "y/idsds.parquet"]
-    spec = {"key": KEY, "manifest": str(tmp_path / "tables.json")}
-    manifest.publish_tables(spec, [tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"], inputs)
-    return spec["manifest"], inputs
+    job = SimpleNamespace(key=KEY, manifest=str(tmp_path / "tables.json"))
+    manifest.publish_tables(job, [tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"], inputs)
+    return job.manifest, inputs
 
 
 def test_every_input_is_named_with_its_bytes(made):

@@ -12,6 +12,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
+from heatproof.specs import ShardRange
 from heatproof.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -38,7 +39,7 @@ class Job:
     def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=()):
         self.base = str(folder / "maps/saliency")
         self.arguments = {
-            "spec": {"shard": shard, "shard_size": 16, "images": list(images)},
+            "shard": ShardRange(shard, 16, images),
             "base": self.base,
             "origin": Origin(Key(config, "code"), {"steps": 1}, [str(path) for path in inputs]),
             "split": SPLIT,
@@ -76,7 +77,7 @@ class Job:
 
     @property
     def manifest(self) -> dict:
-        return json.loads(Path(f"{self.base}.{self.arguments['spec']['shard']}.json").read_text())
+        return json.loads(Path(f"{self.base}.{self.arguments['shard'].number}.json").read_text())
 
     @property
     def shards(self) -> dict[str, bytes]:

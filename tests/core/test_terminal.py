@@ -55,13 +55,13 @@ def started(formatter, rule, jobid=1, **wildcards):
     ],
 )
 def test_a_job_is_one_line(graph, rule, wildcards, expected):
-    line = started(OneLine(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards, {})
+    line = started(OneLine(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards)
     assert expected in line
     assert "\n" not in line
 
 
 def test_images_of_a_later_shard_are_told():
-    assert job_line("maps", {}, {"images": [64, 100]}) == "maps, 36 images from 64"
+    assert job_line("maps", {}, (64, 100)) == "maps, 36 images from 64"
 
 
 @pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])

@@ -13,15 +13,14 @@ from heatproof.batches import prefetch
 from heatproof.files import WriteBehind
 from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
+from heatproof.specs import ShardRange
 
 LONG = 60
 
 
 def shard(folder: Path, name="saliency"):
-    spec = {"shard": 0, "shard_size": 16, "images": [0, 10]}
-    return open_shard(
-        spec, str(folder / "maps" / name), Origin(Key("config", "code"), {}), SPLIT, ARRAYS, {"map": [name]}
-    )
+    origin = Origin(Key("config", "code"), {})
+    return open_shard(ShardRange(0, 16, (0, 10)), str(folder / "maps" / name), origin, SPLIT, ARRAYS, {"map": [name]})
 
 
 def values(low, high):

@@ -325,9 +325,10 @@ def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
 
 def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
     from heatproof.models.network import build_network
+    from heatproof.models.registry import ModelSpec
 
     monkeypatch.chdir(tmp_path)
-    spec = {"architecture": "small_vit", "module": "heatproof.models.published", "options": {}}
+    spec = ModelSpec("small_vit", "heatproof.models.published", {})
     torch.save(build_network(spec, 10).state_dict(), tmp_path / "m.pt")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"models": [{"m": {**VIT, "checkpoint": "m.pt"}}]}))
     assert "is sound" in check_config("c.yaml")

@@ -69,7 +69,7 @@ def test_a_baseline_of_ones_own_is_named_by_its_function():
     plan = plan_of(baselines=["mean", "toy_plugin:half"], metrics=["ids"])
     assert plan.weights[-1] == "finetuned_half"
     assert "idsds_g4_half" in plan.metrics_of("finetuned_half", "vgg")
-    assert plan.runtime()["baselines"] == ["toy_plugin:half"]
+    assert plan.runtime().baselines == ["toy_plugin:half"]
     del BASELINES["half"]
 
 

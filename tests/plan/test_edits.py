@@ -8,7 +8,6 @@ import pytest
 
 from heatproof import provenance
 from heatproof.config import default_config, merge
-from heatproof.plan import plan as planned
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -39,7 +38,7 @@ ROWS = rows()
 
 def keys():
     """Return the keys of all products, by stage and manifest, under a plan that is made now."""
-    for known in (provenance._digest_of, planned._code):
+    for known in (provenance._digest_of, provenance._code_of):
         known.cache_clear()
     jobs = Graph(make_plan(merge(default_config(), CONFIG))).jobs()
     return {(job.stage, product.manifest): product.key for job in jobs for product in job.products}

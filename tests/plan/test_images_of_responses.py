@@ -47,7 +47,7 @@ def test_maps_are_made_of_the_most_images_that_a_metric_reads():
     assert plan.images == plan.drop_images == 90
     assert set(reach(plan, "attribute").values()) == {90}
     idsds = next(case for case in plan.all_cases() if case.metric == "idsds")
-    assert not [file for file in plan.score_inputs(idsds) if file.endswith("/c/2/0/0/0")]
+    assert not [file for file in Graph(plan).job("score", idsds.where).inputs if file.endswith("/c/2/0/0/0")]
 
 
 def test_kinds_that_are_left_out_have_the_number_of_curves():

@@ -12,6 +12,7 @@ from heatproof.check import check_config
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
 from heatproof.new_config import init
 from heatproof.plan.validate import make_plan
 
@@ -58,7 +59,7 @@ def test_a_network_of_timm_brings_its_size_and_resizing(photos):
 
 def test_options_are_those_that_published_weights_fit(photos):
     """Those of cifar_resnet20 in the wild have shortcuts without weights, under other names."""
-    spec = {"architecture": "cifar_resnet20", "module": "heatproof.models.resnet", "options": {"shortcut": "A"}}
+    spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"shortcut": "A"})
     state = build_network(spec, 10).state_dict()
     theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
     torch.save(theirs, "theirs.th")

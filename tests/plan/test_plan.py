@@ -218,8 +218,8 @@ def test_every_file_has_one_maker_and_upstream_comes_first():
     graph = Graph(plan)
     rank = {output: rank for job, rank in graph.ranks() for output in job.outputs}
     for case in plan.test_cases():
-        told = graph.told("score", **case.where)
-        assert all(rank[path] < rank[told.files["scores"]] for path in plan.score_inputs(case))
+        job = graph.job("score", case.where)
+        assert all(rank[path] < rank[job.told.files["scores"]] for path in job.inputs)
 
 
 def check_graph(plan):

@@ -92,10 +92,12 @@ def test_a_field_more_or_less_or_of_another_type_is_found(name):
 
 @pytest.mark.parametrize("kind", STAGES.values(), ids=STAGES)
 def test_a_job_runs_what_its_key_is_of(kind):
-    """`run` calls one function, of the module whose code decides whether results are current."""
-    (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.run))).body
-    docstring, imported, call = function.body
+    """A function of the module whose code decides whether results are current, and nothing else."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.work))).body
+    docstring, imported, returned = function.body
     assert isinstance(docstring.value, ast.Constant)
     assert (imported.module,) == kind.code
-    assert call.value.func.id == imported.names[0].name
-    assert all(isinstance(one, ast.Name) or one.value.id == "self" for one in call.value.args)
+    assert returned.value.func.id == "partial"
+    called, *arguments = returned.value.args
+    assert called.id == imported.names[0].name
+    assert all(isinstance(one, ast.Name) or one.value.id == "self" for one in arguments)

@@ -1,5 +1,7 @@
 """Small stores and tables, made the way the stages make them."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from heatproof.files import write_table
 from heatproof.folder import NO_MODEL, Folder
 from heatproof.provenance import Key
 from heatproof.shards import Origin, open_shard
+from heatproof.specs import ShardRange
 from heatproof.store import ArraySpec
 
 RESULTS = Folder()
@@ -24,7 +27,7 @@ def results(tmp_path, monkeypatch):
     generator = np.random.default_rng(1)
     where = {"dataset": "tiny", "model": "net", "weights": "finetuned"}
     made_by = {
-        "dataset": DATASET,
+        "dataset": asdict(DATASET),
         "model": {"name": "net"},
         "weights": "finetuned.safetensors",
         "output": "logit",
@@ -33,7 +36,7 @@ def results(tmp_path, monkeypatch):
 
     def store(base, arrays, specs, made_by, coordinates=None, gap=None):
         piece = open_shard(
-            {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
+            ShardRange(0, COUNT, (0, IMAGES)),
             base,
             Origin(Key("config", "code"), made_by),
             split,

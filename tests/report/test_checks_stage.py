@@ -47,7 +47,7 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
 def test_nothing_varies_and_tables_have_their_heads(made):
     told = made.job("checks").told
     files = told.files
-    made.make("checks", replace(told, comparisons=[]))
+    made.make(replace(told, comparisons=[]))
     assert list(pd.read_csv(made.folder / files["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
     assert list(pd.read_csv(made.folder / files["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
     assert pd.read_csv(made.folder / files["captions"]).empty

@@ -29,6 +29,7 @@ from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
 from heatproof.sequences import Perturbation
 from heatproof.shards import Origin, open_shard
+from heatproof.specs import ShardRange
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import ShownMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
@@ -137,7 +138,7 @@ def spec(results):
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
         piece = open_shard(
-            {"shard": 0, "shard_size": COUNT, "images": [0, IMAGES]},
+            ShardRange(0, COUNT, (0, IMAGES)),
             RESULTS.store("curves").format(
                 dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"
             ),
@@ -171,7 +172,7 @@ def spec(results):
         images=3,
         shards=1,
         drop_shards=1,
-        datasets=[PageDataset({**DATASET, "manifest": "results/datasets/tiny.json"}, [network])],
+        datasets=[PageDataset(replace(DATASET, manifest="results/datasets/tiny.json"), [network])],
         methods=[
             method(EVIL, "gradient"),
             method("smooth", "noise"),

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.data.registry import Split
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
 
 SIZE, COUNT, IMAGES, CLASSES = 16, 6, 4, ("cat & dog", "<script>alert(1)</script>")
 NAMED = "<script>alert(2)</script>.png"
@@ -29,13 +31,6 @@ def tiny(*, seed):
     return Tiny(seed)
 
 
-DATASET = {
-    "name": "tiny",
-    "kind": "tiny_data:tiny",
-    "options": {},
-    "seed": 0,
-    "key": ["config", "code"],
-    "module": "tiny_data",
-}
+DATASET = DatasetSpec("tiny_data:tiny", "tiny_data", {}, 0, "tiny", Key("config", "code"))
 # What a user names it with.
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))

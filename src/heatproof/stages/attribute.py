@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import StoredExplainer
@@ -88,11 +89,11 @@ class Maps(ShardStage):
         explainers = [one for one in self.explainers if map_files(one.store, number)[0] in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Compute the maps."""
         from heatproof.attribution.make import attribute
 
-        attribute(self, runtime)
+        return partial(attribute, self, runtime)
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
@@ -111,8 +111,8 @@ class Baselines(Report):
         ]
         return cls(cases=each, methods=methods, upstream=keys_of(graph, cases)), files
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the tables."""
         from heatproof.report.baselines import compare_baselines
 
-        compare_baselines(self)
+        return partial(compare_baselines, self)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
@@ -92,8 +93,8 @@ class Checks(Scored):
         )
         return told, plan.score_files(cases)
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the tables, the charts and their page."""
         from heatproof.report.protocol import checks
 
-        checks(self)
+        return partial(checks, self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.provenance import Key
@@ -55,8 +57,8 @@ class Costs(Report):
         keys = keys_of(graph, plan.test_cases())
         return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the table."""
         from heatproof.report.costs import costs
 
-        costs(self)
+        return partial(costs, self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.metrics.single_deletion import base_name
@@ -91,8 +93,8 @@ class InDomain(Report):
         data = [file for file in inputs if not file.endswith(".json")]
         return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the table."""
         from heatproof.report.in_domain import in_domain
 
-        in_domain(self)
+        return partial(in_domain, self)

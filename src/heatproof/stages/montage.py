@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.comparisons import plain_cases
@@ -95,8 +96,8 @@ class Montage(Report):
         maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)
         return told, [*maps, *plan.score_files(cases)]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the pictures."""
         from heatproof.report.montage import montage
 
-        montage(self)
+        return partial(montage, self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.provenance import Key
@@ -65,8 +67,8 @@ class Overview(Report):
         told = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
         return told, [told.scores, made.manifest]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write tables, figures and captions."""
         from heatproof.report.overview import overview
 
-        overview(self)
+        return partial(overview, self)

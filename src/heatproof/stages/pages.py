@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
@@ -131,11 +132,11 @@ class Figure(Report):
         """Modules whose code the job can run: that of the figure too."""
         return [*super().modules, self.module]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Draw the figure."""
         from heatproof.report.results import draw_figure
 
-        draw_figure(self)
+        return partial(draw_figure, self)
 
 
 @dataclass(frozen=True)
@@ -311,11 +312,11 @@ class ReportPage(Report):
         inputs += [file for one in told.tables_shown.values() for file in (one.path, one.manifest)]
         return told, [*inputs, *dataset_files(plan), *_read_of_networks(plan, told), *_scores(plan, cases)]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the pages."""
         from heatproof.report.page import report_page
 
-        report_page(self)
+        return partial(report_page, self)
 
 
 def _links(plan: Plan) -> dict[str, str]:

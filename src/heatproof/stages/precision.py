@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.folder import Folder
@@ -141,11 +142,11 @@ class Guard(Stage):
         """All but the jobs, for which their keys stand."""
         return replace(self, exact=[], lower=[])
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Compare the precisions."""
         from heatproof.guard import guard
 
-        guard(self, runtime)
+        return partial(guard, self, runtime)
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,8 @@ class Precision(Stage):
         networks = [GuardedNetwork(told.files["table"], **network) for told, network in guards]
         return cls(networks=networks, upstream=[told.key for told, _ in guards]), [one.table for one in networks]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the table."""
         from heatproof.guard import all_guards
 
-        all_guards(self)
+        return partial(all_guards, self)

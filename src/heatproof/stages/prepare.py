@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.specs import DatasetSpec, Runtime
@@ -39,8 +40,8 @@ class Prepare(Stage):
         spec = graph.plan.dataset_spec(where["dataset"])
         return cls(dataset=spec, key=spec.key), []
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Open the dataset, and write the manifest."""
         from heatproof.data.prepare import prepare
 
-        prepare(self.dataset, self.manifest)
+        return partial(prepare, self.dataset, self.manifest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.metrics.single_deletion import base_name
@@ -80,8 +82,8 @@ class Reliability(Scored, Ranked):
         )
         return told, plan.score_files(cases)
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the tables and figures."""
         from heatproof.report.reliability import reliability
 
-        reliability(self)
+        return partial(reliability, self)

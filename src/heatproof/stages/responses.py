@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import ExplainerSpec
@@ -98,11 +99,11 @@ class RunResponse(ShardStage):
         explainers = [one for one, product in made if product.manifest in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Run the network."""
         from heatproof.responses.run import respond
 
-        respond(self, runtime)
+        return partial(respond, self, runtime)
 
     @classmethod
     def of_network(cls, graph: Planned, response: Response, where: Wildcards) -> tuple[Self, list[str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.paths import Case, Network, map_file, response_file, response_files
@@ -164,11 +165,11 @@ class Score(Stage):
         """Modules whose code the job can run: that of the metric too."""
         return [*super().modules, self.module]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the scores."""
         from heatproof.metrics.score import score
 
-        score(self)
+        return partial(score, self)
 
 
 def _upstream(graph: Planned, network: Network, entry: MetricChoice) -> Key:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.paths import response_files
@@ -111,8 +113,8 @@ class Similarity(Report):
         )
         return told, inputs + map_files(plan, networks, images, plan.model_explainers)
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the table and its figures."""
         from heatproof.report.similarity import similarity
 
-        similarity(self)
+        return partial(similarity, self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
@@ -202,11 +204,11 @@ class Tables(Report, Ranked):
         beside = [graph.told("precision").files["table"]] if plan.guarded else []
         return told, [*told.scores, *ranks, *beside]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the tables."""
         from heatproof.report.tables import tables
 
-        tables(self)
+        return partial(tables, self)
 
 
 @stage("all_scores")
@@ -247,8 +249,8 @@ class AllScores(Scored, Ranked):
         cases = graph.plan.all_cases()
         return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the table."""
         from heatproof.report.tables import all_scores
 
-        all_scores(self)
+        return partial(all_scores, self)

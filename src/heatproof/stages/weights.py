@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from heatproof.models.packaged import is_packaged
@@ -94,11 +95,11 @@ class Checkpoint(Stage):
         """Return the checkpoint, if it is a file."""
         return plan.checkpoint_file(where["model"])
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Copy or download the checkpoint, and check it."""
         from heatproof.models.fetch import fetch
 
-        fetch(self)
+        return partial(fetch, self)
 
 
 @stage("fetch_start")
@@ -233,11 +234,11 @@ class Pretrain(Training):
         # The manifest too: where no file can be older than it, it is what goes when the start is another.
         return told, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Train the network."""
         from heatproof.training.stages import pretrain
 
-        pretrain(self, runtime)
+        return partial(pretrain, self, runtime)
 
 
 @stage("finetune")
@@ -291,11 +292,11 @@ class Finetune(Training):
         """Modules whose code makes the weights: that of the network and of the baseline too."""
         return [*super().modules, *baseline_modules(self.training.baseline)]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Finetune the network."""
         from heatproof.training.stages import finetune
 
-        finetune(self, runtime)
+        return partial(finetune, self, runtime)
 
 
 @stage("keep_epoch")
@@ -339,11 +340,11 @@ class KeepEpoch(Stage):
         told = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
         return told, [told.kept, told.trained]
 
-    def run(self, runtime: Runtime) -> None:
+    def work(self, runtime: Runtime) -> Callable[[], None]:
         """Write the weights and the history up to them."""
         from heatproof.training.stages import keep_epoch
 
-        keep_epoch(self)
+        return partial(keep_epoch, self)
 
 
 def weights_of(graph: Planned, network: Network) -> Stage:
