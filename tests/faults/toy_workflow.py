@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from jobs import spec_file, without_times
 from ledger import watch
@@ -19,6 +20,7 @@ from toy_project import BASE
 from heatproof.adopt import adopt
 from heatproof.config import merge
 from heatproof.files import read_json
+from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 
@@ -74,7 +76,8 @@ class Listed(Graph):
     """A graph of jobs that are there already."""
 
     def __init__(self, jobs: list[Job]) -> None:
-        super().__init__(None)  # type: ignore[arg-type]
+        # Of the plan, the results folder alone is asked for.
+        super().__init__(SimpleNamespace(results=Folder()))  # type: ignore[arg-type]
         self.listed = jobs
 
     def jobs(self) -> Iterator[Job]:
