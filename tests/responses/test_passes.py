@@ -17,7 +17,6 @@ from heatproof.models.network import load_network
 from heatproof.perturbation import batching
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.run import respond
 from heatproof.specs import Runtime
 
 IMAGES, SIDE = 8, 12
@@ -262,7 +261,7 @@ def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkey
     job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
     monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
     with pytest.raises(ZeroDivisionError) as raised:
-        respond(replace(job, store=str(tmp_path / "store_{explainer}")), RUNTIME)
+        replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
     package = Path(heatproof.__file__).parent
     frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
     ours = [file.relative_to(package).as_posix() for file in frames if package in file.parents]

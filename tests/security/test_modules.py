@@ -20,8 +20,8 @@ from heatproof.stage import Stage, stage
 
 @stage("work")
 class Work(Stage):
-    def run(self, runtime):
-        print("worked")
+    def work(self, runtime):
+        return lambda: print("worked")
 """
 NAMES = ("psutil", "yaml", "numpy", "torch", "pydantic", "safetensors", "my_plugin")
 
