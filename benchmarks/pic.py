@@ -115,7 +115,9 @@ def run(count: int) -> list[dict[str, object]]:
 
     def ours() -> dict[str, np.ndarray]:
         targets = torch.zeros(count, dtype=torch.int64)
-        return pic.pic_responses(Query(network, images, targets, ids), maps, mean=MEAN, std=STD, random_mask=random)
+        query = Query(network, images, targets, ids)
+        batches, variants, sizes = pic.pic_variants(query, maps, mean=MEAN, std=STD, random_mask=random)
+        return {**query.run(batches, variants), "entropy": np.array(sizes).reshape(-1, variants)}
 
     whole, published, parts = Split(), Split(), Split()
     entropies = whole.time("all", ours)["entropy"]

@@ -20,7 +20,7 @@ from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.models.network import set_precision
 from heatproof.perturbation.batching import Query
-from heatproof.perturbation.patches import patch_responses
+from heatproof.perturbation.patches import patch_variants
 
 CPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GRID = 4
@@ -29,7 +29,8 @@ GRID = 4
 def scores(network, images, labels):
     """Return the mean score of every method, and the logit drops (N, P)."""
     ids = [str(number) for number in range(len(images))]
-    said = patch_responses(Query(network, images, labels, ids, SEED), GRID, "zeros")
+    query = Query(network, images, labels, ids, SEED)
+    said = query.run(*patch_variants(query, GRID, "zeros"))
     drops = said["logit"][:, :1] - said["logit"][:, 1:]
     maps = explain(network, images, labels)
     means = {name: np.nanmean(spearman_rows(patch_sums(values, GRID), drops)) for name, values in maps.items()}

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -91,9 +92,14 @@ def guarded(work: Callable[[], object]) -> int:
         return _say(f"Interrupted: run the same command again; {RESUME_HINT}.", 130)
     except Exception as error:
         fault = fault_of(error)
-        if fault is None:
-            raise
-        return _say(fault)
+        if fault is not None:
+            return _say(fault)
+        # Without the steps of this module, which are the same whatever went wrong.
+        within = error.__traceback__
+        while within is not None and within.tb_frame.f_code.co_filename == __file__:
+            within = within.tb_next
+        traceback.print_exception(error.with_traceback(within))
+        return 1
     return 0
 
 

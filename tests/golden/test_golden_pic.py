@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from asked import pic_responses
 
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
 from heatproof.perturbation.batching import Query
@@ -10,7 +11,6 @@ from heatproof.perturbation.pic import (
     entropy,
     interpolate,
     kept_counts,
-    pic_responses,
     pictures,
     quantile_masks,
     rank_masks,

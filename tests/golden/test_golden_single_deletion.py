@@ -3,13 +3,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from asked import patch_responses
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
 from heatproof.perturbation.batching import Query
-from heatproof.perturbation.patches import patch_responses
 
 AUTHORS_BLUR = {"sigma": 41 * 2**0.5}
 TAGS = {

@@ -137,8 +137,9 @@ def scene():
 
 
 def respond(scene, take=slice(None), **options):
+    from asked import pic_responses
+
     from heatproof.perturbation.batching import Query
-    from heatproof.perturbation.pic import pic_responses
 
     network, images, maps, targets, ids = scene
     given = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}

@@ -137,7 +137,7 @@ def test_a_curve_ends_at_the_colour(batch_size):
 def test_two_colours_are_kept_apart():
     """Even where they differ in a late digit only."""
     from heatproof.perturbation.batching import Query
-    from heatproof.perturbation.curves import response_curves
+    from heatproof.perturbation.curves import curve_variants
     from heatproof.sequences import Perturbation
 
     near = [VALUE[0] + 1e-5, *VALUE[1:]]
@@ -147,7 +147,10 @@ def test_two_colours_are_kept_apart():
     }
     images, labels, maps = (torch.cat([part] * 2) for part in CASE)
     query = Query(Sum().eval().double(), images.double(), labels, list("abcdefgh"))
-    read = {name: response_curves(query, maps.numpy(), sequence) for name, sequence in steps.items()}
+    read = {}
+    for name, sequence in steps.items():
+        batches, arranged = curve_variants(query, maps.numpy(), sequence)
+        read[name] = arranged(query.read(batches))
     apart = read["near"]["logit"][:, -1] - read["one"]["logit"][:, -1]
     np.testing.assert_allclose(apart, 1e-5 * Sum().weights[0].sum().item(), rtol=0.02)
 

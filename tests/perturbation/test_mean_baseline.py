@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from asked import patch_responses
 from toy_project import Project
 
 import heatproof
 from heatproof.data.prepare import open_dataset
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import Query
-from heatproof.perturbation.patches import patch_responses
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 

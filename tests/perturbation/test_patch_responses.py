@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from asked import patch_responses
 from torch import nn
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import patch_boxes
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Query, run_batched
-from heatproof.perturbation.patches import patch_responses
 
 IDS = tuple(f"image-{place}" for place in range(5))
 TARGETS = torch.tensor([0, 3, 1, 2, 6])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from asked import patch_responses, subset_responses
 from captum.metrics import infidelity, infidelity_perturb_func_decorator
 from torch import nn
 
@@ -8,8 +9,6 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Query
-from heatproof.perturbation.patches import patch_responses
-from heatproof.perturbation.subsets import subset_responses
 from heatproof.subsets import subset_masks
 
 IDS = tuple(f"image-{place}" for place in range(4))

@@ -228,16 +228,16 @@ def explained(made):
 
 STAGE = "responses/run.py"
 BATCHES = "perturbation/batching.py"
-ALONG = ["responses/curves.py", "perturbation/curves.py", BATCHES]
+ALONG = ["responses/curves.py", BATCHES]
 # The response, in which call of forward the network fails, and the modules that lie between the stage and the network.
 NEAR = {
     "intact": ("deletion_morf_zeros", 1, [BATCHES]),
-    "drops": ("patches", 1, ["responses/patches.py", "perturbation/patches.py", BATCHES]),
+    "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
     "curves": ("deletion_morf_zeros", 2, ALONG),
     "road": ("deletion_lerf_road", 2, ALONG),
-    "pictures": ("pictures", 2, ["responses/pictures.py", "perturbation/pic.py", BATCHES]),
-    "subsets": ("subsets", 1, ["responses/network.py", "perturbation/subsets.py", BATCHES]),
-    "updated": ("deletion_lerf_zeros_updated", 2, ALONG),
+    "pictures": ("pictures", 2, ["responses/pictures.py", BATCHES]),
+    "subsets": ("subsets", 1, ["responses/network.py", BATCHES]),
+    "updated": ("deletion_lerf_zeros_updated", 2, [*ALONG, "perturbation/curves.py"]),
     # After the intact images, and those of the first point: what is left of the images is explained again.
     "explained": (
         "deletion_lerf_zeros_updated",
@@ -256,7 +256,7 @@ NEAR = {
 
 @pytest.mark.parametrize("kind", NEAR)
 def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkeypatch, tmp_path, kind):
-    """From the stage down to the network's own code: what declares the response, what perturbs, what runs batches."""
+    """From the function of the stage to the network's own code: what declares the response, and what runs batches."""
     name, call, between = NEAR[kind]
     job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
     monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))

@@ -85,9 +85,9 @@ def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
         assert len(failed) == count, stage
         for log in failed:
             crossed = dict.fromkeys(re.findall(r'^ +File "[^"]*/src/(heatproof/[^"]+)", line', log, flags=re.MULTILINE))
-            # It calls the function of the rule.
-            assert crossed.pop("heatproof/job.py", "missing") is None, log
-            assert len(crossed) <= MOST, f"{stage}: {', '.join(crossed)}"
+            # The job's own steps, which are the same for every error, stand in no log, and count here.
+            assert len({"heatproof/job.py", *crossed}) <= MOST, f"{stage}: {', '.join(crossed)}"
+            assert "heatproof/job.py" not in crossed
 
 
 def logs(project: Project, stage: str) -> list[str]:

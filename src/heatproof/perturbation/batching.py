@@ -87,6 +87,8 @@ def run_batched(
             if largest:
                 part |= {"largest_logit": logits.amax(1), "largest_log_probability": log_probability.amax(1)}
             parts.append(part)
+        if not parts:
+            return {}
         # One transfer at the end: asking every batch for its values would stall an accelerator.
         read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     finite, rows_read = read.pop("finite"), read.pop("rows")
@@ -159,9 +161,13 @@ class Query:
         """Return perturbed images in the memory layout of the images."""
         return perturbed.contiguous(memory_format=layout_of(self.images))
 
+    def read(self, batches: Iterable[Perturbed]) -> dict[str, np.ndarray]:
+        """Run the network on perturbed images; arrays as in `run_batched`, and none where there are no batches."""
+        return run_batched(self.network, batches, self.targets, self.image_ids)
+
     def run(self, batches: Iterable[Perturbed], variants: int) -> dict[str, np.ndarray]:
         """Run the network on `variants` variants of each image; arrays as in `run_batched`, each (N, variants, …)."""
-        read = run_batched(self.network, batches, self.targets, self.image_ids)
+        read = self.read(batches)
         return {name: values.reshape(len(self.images), variants, *values.shape[1:]) for name, values in read.items()}
 
 

@@ -1,4 +1,4 @@
-"""Response curves: outputs of a network along perturbation sequences."""
+"""Images along perturbation sequences, and response curves of what a network says of them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from heatproof.sequences import Perturbation, changed_sums, check_ranking, first
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Batches for the network, and what arranges its outputs by point.
+Made = tuple[Iterator[Perturbed], Callable[[Arrays], Outputs]]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
-def response_curves(
+def curve_variants(
     query: Query,
     maps: np.ndarray,
     perturbation: Perturbation,
     *,
     intact: Arrays | None = None,
     ranking: np.ndarray | None = None,
-    explain: Explain | None = None,
-) -> dict[str, np.ndarray]:
-    """Run a network along a perturbation sequence of images and maps.
+) -> tuple[Iterator[Perturbed], Callable[[Arrays], Outputs]]:
+    """Make the images along a perturbation sequence.
 
     RISE's two curves of 32 steps take 32 passes an image each, and the intact image, which can be handed in, one more.
 
@@ -39,45 +40,76 @@ def response_curves(
     maps
         (N, H, W), higher is more relevant.
     perturbation
-        The sequence.
+        The sequence, without `update`.
     intact
-        Responses to the intact images from `intact_responses`; left out, they are made here.
+        Responses to the intact images from `intact_responses`; left out, these images are among those that are made.
     ranking
         (N, H × W), or (N, grid × grid): pixels or patches, most relevant first, instead of the maps' own order.
+
+    Returns
+    -------
+    batches
+        For `Query.read`.
+    arranged
+        What it reads to a dict: the arrays of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S)
+        int64, pixels that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums over them of the map's
+        absolute values, and of its positive ones, and ``total_magnitude`` and ``total_positive`` (N,) over the whole
+        map.
+
+    Raises
+    ------
+    HeatproofError
+        If a map has the wrong size or a value that is not finite.
+    """
+    maps = _checked(query, maps, perturbation, ranking)
+    first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
+    make = _imputed if perturbation.imputation == "road" else _filled
+    batches, by_point = make(query, intact, first, perturbation)
+    return batches, lambda read: by_point(read) | _of_maps(maps, first, perturbation)
+
+
+def updated_curves(
+    query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None = None
+) -> Outputs:
+    """Run a network along a sequence with `update`, in which maps are recomputed before each step.
+
+    Parameters
+    ----------
+    query, maps, perturbation, ranking
+        As in `curve_variants`.
     explain
-        Images (B, C, H, W) and targets (B,), the first of T, to maps (B, H, W), for a sequence with `update`.
+        Images (B, C, H, W) and targets (B,), the first of T, to maps (B, H, W).
 
     Returns
     -------
     dict
-        The arrays of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S) int64, pixels
-        that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums over them of the map's absolute
-        values, and of its positive ones, and ``total_magnitude`` and ``total_positive`` (N,) over the whole map.
+        As `arranged` of `curve_variants` returns it.
 
     Raises
     ------
     HeatproofError
         If a map has the wrong size or a value that is not finite, or as `run_batched`.
     """
+    maps = _checked(query, maps, perturbation, ranking)
+    read, first = _updated(query, maps, perturbation, explain, ranking)
+    return read | _of_maps(maps, first, perturbation)
+
+
+def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
     check_maps(maps, query.images, query.image_ids)
     if ranking is not None:
         units = maps[0].size if perturbation.grid is None else perturbation.grid**2
         check_ranking(ranking, len(maps), units, query.image_ids)
-    maps = np.abs(maps) if perturbation.magnitude else maps
-    if perturbation.update:
-        if explain is None:
-            raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
-        read, first = _updated(query, maps, perturbation, explain, ranking)
-    else:
-        first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
-        run = _imputed if perturbation.imputation == "road" else _filled
-        read = run(query, intact, first, perturbation)
-    points = perturbation.points(*maps.shape[1:])
+    return np.abs(maps) if perturbation.magnitude else maps
+
+
+def _of_maps(maps: np.ndarray, first: np.ndarray, perturbation: Perturbation) -> Outputs:
+    """Return how much of each map has changed at each point."""
+    points, found = perturbation.points(*maps.shape[1:]), {}
     for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
-        read[key] = changed_sums(first, values, points)
-        read["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
-    read["changed"] = changed_sums(first, np.ones(maps.shape), points).astype(np.int64)
-    return read
+        found[key] = changed_sums(first, values, points)
+        found["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
+    return {**found, "changed": changed_sums(first, np.ones(maps.shape), points).astype(np.int64)}
 
 
 def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:
@@ -104,8 +136,8 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Outputs:
-    """Run a sequence with a baseline, in batches over images and points; the intact and the empty image run once."""
+def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
+    """Make a sequence with a baseline, in batches over images and points; the intact and the empty image stand once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
     whole = height * width if perturbation.grid is None else perturbation.grid**2
@@ -133,16 +165,20 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
                 changed = first_of[row] <= up_to[level]
                 yield query.like_images(torch.where(changed, after[row], before[row])), row + rows.start
 
-    parts: list[Arrays] = [query.run(batches(), len(levels))] if levels else []
-    if intact is not None:
-        parts.append({key: intact[key][:, None] for key in RESPONSES})
-    read = {key: np.concatenate([part[key] for part in parts], axis=1) for key in RESPONSES}
-    indices = {level: index for index, level in enumerate([*levels, given])}
-    return {key: read[key][:, [indices[level] for level in of_point]] for key in RESPONSES}
+    def by_point(read: Arrays) -> Outputs:
+        shaped = {key: values.reshape(len(first), len(levels), *values.shape[1:]) for key, values in read.items()}
+        parts: list[Arrays] = [shaped] if levels else []
+        if intact is not None:
+            parts.append({key: intact[key][:, None] for key in RESPONSES})
+        indices = {level: index for index, level in enumerate([*levels, given])}
+        places = [indices[level] for level in of_point]
+        return {key: np.concatenate([part[key] for part in parts], axis=1)[:, places] for key in RESPONSES}
+
+    return batches(), by_point
 
 
-def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Outputs:
-    """Run one sequence with ROAD's imputation, which is solved for a batch of images point by point."""
+def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
+    """Make a sequence with ROAD's imputation, which is solved for a batch of images point by point."""
     points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
@@ -161,14 +197,16 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
             order.extend(rows.tolist())
             yield query.like_images(batch), rows
 
-    read = run_batched(query.network, batches(), query.targets, query.image_ids)
-    # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
-    by_image = np.argsort(order, kind="stable")
-    shape = (len(query.images), points - skip)
-    shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
-    if skip and intact is not None:
-        shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
-    return shaped
+    def by_point(read: Arrays) -> Outputs:
+        # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
+        by_image = np.argsort(order, kind="stable")
+        shape = (len(query.images), points - skip)
+        shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
+        if skip and intact is not None:
+            shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
+        return shaped
+
+    return batches(), by_point
 
 
 def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:

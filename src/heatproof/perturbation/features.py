@@ -148,7 +148,7 @@ def feature_responses(
     query
         The network and N images.
     grid, baseline, baseline_options
-        As in `heatproof.perturbation.patches.patch_responses`.
+        As in `heatproof.perturbation.patches.patch_variants`.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def feature_responses(
     Raises
     ------
     HeatproofError
-        As `heatproof.perturbation.patches.patch_responses`.
+        As `heatproof.perturbation.patches.patch_variants`.
     NotApplicable
         As `feature_layers`.
     """

@@ -1,11 +1,10 @@
-"""Patch drops: outputs of a network for images with each patch of a grid deleted."""
+"""Images with each patch of a grid deleted, or without each of their parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
@@ -14,15 +13,15 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
 
-def patch_responses(
+def patch_variants(
     query: Query,
     grid: int,
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
     truncate: bool = False,
-) -> dict[str, np.ndarray]:
-    """Run a network on each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
+) -> tuple[Iterator[Perturbed], int]:
+    """Make each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
     Exactly N × (P + 1) images go through the network, P = grid × grid, `batch_size` at a time.
 
@@ -41,15 +40,14 @@ def patch_responses(
 
     Returns
     -------
-    dict
-        The arrays of `run_batched`, each (N, P + 1): index 0 is the intact image, then the patches row by row. The
-        logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
+    batches, variants
+        For `Query.run`, whose arrays are then (N, P + 1): index 0 is the intact image, then the patches row by row.
+        The logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
 
     Raises
     ------
     HeatproofError
-        If the grid does not divide the images, the baseline is unknown or refuses its options, or the network fails
-        as in `run_batched`.
+        If the grid does not divide the images, or the baseline is unknown or refuses its options.
     """
     height, width = query.images.shape[-2:]
     masks = torch.from_numpy(patch_masks(grid, height, width, truncate=truncate))
@@ -62,11 +60,11 @@ def patch_responses(
                 row, variant = part // len(masks), part % len(masks)
                 yield query.like_images(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
 
-    return query.run(batches(), len(masks))
+    return batches(), len(masks)
 
 
-def part_responses(query: Query, removed: torch.Tensor) -> dict[str, np.ndarray]:
-    """Run a network on each image, intact and without each of its parts.
+def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturbed], int]:
+    """Make each image, intact and without each of its parts.
 
     The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
     Exactly N × (K + 1) images go through the network, `batch_size` at a time.
@@ -80,14 +78,14 @@ def part_responses(query: Query, removed: torch.Tensor) -> dict[str, np.ndarray]
 
     Returns
     -------
-    dict
-        The arrays of `run_batched`, each (N, K + 1): index 0 is the intact image, then the parts. The logit drop of
-        part k is ``logit[:, 0] - logit[:, 1 + k]``.
+    batches, variants
+        For `Query.run`, whose arrays are then (N, K + 1): index 0 is the intact image, then the parts. The logit drop
+        of part k is ``logit[:, 0] - logit[:, 1 + k]``.
 
     Raises
     ------
     HeatproofError
-        If the images without parts do not belong to the images, or the network fails as in `run_batched`.
+        If the images without parts do not belong to the images.
     """
     images, batch_size = query.images, query.batch_size
     if removed.ndim != 5 or (removed.shape[0], *removed.shape[2:]) != tuple(images.shape):
@@ -105,4 +103,4 @@ def part_responses(query: Query, removed: torch.Tensor) -> dict[str, np.ndarray]
             for part in torch.arange(len(chunk)).split(batch_size):
                 yield query.like_images(chunk[part].to(query.device)), (part // variants + start).to(query.device)
 
-    return query.run(batches(), variants)
+    return batches(), variants

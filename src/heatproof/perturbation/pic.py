@@ -244,7 +244,7 @@ def pictures(images: torch.Tensor, image_ids: Sequence[str], mean: Sequence[floa
     return np.where(np.abs(back * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), back)
 
 
-def pic_responses(
+def pic_variants(
     query: Query,
     maps: np.ndarray,
     *,
@@ -254,11 +254,11 @@ def pic_responses(
     ranking: np.ndarray | None = None,
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
-) -> dict[str, np.ndarray]:
-    """Run a network on pictures that keep only the most salient pixels (Kapishnikov et al. 2019, section 4).
+) -> tuple[Iterator[Perturbed], int, list[int]]:
+    """Make pictures that keep only the most salient pixels (Kapishnikov et al. 2019, section 4).
 
-    Both curves, SIC and AIC, come from these arrays: exactly N × (K + 2) images go through the network, and as many
-    are encoded. Pictures are made in as many threads as PyTorch has; the numbers do not depend on how many.
+    Both curves, SIC and AIC, come from what a network says of them: exactly N × (K + 2) images go through the network,
+    and as many are encoded. Pictures are made in as many threads as PyTorch has; the numbers do not depend on how many.
 
     Parameters
     ----------
@@ -279,14 +279,15 @@ def pic_responses(
 
     Returns
     -------
-    dict
-        The arrays of `run_batched`, (N, V, T) or (N, V) where the targets are (N,) and for ``predicted``, over the
-        V = K + 2 variants: fully blurred, thresholds, original; and ``entropy`` (N, V) int64, in bytes.
+    batches, variants
+        For `Query.run`, whose arrays are then over the V = K + 2 variants: fully blurred, thresholds, original.
+    entropies
+        Filled as the batches are made: the size of each picture in bytes, V for each of the N images.
 
     Raises
     ------
     HeatproofError
-        If maps, thresholds, masks, mean or std do not fit the images, or as `run_batched`.
+        If maps, thresholds, masks, mean or std do not fit the images.
     """
     images, image_ids, device = query.images, query.image_ids, query.device
     if maps.shape != (len(images), *images.shape[-2:]):
@@ -312,8 +313,7 @@ def pic_responses(
             perturbed[intact] = images[row[intact].to(images.device)].to(device)
             yield query.like_images(perturbed), row
 
-    read = query.run(batches(), variants)
-    return {**read, "entropy": np.array(sizes, dtype=np.int64).reshape(len(images), variants)}
+    return batches(), variants, sizes
 
 
 def _checked_masks(

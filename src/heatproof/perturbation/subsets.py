@@ -1,4 +1,4 @@
-"""Outputs of a network for images without random subsets of their pixels."""
+"""Images without random subsets of their pixels."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
 
-def subset_responses(
+def subset_variants(
     query: Query,
     masks: Sequence[np.ndarray] | np.ndarray,
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
     grid: int | None = None,
-) -> dict[str, np.ndarray]:
-    """Run a network on each image, intact and without each of its subsets of pixels.
+) -> tuple[Iterator[Perturbed], int]:
+    """Make each image, intact and without each of its subsets of pixels.
 
     Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses; no map plays a
     part in them. Exactly N × (V + 1) images go through the network, `batch_size` at a time.
@@ -43,15 +43,14 @@ def subset_responses(
 
     Returns
     -------
-    dict
-        The arrays of `run_batched`, each (N, V + 1), or (N, V + 1, T) where there are T targets: index 0 is the intact
-        image, then the subsets. The logit drop of subset v is ``logit[:, 0] - logit[:, 1 + v]``.
+    batches, variants
+        For `Query.run`, whose arrays are then (N, V + 1), or (N, V + 1, T) where there are T targets: index 0 is the
+        intact image, then the subsets. The logit drop of subset v is ``logit[:, 0] - logit[:, 1 + v]``.
 
     Raises
     ------
     HeatproofError
-        If the masks do not belong to the images, the baseline is unknown or refuses its options, or the network fails
-        as in `heatproof.perturbation.batching.run_batched`.
+        If the masks do not belong to the images, or the baseline is unknown or refuses its options.
     """
     images = query.images
     if len(masks) != len(images):
@@ -82,4 +81,4 @@ def subset_responses(
                 row = row.to(query.device)
                 yield query.like_images(torch.where(mask, baselines[row], chunk[row])), row + start
 
-    return query.run(batches(), variants)
+    return batches(), variants

@@ -144,13 +144,18 @@ class Curves(TwoTargets):
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network along the sequence: outputs at each point, and the changed share of the map."""
-        from heatproof.perturbation.curves import response_curves
+        from heatproof.perturbation.curves import curve_variants, updated_curves
 
         query, pixels = session.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
-        given: dict[str, Any] = {"intact": batch.intact, "ranking": session.given.get("ranking")}
-        every = []
+        ranking, every = session.given.get("ranking"), []
         for maps, explain in self.by_method(session, batch, along):
-            arrays = response_curves(query, maps, self.sequence, explain=explain, **given)
+            if self.explains and explain is None:
+                raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
+            if explain is None:
+                batches, arranged = curve_variants(query, maps, self.sequence, intact=batch.intact, ranking=ranking)
+                arrays = arranged(query.read(batches))
+            else:
+                arrays = updated_curves(query, maps, self.sequence, explain, ranking)
             of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
             every.append({**self.outputs(batch, arrays), **of_maps, "pixels": pixels})
         return self.stacked(every)

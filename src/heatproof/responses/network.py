@@ -42,13 +42,14 @@ class Removals(NetworkResponse):
 
     @abstractmethod
     def removals(self, session: Session, batch: Batch) -> Options:
-        """Return the arguments of `heatproof.perturbation.subsets.subset_responses` besides the query."""
+        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` besides the query."""
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on each image, intact and without each set of pixels."""
-        from heatproof.perturbation.subsets import subset_responses
+        from heatproof.perturbation.subsets import subset_variants
 
-        return subset_responses(session.query(batch), **self.removals(session, batch))
+        query = session.query(batch)
+        return query.run(*subset_variants(query, **self.removals(session, batch)))
 
 
 class Subsets(Removals):

@@ -89,7 +89,7 @@ class Parts(NetworkResponse):
         import torch
 
         from heatproof.batches import READING
-        from heatproof.perturbation.patches import part_responses
+        from heatproof.perturbation.patches import part_variants
 
         if session.dataset is None:
             masks, removed = _array(session.given["masks"]), session.given["removed"]
@@ -101,7 +101,8 @@ class Parts(NetworkResponse):
             with READING:
                 removed, masks = session.dataset.without_part(*rows), session.dataset.part_masks(*rows)
             removed = session.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
-        outputs = part_responses(session.query(batch), removed)
+        query = session.query(batch)
+        outputs = query.run(*part_variants(query, removed))
         return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
 
     def needed(self, output: str) -> Sequence[str]:

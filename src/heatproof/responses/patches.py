@@ -61,9 +61,10 @@ class Patches(NetworkResponse):
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on each image, intact and without each patch."""
-        from heatproof.perturbation.patches import patch_responses
+        from heatproof.perturbation.patches import patch_variants
 
-        return patch_responses(session.query(batch), **self.settings)
+        query = session.query(batch)
+        return query.run(*patch_variants(query, **self.settings))
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""

@@ -26,7 +26,7 @@ def picture_options(
     masks: Literal["rank", "quantile"] = "rank",
     random_mask: np.ndarray | None = None,
 ) -> None:
-    """Options of `heatproof.perturbation.pic.pic_responses`."""
+    """Options of `heatproof.perturbation.pic.pic_variants`."""
 
 
 class Pictures(TwoTargets):
@@ -59,15 +59,16 @@ class Pictures(TwoTargets):
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on the pictures: outputs, and entropies in bytes."""
-        from heatproof.perturbation.pic import pic_responses
+        from heatproof.perturbation.pic import pic_variants
 
         mean, std = normalisation_of(session.facts or UNSCALED, batch.images.shape[1])
         given: dict[str, Any] = {"mean": mean, "std": std}
         given |= {key: value for key, value in {**self.settings, **session.given}.items() if value is not None}
         query, every = session.query(batch, batch.targets), []
         for maps, _ in self.by_method(session, batch, along):
-            read = pic_responses(query, maps, **given)
-            every.append({**self.outputs(batch, read), "entropy": read["entropy"]})
+            batches, variants, entropies = pic_variants(query, maps, **given)
+            read = query.run(batches, variants)
+            every.append({**self.outputs(batch, read), "entropy": np.array(entropies).reshape(-1, variants)})
         return self.stacked(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
