@@ -169,7 +169,7 @@ class Stage:
     message: ClassVar[str] = ""
     """What a job makes, for the terminal."""
     code: ClassVar[tuple[str, ...]] = ()
-    """The module of the function in `work`: an edit of it, or of what it imports, makes the files again."""
+    """Module of the function in `work`, if not the stage's own: an edit of it, or of its imports, makes files again."""
     runs_network: ClassVar[bool] = False
     """Whether it fetches or trains networks, or passes images through them; what follows from scores takes seconds."""
     outputs: ClassVar[Mapping[str, Output]] = {}
@@ -251,7 +251,7 @@ class Stage:
     @property
     def modules(self) -> list[str]:
         """Modules whose code makes what the job leaves, with all that they import."""
-        return list(self.code)
+        return list(self.code or [type(self).__module__])
 
     def products(self) -> list[Product]:
         """Return what the job leaves; several if it makes the stores of several explainers."""
