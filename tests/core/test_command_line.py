@@ -48,6 +48,15 @@ def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("change", [{"another": 1}, {"dataset": None}, {"key": ["one"]}])
+def test_what_another_version_tells_a_job_is_one_sentence(tmp_path, capsys, change):
+    told = written(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
+    assert job.main([spec_file(tmp_path, PREPARE, {**told, **change})]) == 1
+    said = capsys.readouterr().err
+    assert f"does not tell the job what this version of heatproof asks for ({next(iter(change))}" in said
+    assert "Traceback" not in said
+
+
 def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
     assert job.main([prepare_file(tmp_path, tmp_path / "x.json", kind="no_such_module:load")]) == 1
     printed = capsys.readouterr()
