@@ -12,8 +12,13 @@ matrix = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(matrix)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", matrix.SMALL)
+# Each takes a minute and more; networks of the other families are smaller.
+LONG = {"torchvision:vgg11_bn", "torchvision:densenet121"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.slow) for name in matrix.SMALL]
+)
 def test_declared_explainers_work_on_a_small_network_of_each_family(name):
     if name.startswith("transformers:"):
         pytest.importorskip("transformers", reason="models of transformers need pip install transformers")
