@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             job = read_back(request["run"], request["spec"])
         except ValueError as error:
             raise HeatproofError(
-                f"{path} does not tell the job what this version of heatproof asks for ({_first_fault(error)}): run "
+                f"{path} does not tell the job what this version of heatproof asks for ({error}): run "
                 "your snakemake command again."
             ) from None
         started = psutil.Process().create_time()
@@ -69,11 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("%s: done in %.2f s", job.name, time.time() - started)
 
     return guarded(work)
-
-
-def _first_fault(error: ValueError) -> str:
-    """Return what is wrong in a specification, on one line."""
-    return " ".join(str(error).split("\n")[1:3]).partition(" [type=")[0] or str(error)
 
 
 class _Escaped(logging.Formatter):

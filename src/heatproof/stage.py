@@ -8,11 +8,27 @@ the workflow reads the table of stages while it builds its plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from inspect import cleandoc
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from heatproof.folder import Folder
 from heatproof.provenance import Key, key_of
@@ -20,8 +36,6 @@ from heatproof.registry import Registry
 from heatproof.specs import NO_KEY, Runtime
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from heatproof.plan.plan import Plan
 
 Wildcards = Mapping[str, Any]
@@ -155,8 +169,6 @@ class Stage:
     key
         What the manifest must say for this config and code.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     # The graph fills these in.
     results: Folder = field(default_factory=Folder)
@@ -327,24 +339,7 @@ def stage(name: str) -> Callable[[type[S]], type[S]]:
     return enter
 
 
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    # Here, because planning and jobs alone need it, and the import takes a while.
-    from pydantic import TypeAdapter
-
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
-
-
-def written(told: Stage) -> dict[str, Any]:
-    """Return what a job is told as JSON has it: dicts, lists, texts, numbers and None."""
-    return _adapter(type(told)).dump_python(told, mode="json")
-
-
-def read_back(reference: str, plain: Mapping[str, Any]) -> Stage:
+def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
     """Return what a job is told.
 
     Parameters
@@ -352,14 +347,57 @@ def read_back(reference: str, plain: Mapping[str, Any]) -> Stage:
     reference
         The class of the stage, as ``module:name``; it is imported here.
     plain
-        What `written` made of it.
+        Its fields as JSON has them, as `heatproof.provenance.as_json` returns them.
 
     Raises
     ------
-    pydantic.ValidationError
+    ValueError
         If a field is missing, unknown, or of another type.
     """
-    return _adapter(resolve_name(reference)).validate_python(plain)
+    return _read(resolve_name(reference), plain, "the job")
+
+
+# Not by pydantic, whose import takes longer than all else that a job reads before it starts.
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """Return a value of JSON as an annotation has it."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for one in args:
+            with suppress(ValueError):
+                return _read(one, value, where)
+    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
+        return value
+    elif origin is Literal:
+        if value in args:
+            return value
+    elif is_dataclass(kind) and isinstance(value, Mapping):
+        return _read_fields(kind, value, where)
+    elif issubclass(origin or kind, list | tuple) and isinstance(value, list | tuple):
+        return _read_items(kind, value, where)
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {name: _read(args[1], item, f"{where}.{name}") for name, item in value.items()}
+    raise ValueError(f"{where} is {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
+
+
+def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
+    known, hints = {one.name: one for one in fields(kind)}, get_type_hints(kind)
+    if more := value.keys() - known.keys():
+        raise ValueError(f"{where} has {min(more)!r}, which {kind.__name__} has not")
+    asked = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
+    if missing := asked - value.keys():
+        raise ValueError(f"{where} lacks {min(missing)!r} of {kind.__name__}")
+    return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
+    """Return a list, a tuple, or a named tuple."""
+    origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(get_type_hints(kind).values())
+    if origin is list or kinds[1:] == (...,):
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{where} has {len(value)} values, and not {len(kinds)}")
+    read = [_read(one, item, where) for one, item in zip(kinds, value, strict=True)]
+    return read if origin is list else tuple(read) if origin is tuple else kind(*read)
 
 
 def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:

@@ -164,7 +164,35 @@ def all_modules():
 def test_the_text_is_that_of_the_tree_without_what_does_not_count():
     for module, path in all_modules():
         tree = ast.parse(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))))
-        assert provenance.read_source(module).text == ast.unparse(Reference().visit(tree)), module
+        assert provenance.read_source(module).text == provenance.digest_of_tree(Reference().visit(tree)), module
+
+
+def test_any_other_tree_has_another_digest():
+    """Values of another type, what was empty, and the same words in another place."""
+    programs = ["a = 1", "a = '1'", "a = True", "a = None", "b = 1", "a += 1", "a: int = 1", "a(1)", "a(b=1)", "a[1]"]
+    programs += ["def a(b, c): pass", "def a(b, /, c): pass", "def a(b, *, c): pass", "def a(b, *c): pass"]
+    programs += [
+        "if a: b\nc",
+        "if a:\n    b\n    c",
+        "if a: b\nelse: c",
+        "return_ = a, b",
+        "return_ = [a, b]",
+        "f(a, b)",
+        "f((a, b))",
+    ]
+    programs += [
+        "f'{a}b'",
+        "f'{a}{b}'",
+        "f'{a!r}'",
+        "f'{a:b}'",
+        "x = yield",
+        "x = [a for a in b]",
+        "x = (a for a in b)",
+        "-1",
+        "- 2",
+    ]
+    digests = {provenance.digest_of_tree(ast.parse(program)) for program in programs}
+    assert len(digests) == len(programs)
 
 
 ODD = """

@@ -11,9 +11,8 @@ from jobs import job_process, spec_file
 
 from heatproof import job
 from heatproof.cli import main
-from heatproof.provenance import Key
+from heatproof.provenance import Key, as_json
 from heatproof.specs import DatasetSpec
-from heatproof.stage import written
 from heatproof.stages.prepare import Prepare
 
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits", Key("config", "code"))
@@ -31,7 +30,7 @@ def load(*, seed):
 def prepare_file(folder, manifest, **change):
     """Write what the job of a dataset is told, and return the path."""
     told = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
-    return spec_file(folder, PREPARE, written(told))
+    return spec_file(folder, PREPARE, as_json(told))
 
 
 def test_a_stage_runs(tmp_path, capsys):
@@ -50,10 +49,11 @@ def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
 
 @pytest.mark.parametrize("change", [{"another": 1}, {"dataset": None}, {"key": ["one"]}])
 def test_what_another_version_tells_a_job_is_one_sentence(tmp_path, capsys, change):
-    told = written(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
+    told = as_json(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
     assert job.main([spec_file(tmp_path, PREPARE, {**told, **change})]) == 1
     said = capsys.readouterr().err
-    assert f"does not tell the job what this version of heatproof asks for ({next(iter(change))}" in said
+    assert "does not tell the job what this version of heatproof asks for (the job" in said
+    assert next(iter(change)) in said
     assert "Traceback" not in said
 
 
@@ -95,7 +95,7 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 def run_slowly(tmp_path, seconds, controller):
     (tmp_path / "slow.py").write_text(SLOW.format(seconds))
     told = Prepare(dataset=replace(DATASET, kind="slow:load"), manifest=str(tmp_path / "digits.json"))
-    started = job_process(tmp_path, PREPARE, written(told), importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
+    started = job_process(tmp_path, PREPARE, as_json(told), importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
     return subprocess.run(**started, capture_output=True, text=True, timeout=120, check=False)
 
 

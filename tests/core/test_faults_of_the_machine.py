@@ -16,10 +16,9 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.files import write_text, written_aside
 from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
 from heatproof.models.network import load_weights, save_weights
-from heatproof.provenance import Key
+from heatproof.provenance import Key, as_json
 from heatproof.ranking.per_image import read_parquet
 from heatproof.specs import DatasetSpec
-from heatproof.stage import written
 from heatproof.stages.prepare import Prepare
 from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
@@ -235,7 +234,7 @@ def test_sigterm_ends_a_job_with_a_word(tmp_path):
         "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
     )
     told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
-    started = job_process(tmp_path, "heatproof.stages.prepare:Prepare", written(told), importable=tmp_path)
+    started = job_process(tmp_path, "heatproof.stages.prepare:Prepare", as_json(told), importable=tmp_path)
     job = subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"
     job.terminate()

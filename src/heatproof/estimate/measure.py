@@ -19,8 +19,8 @@ from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.validate import Plan
+from heatproof.provenance import as_json
 from heatproof.specs import FinetuningSettings, ShardRange
-from heatproof.stage import written
 from heatproof.stages.weights import weights_of
 from heatproof.workflow import MALLOC
 
@@ -83,7 +83,7 @@ class Bench:
             If it fails; the message has its last line.
         """
         what = f"{type(job).__module__}:{type(job).__name__}"
-        given = [json.dumps(written(job)), json.dumps(vars(self.runtime))]
+        given = [json.dumps(as_json(job)), json.dumps(vars(self.runtime))]
         command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
         began = time.monotonic()
         # Memory is kept as in the workflow's jobs: without, a network at 224 pixels takes up to twice as long.

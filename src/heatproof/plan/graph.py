@@ -11,7 +11,8 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from heatproof.stage import STAGES, Product, Stage, Wildcards, written
+from heatproof.provenance import as_json
+from heatproof.stage import STAGES, Product, Stage, Wildcards
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -62,7 +63,7 @@ class Job:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """What it is told as plain values, which it gets as JSON."""
-        return written(self.told)
+        return as_json(self.told)
 
     @property
     def outputs(self) -> list[str]:

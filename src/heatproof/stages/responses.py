@@ -25,6 +25,7 @@ from heatproof.stages.shards import (
     each,
     inputs_of,
     names_in_paths,
+    network_key,
     network_of,
     networks,
     product_of,
@@ -148,7 +149,7 @@ def _explained(graph: Planned, network: Network, response: Response, name: str) 
     plan, maps = graph.plan, maps_of(graph, network, name)
     methods = plan.explainers[name].rows
     read = [(method.index, method.transform) for method in methods]
-    settings = [network_of(graph, network, response.rule), response.spec, maps.key, read]
+    settings = [network_key(graph, network, response.rule), response.spec, maps.key, read]
     return ExplainedResponse(
         name=name,
         kind=maps.kind,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.models.registry import NetworkSpec
 from heatproof.plan.paths import Network
-from heatproof.provenance import Key
+from heatproof.provenance import Key, key_of
 from heatproof.specs import ShardRange
 from heatproof.stage import STAGES, Output, Planned, Product, Stage, Wildcards, constrained
 from heatproof.stages.weights import weights_of
@@ -103,6 +103,15 @@ def network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
         Has a precision: ``maps``, or the rule of a response.
     """
     return graph.once(_network_of, network, stage)
+
+
+def network_key(graph: Planned, network: Network, stage: str) -> Key:
+    """Return one key for what passes of a network depend on, which stands for it in the keys of many results."""
+    return graph.once(_network_key, network, stage)
+
+
+def _network_key(graph: Planned, network: Network, stage: str) -> Key:
+    return key_of(network_of(graph, network, stage), [])
 
 
 def _network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
