@@ -85,7 +85,7 @@ def _plain(value: Any, codes: set[str] | None) -> Any:
     if kind is Key and codes is not None:
         codes.add(value.code)
         return value.config
-    if names := _names_of(kind):  # type: ignore[arg-type]  # mypy takes no class for hashable
+    if (names := _names_of(kind)) is not None:  # type: ignore[arg-type]  # mypy takes no class for hashable
         return {name: _plain(getattr(value, name), codes) for name in names}
     if isinstance(value, Mapping):
         return {name: _plain(item, codes) for name, item in value.items()}
@@ -93,8 +93,8 @@ def _plain(value: Any, codes: set[str] | None) -> Any:
 
 
 @cache
-def _names_of(kind: Hashable) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+def _names_of(kind: Hashable) -> tuple[str, ...] | None:
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
 
 def file_digest(path: str | Path) -> str:

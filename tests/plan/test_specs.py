@@ -162,3 +162,12 @@ def test_values_are_read_as_they_are_annotated(change, read):
 def test_values_of_another_type_are_named(change, where):
     with pytest.raises(ValueError, match=rf"the job\.{re.escape(where)} "):
         read_back(f"{__name__}:Odd", {**GOOD, **change})
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+def test_what_has_no_fields_is_told_as_well():
+    assert read_back(f"{__name__}:Nothing", as_json(Nothing())) == Nothing()
