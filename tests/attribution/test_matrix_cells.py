@@ -12,8 +12,8 @@ matrix = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(matrix)
 
 
-# Each takes a minute and more; networks of the other families are smaller.
-LONG = {"torchvision:vgg11_bn", "torchvision:densenet121"}
+# Each takes about a minute; networks of the other families are smaller.
+LONG = {"torchvision:vgg11_bn", "torchvision:densenet121", "timm:maxvit_rmlp_pico_rw_256"}
 
 
 @pytest.mark.parametrize(
