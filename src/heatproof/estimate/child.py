@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from heatproof.models.registry import ModelSpec
-from heatproof.specs import DatasetSpec, Runtime, TrainingSettings
+from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
 from heatproof.stage import read_back
 
 STEPS = 3
@@ -146,7 +146,7 @@ class TimeTraining:
 
     dataset: DatasetSpec
     model: ModelSpec
-    training: TrainingSettings
+    training: FinetuningSettings | TrainingSettings
     images: int
 
     def run(self, runtime: Runtime) -> TimedSteps:
