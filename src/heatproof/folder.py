@@ -66,15 +66,14 @@ class Folder:
         """
         return self.file(f"{rule}/{_NETWORK}{STORED[rule]}")
 
+    def on_grids(self, rule: str) -> str:
+        """Return the store of the responses of ``drops`` or ``features`` on a grid and baseline, without its ending."""
+        return self.store(rule).replace("{response}", "g{grid}_{baseline}")
+
     @property
     def drops(self) -> str:
         """Store of patch drops on a grid and baseline, without its ending."""
-        return self.store("drops").replace("{response}", "g{grid}_{baseline}")
-
-    @property
-    def features(self) -> str:
-        """Store of features on a grid and baseline, without its ending."""
-        return self.store("features").replace("{response}", "g{grid}_{baseline}")
+        return self.on_grids("drops")
 
     @property
     def scores(self) -> str:

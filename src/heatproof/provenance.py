@@ -149,7 +149,7 @@ def import_closure(modules: Iterable[str]) -> frozenset[str]:
 
 @cache
 def _digest_of(modules: frozenset[str]) -> str:
-    return digest({name: read_source(name).text for name in modules})
+    return digest({name: read_source(name).digest for name in modules})
 
 
 @cache
@@ -175,14 +175,14 @@ class Source(NamedTuple):
 
     Attributes
     ----------
-    text
-        Digest of the code without comments, docstrings and type-checking blocks; empty for a module that cannot be
+    digest
+        Of the code without comments, docstrings and type-checking blocks; empty for a module that cannot be
         found.
     imports
         The modules of this package that it imports, wherever in the file.
     """
 
-    text: str
+    digest: str
     imports: tuple[str, ...]
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from inspect import cleandoc
 from pkgutil import resolve_name
 from types import UnionType
@@ -380,7 +381,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    known, hints = {one.name: one for one in fields(kind)}, get_type_hints(kind)
+    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
     if more := value.keys() - known.keys():
         raise ValueError(f"{where} has {min(more)!r}, which {kind.__name__} has not")
     asked = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
@@ -389,9 +390,15 @@ def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
 
 
+# A job reads a hundred explainers of one class.
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
     """Return a list, a tuple, or a named tuple."""
-    origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(get_type_hints(kind).values())
+    origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(_hints(kind).values())
     if origin is list or kinds[1:] == (...,):
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):

@@ -70,7 +70,7 @@ def edited(monkeypatch):
         def read_source(module):
             source = plain(module)
             changed = module == f"heatproof.attribution.{edited}"
-            return source._replace(text=source.text + "\nEDITED = True") if changed else source
+            return source._replace(digest=source.digest + "\nEDITED = True") if changed else source
 
         monkeypatch.setattr(provenance, "read_source", read_source)
         forget()

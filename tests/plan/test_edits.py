@@ -57,7 +57,7 @@ def after_edit(monkeypatch):
     def after(module, more):
         def read_source(name):
             source = plain(name)
-            return source._replace(text=source.text + more) if name == module else source
+            return source._replace(digest=source.digest + more) if name == module else source
 
         monkeypatch.setattr(provenance, "read_source", read_source)
         return keys()

@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 import timeit
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from heatproof.models.registry import ModelSpec
@@ -151,8 +151,6 @@ class TimeTraining:
 
     def run(self, runtime: Runtime) -> TimedSteps:
         """Time the loop that trains, on a few batches; its start imports more than other jobs."""
-        from dataclasses import replace
-
         import torch
 
         from heatproof.data.prepare import open_dataset

@@ -12,8 +12,8 @@ from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.selection import Selection
-from heatproof.provenance import key_of
-from heatproof.responses.base import Response, plain
+from heatproof.provenance import as_json, key_of
+from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 from heatproof.specs import DatasetSpec, Runtime
 
@@ -32,7 +32,7 @@ class Plan(Selection):
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what opens a dataset; its key stands in all that follows from it."""
         entry = self.datasets[dataset]
-        made = DatasetSpec(entry["kind"], entry["module"], _plain(entry["options"]), self.config["seed"])
+        made = DatasetSpec(entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"])
         key = key_of(made, ["heatproof.data.prepare", made.module])
         return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
@@ -40,7 +40,7 @@ class Plan(Selection):
     def model_spec(self, model: str) -> ModelSpec:
         """Return what builds a network."""
         entry = self.models[model]
-        return ModelSpec(entry.architecture, entry.module, _plain(entry.options), entry.facts, model)
+        return ModelSpec(entry.architecture, entry.module, as_json(entry.options), entry.facts, model)
 
     @cache
     def trained_spec(self, model: str) -> ModelSpec:
@@ -98,8 +98,3 @@ class Plan(Selection):
     def served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
         return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON brings them to a job."""
-    return {name: plain(value) for name, value in options.items()}

@@ -12,8 +12,7 @@ from heatproof.folder import NO_MODEL
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import Network, map_files
-from heatproof.provenance import Key, key_of
-from heatproof.responses.base import plain
+from heatproof.provenance import Key, as_json, key_of
 from heatproof.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.stage import Planned, Product, Wildcards, stage
 from heatproof.stages.shards import (
@@ -90,10 +89,21 @@ class Maps(ShardStage):
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Compute the maps."""
+        """Return what computes the maps."""
         from heatproof.attribution.make import attribute
 
         return partial(attribute, self, runtime)
+
+    @classmethod
+    def on(cls, graph: Planned, network: Network, where: Wildcards) -> Self:
+        """Return what the job of a shard is told of a network, or of none."""
+        plan = graph.plan
+        chosen = [where["explainer"]] if "explainer" in where else cls.names(plan)
+        return cls(
+            of=graph.once(_maps_of, network),
+            explainers=[maps_of(graph, network, name) for name in chosen],
+            shard=range_of(plan, where["shard"], plan.images),
+        )
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:
@@ -136,19 +146,13 @@ class Attribute(Maps):
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard, and with every explainer if jobs are apart."""
-        return each(networks(plan), shards(plan, plan.images), whose(plan, plan.model_explainers))
+        return each(networks(plan), shards(plan, plan.images), whose(plan, cls.names(plan)))
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
-        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
-        chosen = [where["explainer"]] if "explainer" in where else plan.model_explainers
-        told = cls(
-            of=graph.once(_maps_of, network),
-            explainers=[maps_of(graph, network, name) for name in chosen],
-            shard=range_of(plan, where["shard"], plan.images),
-        )
-        return told, inputs_of(graph, network_of(graph, network, "maps"), where)
+        network = Network(where["dataset"], where["model"], where["weights"])
+        return cls.on(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
 
 
 @stage("attribute_reference")
@@ -171,20 +175,13 @@ class AttributeReference(Maps):
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every dataset with every shard, and with every explainer if jobs are apart."""
         datasets = [{"dataset": name} for name in plan.datasets]
-        return each(datasets, shards(plan, plan.images), whose(plan, plan.reference_explainers))
+        return each(datasets, shards(plan, plan.images), whose(plan, cls.names(plan)))
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
-        plan, nobody = graph.plan, Network(where["dataset"], NO_MODEL, NO_MODEL)
-        chosen = [where["explainer"]] if "explainer" in where else plan.reference_explainers
-        of = graph.once(_maps_of, nobody)
-        told = cls(
-            of=of,
-            explainers=[maps_of(graph, nobody, name) for name in chosen],
-            shard=range_of(plan, where["shard"], plan.images),
-        )
-        return told, [of.dataset.manifest]
+        told = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
+        return told, [told.of.dataset.manifest]
 
 
 def _maps_of(graph: Planned, network: Network) -> MapsOf:
@@ -224,7 +221,7 @@ def _stored(graph: Planned, network: Network, name: str) -> StoredExplainer:
         kind=entry.kind,
         module=entry.module,
         # As JSON brings them to a job.
-        options={key: plain(value) for key, value in options.items()},
+        options=as_json(options),
         maps=dict(entry.maps),
         grid=drops["grid"] if filled else None,
         needs=sorted(entry.needs),

@@ -112,7 +112,7 @@ class Baselines(Report):
         return cls(cases=each, methods=methods, upstream=keys_of(graph, cases)), files
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the tables."""
+        """Return what writes the tables."""
         from heatproof.report.baselines import compare_baselines
 
         return partial(compare_baselines, self)

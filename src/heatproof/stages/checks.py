@@ -94,7 +94,7 @@ class Checks(Scored):
         return told, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the tables, the charts and their page."""
+        """Return what writes the tables, the charts and their page."""
         from heatproof.report.protocol import checks
 
         return partial(checks, self)

@@ -141,7 +141,7 @@ class Claims(Report):
         return told, [*plan.score_files(cases), told.accuracy, tables.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the verdict on each claim, and the orders of methods beside published ones."""
+        """Return what writes the verdict on each claim, and the orders of methods beside published ones."""
         from heatproof.claims.card import claims
 
         return partial(claims, self)

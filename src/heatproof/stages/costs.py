@@ -58,7 +58,7 @@ class Costs(Report):
         return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the table."""
+        """Return what writes the table."""
         from heatproof.report.costs import costs
 
         return partial(costs, self)

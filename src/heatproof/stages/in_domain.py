@@ -94,7 +94,7 @@ class InDomain(Report):
         return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the table."""
+        """Return what writes the table."""
         from heatproof.report.in_domain import in_domain
 
         return partial(in_domain, self)

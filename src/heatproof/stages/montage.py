@@ -97,7 +97,7 @@ class Montage(Report):
         return told, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the pictures."""
+        """Return what writes the pictures."""
         from heatproof.report.montage import montage
 
         return partial(montage, self)

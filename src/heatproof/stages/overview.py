@@ -68,7 +68,7 @@ class Overview(Report):
         return told, [told.scores, made.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write tables, figures and captions."""
+        """Return what writes tables, figures and captions."""
         from heatproof.report.overview import overview
 
         return partial(overview, self)

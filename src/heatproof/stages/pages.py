@@ -133,7 +133,7 @@ class Figure(Report):
         return [*super().modules, self.module]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Draw the figure."""
+        """Return what draws the figure."""
         from heatproof.report.results import draw_figure
 
         return partial(draw_figure, self)
@@ -313,7 +313,7 @@ class ReportPage(Report):
         return told, [*inputs, *dataset_files(plan), *_read_of_networks(plan, told), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the pages."""
+        """Return what writes the pages."""
         from heatproof.report.page import report_page
 
         return partial(report_page, self)

@@ -143,7 +143,7 @@ class Guard(Stage):
         return replace(self, exact=[], lower=[])
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Compare the precisions."""
+        """Return what compares the precisions."""
         from heatproof.guard import guard
 
         return partial(guard, self, runtime)
@@ -207,7 +207,7 @@ class Precision(Stage):
         return cls(networks=networks, upstream=[told.key for told, _ in guards]), [one.table for one in networks]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the table."""
+        """Return what writes the table."""
         from heatproof.guard import all_guards
 
         return partial(all_guards, self)

@@ -41,7 +41,7 @@ class Prepare(Stage):
         return cls(dataset=spec, key=spec.key), []
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Open the dataset, and write the manifest."""
+        """Return what opens the dataset, and writes the manifest."""
         from heatproof.data.prepare import prepare
 
         return partial(prepare, self.dataset, self.manifest)

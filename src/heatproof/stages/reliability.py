@@ -83,7 +83,7 @@ class Reliability(Scored, Ranked):
         return told, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the tables and figures."""
+        """Return what writes the tables and figures."""
         from heatproof.report.reliability import reliability
 
         return partial(reliability, self)

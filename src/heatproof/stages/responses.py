@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from heatproof.attribution.registry import ExplainerSpec
 from heatproof.models.registry import InputFacts, NetworkSpec
@@ -77,6 +77,8 @@ class RunResponse(ShardStage):
     """
 
     code = ("heatproof.responses.run",)
+    kind: ClassVar[type[Response]]
+    """The response, or the base of those of the stage, which hold the same arrays."""
 
     network: NetworkSpec
     response: ResponseSpec
@@ -84,6 +86,11 @@ class RunResponse(ShardStage):
     explainers: list[ExplainedResponse] = field(default_factory=list)
     output: str = "logit"
     facts: InputFacts | None = None
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(cls.kind, plan.results.store(cls.name), "{shard}")]
 
     def products(self) -> list[Product]:
         """Return a shard of the store, or of that of each explainer."""
@@ -101,7 +108,7 @@ class RunResponse(ShardStage):
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Run the network."""
+        """Return what runs the network."""
         from heatproof.responses.run import respond
 
         return partial(respond, self, runtime)
@@ -164,48 +171,44 @@ def _explained(graph: Planned, network: Network, response: Response, name: str) 
     )
 
 
+class _OnGrids(RunResponse):
+    """A shard of a response on every grid and baseline of the patch drops."""
+
+    @classmethod
+    def stores(cls, plan: Plan) -> Iterable[list[str]]:
+        """Return a shard of the store."""
+        return [response_files(cls.kind, plan.results.on_grids(cls.name), "{shard}")]
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return every network with every grid and baseline of its patch drops, and every shard."""
+        pairs = [
+            {**network._asdict(), "grid": grid, "baseline": baseline}
+            for network in plan.networks()
+            for grid, baseline in plan.combinations_on(network.weights, network.model)
+        ]
+        return each(pairs, shards(plan, plan.drop_images))
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job of a shard is told, and the files that it waits for."""
+        return cls.of_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
+
+
 @stage("drops")
-class Drops(RunResponse):
+class Drops(_OnGrids):
     """A shard of patch drops."""
 
     message = "patch drops"
-
-    @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every grid and baseline of its patch drops, and every shard."""
-        return each(_grids(plan), shards(plan, plan.drop_images))
-
-    @classmethod
-    def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
-        return [response_files(Patches, plan.results.drops, "{shard}")]
-
-    @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, Patches({"grid": where["grid"], "baseline": where["baseline"]}), where)
+    kind = Patches
 
 
 @stage("features")
-class Features(RunResponse):
+class Features(_OnGrids):
     """A shard of features of images that are intact and with a deleted patch."""
 
     message = "features of intact images and of images without a patch"
-
-    @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every grid and baseline of its patch drops, and every shard."""
-        return each(_grids(plan), shards(plan, plan.drop_images))
-
-    @classmethod
-    def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
-        return [response_files(FeaturesResponse, plan.results.features, "{shard}")]
-
-    @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, FeaturesResponse({"grid": where["grid"], "baseline": where["baseline"]}), where)
+    kind = FeaturesResponse
 
 
 @stage("subsets")
@@ -213,16 +216,12 @@ class Subsets(RunResponse):
     """A shard of responses to random subsets."""
 
     message = "responses that need no map"
+    kind = NetworkResponse
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every response, and its shards."""
         return each(networks(plan), _shards_of(plan, plan.model_responses))
-
-    @classmethod
-    def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
-        return [response_files(NetworkResponse, plan.results.store("subsets"), "{shard}")]
 
     @classmethod
     def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -240,22 +239,18 @@ class Parts(RunResponse):
     """A shard of responses to images without a part."""
 
     message = "responses without each part"
+    kind = PartsResponse
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard, if a metric reads parts."""
-        images = plan.response_images(PartsResponse()) if plan.reads_parts else 0
+        images = plan.response_images(cls.kind()) if plan.reads_parts else 0
         return each(networks(plan), shards(plan, images))
-
-    @classmethod
-    def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
-        return [response_files(PartsResponse, plan.results.store("parts"), "{shard}")]
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, PartsResponse(), where)
+        return cls.of_network(graph, cls.kind(), where)
 
 
 @stage("channels")
@@ -263,6 +258,7 @@ class Channels(RunResponse):
     """A shard of the activations of channels."""
 
     message = "most exciting images of each channel"
+    kind = ChannelsResponse
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -270,14 +266,9 @@ class Channels(RunResponse):
         return each(networks(plan), shards(plan, plan.similarity_images))
 
     @classmethod
-    def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
-        return [response_files(ChannelsResponse, plan.results.store("channels"), "{shard}")]
-
-    @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, ChannelsResponse(), where)
+        return cls.of_network(graph, cls.kind(), where)
 
 
 @stage("curves")
@@ -285,6 +276,7 @@ class Curves(RunResponse):
     """A shard of a response along the maps of explainers, of all explainers together or of one (config)."""
 
     message = "response curves"
+    kind = MapResponse
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -294,8 +286,8 @@ class Curves(RunResponse):
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
         """Return a shard of the store of every explainer, or of one if jobs are apart."""
-        names, store = names_in_paths(plan, plan.explainers), plan.results.store("curves")
-        return [response_files(MapResponse, store.replace("{explainer}", name), "{shard}") for name in names]
+        names, store = names_in_paths(plan, plan.explainers), plan.results.store(cls.name)
+        return [response_files(cls.kind, store.replace("{explainer}", name), "{shard}") for name in names]
 
     @classmethod
     def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -319,14 +311,6 @@ class Curves(RunResponse):
         )
         maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
         return told, [*inputs_of(graph, told.network, where), *maps]
-
-
-def _grids(plan: Plan) -> list[Wildcards]:
-    return [
-        {**network._asdict(), "grid": grid, "baseline": baseline}
-        for network in plan.networks()
-        for grid, baseline in plan.combinations_on(network.weights, network.model)
-    ]
 
 
 def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.plan.paths import Case, Network, map_file, response_file, response_files
-from heatproof.provenance import Key
+from heatproof.provenance import Key, as_json
 from heatproof.specs import ResponseSpec, Runtime
 from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
 from heatproof.stages.attribute import maps_of
@@ -144,7 +144,7 @@ class Score(Stage):
             kind=entry.metric.name,
             module=entry.module,
             # As JSON brings them to a job.
-            options={key: list(one) if isinstance(one, tuple) else one for key, one in entry.options.items()},
+            options=as_json(entry.options),
             higher_is_better=entry.metric.higher(entry.options),
             responses=responses,
             methods=methods,
@@ -166,7 +166,7 @@ class Score(Stage):
         return [*super().modules, self.module]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the scores."""
+        """Return what writes the scores."""
         from heatproof.metrics.score import score
 
         return partial(score, self)

@@ -114,7 +114,7 @@ class Similarity(Report):
         return told, inputs + map_files(plan, networks, images, plan.model_explainers)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the table and its figures."""
+        """Return what writes the table and its figures."""
         from heatproof.report.similarity import similarity
 
         return partial(similarity, self)

@@ -205,7 +205,7 @@ class Tables(Report, Ranked):
         return told, [*told.scores, *ranks, *beside]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the tables."""
+        """Return what writes the tables."""
         from heatproof.report.tables import tables
 
         return partial(tables, self)
@@ -250,7 +250,7 @@ class AllScores(Scored, Ranked):
         return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the table."""
+        """Return what writes the table."""
         from heatproof.report.tables import all_scores
 
         return partial(all_scores, self)

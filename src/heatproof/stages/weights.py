@@ -96,7 +96,7 @@ class Checkpoint(Stage):
         return plan.checkpoint_file(where["model"])
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Copy or download the checkpoint, and check it."""
+        """Return what copies or downloads the checkpoint, and checks it."""
         from heatproof.models.fetch import fetch
 
         return partial(fetch, self)
@@ -235,7 +235,7 @@ class Pretrain(Training):
         return told, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Train the network."""
+        """Return what trains the network."""
         from heatproof.training.stages import pretrain
 
         return partial(pretrain, self, runtime)
@@ -293,7 +293,7 @@ class Finetune(Training):
         return [*super().modules, *baseline_modules(self.training.baseline)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Finetune the network."""
+        """Return what finetunes the network."""
         from heatproof.training.stages import finetune
 
         return partial(finetune, self, runtime)
@@ -341,7 +341,7 @@ class KeepEpoch(Stage):
         return told, [told.kept, told.trained]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Write the weights and the history up to them."""
+        """Return what writes the weights and the history up to them."""
         from heatproof.training.stages import keep_epoch
 
         return partial(keep_epoch, self)
