@@ -32,6 +32,7 @@ GROUPS = {
         "pieces.py",
         "shards.py",
         "provenance.py",
+        "storage",
         "core/store.py",
         "core/manifest.py",
         "core/pieces.py",

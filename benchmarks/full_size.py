@@ -43,9 +43,9 @@ def graph_of(folder: Path) -> Any:
 
 def fill(graph: Any, images: int) -> None:
     """Make up everything that the target needs, in the working folder."""
-    from heatproof.manifest import write_manifest
     from heatproof.provenance import digest
-    from heatproof.store import ArraySpec, Layout, ensure_metadata
+    from heatproof.storage.manifest import write_manifest
+    from heatproof.storage.store import ArraySpec, Layout, ensure_metadata
 
     ids, labels = [f"image-{number}" for number in range(images)], np.zeros(images, dtype=np.int64)
     keys: dict[str, str] = {}

@@ -26,7 +26,7 @@ from _tell import parser, tell
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "results/idsds_table.csv"
 # What each job imports before it does something.
-START = "import heatproof.job, torch, zarr, heatproof.store"
+START = "import heatproof.job, torch, zarr, heatproof.storage.store"
 
 
 def processor(function: Any) -> float:

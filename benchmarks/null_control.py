@@ -22,7 +22,7 @@ from heatproof.ranking.best import best_set
 from heatproof.ranking.meta_rank import meta_rank
 from heatproof.ranking.references import above_references
 from heatproof.ranking.significance import pairwise_wilcoxon
-from heatproof.store import read
+from heatproof.storage.store import read
 
 METHODS = 8
 NETWORK = ["dataset", "model", "weights"]

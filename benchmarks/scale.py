@@ -79,7 +79,7 @@ def store_here(images: int) -> None:
     from heatproof.provenance import Key
     from heatproof.shards import Origin, open_shard
     from heatproof.stages.shards import range_of
-    from heatproof.store import ArraySpec
+    from heatproof.storage.store import ArraySpec
 
     plan, told = made_up(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heatproof.files import write_json
-from heatproof.manifest import SEAL, write_manifest
 from heatproof.provenance import Key, digest
-from heatproof.store import describe, write_shard
+from heatproof.storage.files import write_json
+from heatproof.storage.manifest import SEAL, write_manifest
+from heatproof.storage.store import describe, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 

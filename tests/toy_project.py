@@ -10,7 +10,7 @@ from heatproof.config import merge
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.specs import Runtime
-from heatproof.store import describe, read
+from heatproof.storage.store import describe, read
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.adopt import Results
-from heatproof.manifest import read_sealed, write_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.provenance import Key, digest, file_digest
 from heatproof.shards import comparing
+from heatproof.storage.manifest import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime

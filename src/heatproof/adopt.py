@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import refuse_links, write_text
-from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import LONG_AGO
 from heatproof.provenance import Key, file_digest
-from heatproof.publishing import public
+from heatproof.storage.files import refuse_links, write_text
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.publishing import public
 
 # Folders that are the same for all targets.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
@@ -216,7 +216,7 @@ class Results:
 
     def _store_damage(self, product: Product, recorded: dict[str, Any]) -> str | None:
         # Here, because zarr takes long to import, and without results nothing of it is needed.
-        from heatproof.store import open_store
+        from heatproof.storage.store import open_store
 
         base = product.manifest.rsplit(".", 2)[0]
         gate, store = f"{base}.gate.json", f"{base}.zarr"

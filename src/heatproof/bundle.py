@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from heatproof.errors import HeatproofError
-from heatproof.files import written_aside
+from heatproof.storage.files import written_aside
 
 TABLES = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv", "report/index.html", "figures/*.svg")
 SUMS, CONFIG, ABOUT = "SHA256SUMS", "config.yaml", "about.json"
@@ -49,7 +49,7 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
         If there is no table, or a table has other bytes than its manifest says.
     """
     from heatproof.last_run import follow
-    from heatproof.manifest import verified
+    from heatproof.storage.manifest import verified
 
     if not out.endswith(".zip"):
         raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")

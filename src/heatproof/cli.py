@@ -15,7 +15,7 @@ from typing import Any
 from heatproof.errors import HeatproofError
 from heatproof.job import guarded
 from heatproof.options import seconds_of
-from heatproof.publishing import escaped
+from heatproof.storage.publishing import escaped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,10 +159,10 @@ def accept(*paths: str) -> str:
     """Keep results of other code whose values are the same, and return what differs."""
     from heatproof.accept import report
     from heatproof.config import read_config
-    from heatproof.lock import hold_folder, let_go
     from heatproof.plan.graph import Graph
     from heatproof.plan.paths import RESULTS
     from heatproof.plan.validate import make_plan
+    from heatproof.storage.lock import hold_folder, let_go
 
     held = hold_folder(RESULTS)
     plan = make_plan(read_config(*paths))

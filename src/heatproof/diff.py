@@ -13,10 +13,10 @@ from scipy.stats import norm
 
 from heatproof.bundle import unpacked
 from heatproof.errors import HeatproofError
-from heatproof.files import write_table, write_text
-from heatproof.publishing import public
 from heatproof.registry import listed
 from heatproof.report.results import CASE, render, rounded, told
+from heatproof.storage.files import write_table, write_text
+from heatproof.storage.publishing import public
 
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]

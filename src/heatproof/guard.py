@@ -17,9 +17,9 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
-from heatproof.files import write_table
-from heatproof.manifest import publish_tables
 from heatproof.stage import read_back
+from heatproof.storage.files import write_table
+from heatproof.storage.manifest import publish_tables
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime

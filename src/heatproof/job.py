@@ -17,13 +17,13 @@ from typing import NoReturn
 import psutil
 
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
-from heatproof.files import read_json
-from heatproof.manifest import require_manifest
 from heatproof.provenance import Key
-from heatproof.publishing import escaped
 from heatproof.registry import load_plugins
 from heatproof.specs import Runtime
 from heatproof.stage import read_back
+from heatproof.storage.files import read_json
+from heatproof.storage.manifest import require_manifest
+from heatproof.storage.publishing import escaped
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
-from heatproof.files import write_text
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
@@ -25,6 +24,7 @@ from heatproof.options import enumerated
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import look_up
+from heatproof.storage.files import write_text
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}

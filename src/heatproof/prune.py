@@ -16,13 +16,13 @@ from heatproof.adopt import Results, pruned_file
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import size_told
-from heatproof.files import read_json, refuse_links, write_text
 from heatproof.folder import STORED as RESPONSES
-from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
+from heatproof.storage.files import read_json, refuse_links, write_text
+from heatproof.storage.lock import hold_folder, let_go
 
 KINDS = {
     "maps": "attribution maps that everything which read them is done with",

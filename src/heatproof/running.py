@@ -16,7 +16,7 @@ import yaml
 
 from heatproof.config import config_file, read_config, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.publishing import escaped
+from heatproof.storage.publishing import escaped
 
 # Of a working folder, from where Snakemake imports every plugin that it finds.
 PIP_DEPLOYMENTS = ".snakemake/pip-deployments"

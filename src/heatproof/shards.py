@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from heatproof import manifest
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import WriteBehind, written_aside
 from heatproof.provenance import Key, library_versions
 from heatproof.specs import ShardRange
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
+from heatproof.storage import manifest
+from heatproof.storage.files import WriteBehind, written_aside
+from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import LONG_AGO
-from heatproof.publishing import escaped
 from heatproof.registry import nearest
 from heatproof.stage import STAGES, Wildcards
+from heatproof.storage.publishing import escaped
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder

@@ -15,15 +15,15 @@ from typing import Any
 from heatproof.adopt import adopt, bring_target, times
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
-from heatproof.files import refuse_links, write_json, write_text
 from heatproof.last_run import NAMED, RECORD
-from heatproof.lock import hold_folder, let_go
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
-from heatproof.publishing import escaped
 from heatproof.stage import STAGES
+from heatproof.storage.files import refuse_links, write_json, write_text
+from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.publishing import escaped
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.

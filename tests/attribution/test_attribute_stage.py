@@ -10,14 +10,14 @@ from toy_project import Project
 from heatproof.attribution import make
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
-from heatproof.manifest import write_manifest
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.provenance import Key
 from heatproof.randomness import counter_normal
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.files import read_json
+from heatproof.storage.manifest import write_manifest
+from heatproof.storage.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}

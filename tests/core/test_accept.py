@@ -11,11 +11,11 @@ from heatproof import accept as accepting
 from heatproof import provenance
 from heatproof.adopt import Results
 from heatproof.config import merge
-from heatproof.manifest import read_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
 from heatproof.specs import Runtime
+from heatproof.storage.manifest import read_sealed
 
 MACHINE = Runtime(4, 1, "cpu")
 CHANGE = {

@@ -10,12 +10,12 @@ import pytest
 
 from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, write_json
 from heatproof.folder import Folder
-from heatproof.manifest import read_sealed, write_manifest, write_sealed
 from heatproof.plan.graph import Graph, Job
 from heatproof.provenance import Key, digest, file_digest
 from heatproof.stage import Product, Stage
+from heatproof.storage.files import read_json, write_json
+from heatproof.storage.manifest import read_sealed, write_manifest, write_sealed
 
 NAMES = ("weights", "maps", "scores")
 

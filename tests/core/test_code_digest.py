@@ -69,7 +69,12 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
         assert text.startswith('"""')
         file.write_text('"""Edited. ' + text[3:].replace("\n\n", "\n\n\n") + "\n# A comment at the end.\n")
     edit(project, "src/heatproof/metrics/score.py", '"""Write the scores', '"""Write all the scores')
-    edit(project, "src/heatproof/files.py", "if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    import heatproof.grids\n")
+    edit(
+        project,
+        "src/heatproof/storage/files.py",
+        "if TYPE_CHECKING:\n",
+        "if TYPE_CHECKING:\n    import heatproof.grids\n",
+    )
     assert digests(project) == untouched
 
 
@@ -199,7 +204,7 @@ ODD = """
 if typing.TYPE_CHECKING:
     import heatproof.grids
 elif TYPE_CHECKING:
-    import heatproof.store
+    import heatproof.storage.store
 else:
     import heatproof.errors
 def only_said():

@@ -11,16 +11,17 @@ import pytest
 import torch
 from jobs import job_process
 
-from heatproof import cli, files, store, workflow
+from heatproof import cli, workflow
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import write_text, written_aside
-from heatproof.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
 from heatproof.models.network import load_weights, save_weights
 from heatproof.provenance import Key, as_json
 from heatproof.ranking.per_image import read_parquet
 from heatproof.specs import DatasetSpec
 from heatproof.stages.prepare import Prepare
-from heatproof.store import ArraySpec, Layout, ensure_metadata, read, write_shard
+from heatproof.storage import files, store
+from heatproof.storage.files import write_text, written_aside
+from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
+from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 
 SAID = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),

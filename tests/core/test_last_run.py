@@ -11,9 +11,9 @@ import yaml
 from heatproof.config import read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.last_run import RECORD, follow, record_run
-from heatproof.manifest import write_sealed
 from heatproof.running import report, status
 from heatproof.stage import STAGES
+from heatproof.storage.manifest import write_sealed
 
 
 @pytest.fixture

@@ -17,16 +17,11 @@ BASE = {
     "batches",
     "registry",
     "provenance",
-    "publishing",
+    "storage",
     "grids",
     "sequences",
     "subsets",
     "options",
-    "files",
-    "outside",
-    "store",
-    "stored_maps",
-    "manifest",
     "folder",
     "specs",
     "stage",
@@ -39,7 +34,6 @@ ALLOWED = {
     "randomness": set(),
     "batches": set(),
     "provenance": set(),
-    "publishing": set(),
     "registry": {"errors"},
     "figures": {"registry"},
     "folder": set(),
@@ -64,12 +58,8 @@ ALLOWED = {
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
-    "files": {"errors", "publishing"},
-    "manifest": {"errors", "files", "provenance"},
-    "store": {"errors", "files", "manifest", "provenance"},
-    "stored_maps": {"store", "grids"},
-    "lock": {"errors", "files"},
-    "outside": {"errors"},
+    # All that is read from and written to a disk.
+    "storage": {"errors", "provenance", "grids"},
     "config_types": {"errors", "options"},
     "config": {"errors", "registry", "config_types"},
     "data": BASE,
@@ -110,24 +100,24 @@ ALLOWED = {
     # Published claims, tested on scores alone.
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
-    "adopt": {"errors", "files", "manifest", "store", "provenance", "publishing", "plan"},
+    "adopt": {"errors", "provenance", "plan", "storage"},
     # Shows what a results folder records, and runs nothing of it.
     "last_run": BASE | {"config", "plan"},
     "bundle": BASE | {"last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
     "running": BASE | {"adopt", "config", "last_run", "plan"},
-    "prune": BASE | {"adopt", "config", "lock", "plan", "estimate"},
+    "prune": BASE | {"adopt", "config", "plan", "estimate", "storage"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
-    "accept": {"adopt", "manifest", "shards", "plan", "provenance", "training"},
+    "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "files", "lock", "provenance", "publishing", "stage", "plan", "adopt", "check", "last_run"},
-    "terminal": {"options", "plan", "publishing", "registry", "stage"},
+    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "terminal": {"options", "plan", "registry", "stage", "storage"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "guard": {"errors", "files", "manifest", "stage"},
-    "job": {"errors", "files", "manifest", "provenance", "publishing", "registry", "perturbation", "specs", "stage"},
+    "guard": {"errors", "stage", "storage"},
+    "job": {"errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE
     | {"attribution", "config", "data", "models", "training", "responses", "plan", "stages", "workflow"},
@@ -135,8 +125,6 @@ ALLOWED = {
         "errors",
         "options",
         "job",
-        "lock",
-        "publishing",
         "check",
         "accept",
         "prune",
@@ -149,6 +137,7 @@ ALLOWED = {
         "workflow",
         "report",
         "estimate",
+        "storage",
     },
     "__main__": {"cli"},
 }
@@ -239,7 +228,7 @@ def test_no_network_library_in_what_only_reads_arrays(part):
 
 def test_only_the_store_opens_zarr():
     assert [module for module, names in MODULES.items() if any(n.partition(".")[0] == "zarr" for n in names)] == [
-        "heatproof.store"
+        "heatproof.storage.store"
     ]
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatproof import manifest
-from heatproof.files import read_json
 from heatproof.provenance import file_digest
+from heatproof.storage import manifest
+from heatproof.storage.files import read_json
 
 KEY = manifest.Key("config", "code")
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatproof import manifest, shards
+from heatproof import shards
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
 from heatproof.specs import ShardRange
-from heatproof.store import ArraySpec, read
+from heatproof.storage import manifest
+from heatproof.storage.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
 ARRAYS = {

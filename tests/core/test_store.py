@@ -13,10 +13,10 @@ import xarray
 import zarr
 from jobs import write_listed as write_shard
 
-from heatproof import store as store_module
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, write_json, write_table
-from heatproof.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
+from heatproof.storage import store as store_module
+from heatproof.storage.files import read_json, write_json, write_table
+from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 MAPS = ("saliency", "rise")
 IDS = [f"img-{number:02d}" for number in range(10)]

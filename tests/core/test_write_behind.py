@@ -10,10 +10,10 @@ from test_shards import ARRAYS, SPLIT
 
 from heatproof import shards
 from heatproof.batches import prefetch
-from heatproof.files import WriteBehind
 from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
 from heatproof.specs import ShardRange
+from heatproof.storage.files import WriteBehind
 
 LONG = 60
 

@@ -8,8 +8,8 @@ from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.plan.validate import make_plan
+from heatproof.storage.files import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 

@@ -10,9 +10,9 @@ from heatproof.data import prepare as module
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
+from heatproof.storage.files import read_json
 
 NAMES = ("train", "validation", "evaluation")
 

@@ -175,7 +175,7 @@ def two_snakemakes(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     made = project(whole, folder, draw)
     first = made.start()
     deadline = time.monotonic() + 60
-    while not _held(made.folder / ".snakemake/heatproof.lock", first.pid) and time.monotonic() < deadline:
+    while not _held(made.folder / ".snakemake/heatproof.storage.lock", first.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(draw.uniform(0, 1))
     # It does not end before the second has looked, however slow the machine is.

@@ -19,10 +19,10 @@ from toy_project import BASE
 
 from heatproof.adopt import adopt
 from heatproof.config import merge
-from heatproof.files import read_json
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
+from heatproof.storage.files import read_json
 
 CHANGE = {
     "evaluation": {"images": 10},

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
+from heatproof.storage.files import read_json
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")

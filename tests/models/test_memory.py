@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, write_json
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.perturbation.batching import FilledBatches
+from heatproof.storage.files import read_json, write_json
 
 
 class Greedy(torch.nn.Module):

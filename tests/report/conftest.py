@@ -8,12 +8,12 @@ import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
 from heatproof.data.prepare import open_dataset
-from heatproof.files import write_table
 from heatproof.folder import NO_MODEL, Folder
 from heatproof.provenance import Key
 from heatproof.shards import Origin, open_shard
 from heatproof.specs import ShardRange
-from heatproof.store import ArraySpec
+from heatproof.storage.files import write_table
+from heatproof.storage.store import ArraySpec
 
 RESULTS = Folder()
 

@@ -10,12 +10,12 @@ import torch
 from toy_project import WHERE, Project
 
 from heatproof import provenance
-from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report import in_domain as report
 from heatproof.report.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
-from heatproof.store import open_store, read
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.store import open_store, read
 
 LEVEL = 0.95
 

@@ -20,7 +20,6 @@ from heatproof.config import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder
-from heatproof.manifest import write_sealed
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
@@ -33,7 +32,8 @@ from heatproof.specs import ShardRange
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import ShownMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
-from heatproof.store import ArraySpec
+from heatproof.storage.manifest import write_sealed
+from heatproof.storage.store import ArraySpec
 
 RESULTS = Folder()
 FILES = {"page": "results/report/index.html", "gallery": "results/figures/maps.html"}

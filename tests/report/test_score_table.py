@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from jobs import write_listed
 
-from heatproof.manifest import write_sealed
 from heatproof.report.tables import (
     CASE,
     SCORE_COLUMNS,
@@ -17,7 +16,8 @@ from heatproof.report.tables import (
     with_kinds,
 )
 from heatproof.stages.tables import Drops
-from heatproof.store import ArraySpec, Layout, ensure_metadata
+from heatproof.storage.manifest import write_sealed
+from heatproof.storage.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
 CASES = [

@@ -10,11 +10,11 @@ from toy_project import Project
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
-from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.report.similarity import COLUMNS, shared_images
-from heatproof.store import read
+from heatproof.storage.files import read_json
+from heatproof.storage.store import read
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
 CONFIG = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.metrics.score import sample
+from heatproof.storage.files import read_json
 
 METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 

@@ -12,7 +12,6 @@ from toy_project import Project
 import heatproof
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import FilledBatches
 from heatproof.perturbation.dataset_mean import mean_value
@@ -21,7 +20,8 @@ from heatproof.responses.base import Batch, Session
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
 from heatproof.responses.run import explainer_of
-from heatproof.store import describe, read
+from heatproof.storage.files import read_json
+from heatproof.storage.store import describe, read
 
 CURVES = "results/curves/toy/net/finetuned"
 FEW = {"steps": 6}

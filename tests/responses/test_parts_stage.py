@@ -14,11 +14,11 @@ from heatproof.config import merge
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
-from heatproof.store import describe, read
+from heatproof.storage.files import read_json
+from heatproof.storage.store import describe, read
 
 STORE = "results/parts/toy/net/finetuned.zarr"
 FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}

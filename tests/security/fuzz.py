@@ -131,7 +131,7 @@ def stores(folder: Path) -> dict[str, Case]:
     from test_received_stores import ARRAYS, make
 
     from heatproof.provenance import digest, file_digest
-    from heatproof.store import describe, read
+    from heatproof.storage.store import describe, read
 
     store = make(folder / "results/maps/s.zarr")
     files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
@@ -174,8 +174,8 @@ def stores(folder: Path) -> dict[str, Case]:
 
 
 def manifests(folder: Path) -> dict[str, Case]:
-    from heatproof.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
     from heatproof.provenance import Key
+    from heatproof.storage.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
 
     folder = folder / "results/scores"
     folder.mkdir(parents=True)

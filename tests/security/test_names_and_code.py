@@ -14,12 +14,12 @@ from toy_project import BASE, Project
 import heatproof
 from heatproof.config import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.manifest import SEAL, read_sealed, write_sealed
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import digest
 from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
-from heatproof.store import describe
+from heatproof.storage.manifest import SEAL, read_sealed, write_sealed
+from heatproof.storage.store import describe
 
 ROOT = Path(heatproof.__file__).parent
 ENTRIES = {

@@ -25,7 +25,6 @@ from heatproof.cli import main
 from heatproof.config import default_config, merge
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.files import write_table
 from heatproof.folder import Folder
 from heatproof.job import guarded
 from heatproof.models.fetch import fetch
@@ -39,7 +38,8 @@ from heatproof.report.map_figure import show
 from heatproof.shards import Origin, open_shard
 from heatproof.specs import Runtime, ShardRange
 from heatproof.stages.weights import FetchStart
-from heatproof.store import ArraySpec
+from heatproof.storage.files import write_table
+from heatproof.storage.store import ArraySpec
 from heatproof.terminal import say_what_came_out, say_why
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
@@ -202,7 +202,7 @@ def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, pho
     }.items(),
 )
 def test_what_is_published_of_a_place(said, published):
-    from heatproof.publishing import public
+    from heatproof.storage.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
     assert public(public(said)) == public(said)
@@ -316,7 +316,7 @@ def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, ca
 
 
 def test_ordinary_text_is_not_changed():
-    from heatproof.publishing import escaped
+    from heatproof.storage.publishing import escaped
 
     text = "κ 0.5 ± 0.1\n16×16\tDrähte – 日本語 …/photos"
     assert escaped(text) == text

@@ -13,13 +13,13 @@ import pytest
 import zarr
 from jobs import write_listed
 
-from heatproof import lock
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json, write_json, written_aside
-from heatproof.lock import hold_folder, let_go
-from heatproof.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
 from heatproof.provenance import digest, file_digest
-from heatproof.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
+from heatproof.storage import lock
+from heatproof.storage.files import read_json, write_json, written_aside
+from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
+from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
 
 IDS = [f"img-{number}" for number in range(6)]
 ARRAYS = {

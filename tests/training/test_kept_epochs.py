@@ -15,10 +15,10 @@ from toy_project import Project
 
 from heatproof.adopt import Results
 from heatproof.errors import HeatproofError
-from heatproof.files import read_json
-from heatproof.manifest import whole
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.storage.files import read_json
+from heatproof.storage.manifest import whole
 from heatproof.training import stages
 from heatproof.training.checkpoint import Journal
 

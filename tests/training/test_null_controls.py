@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from heatproof.data.prepare import open_dataset
-from heatproof.files import read_json
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 from heatproof.randomness import derive_seed
+from heatproof.storage.files import read_json
 from heatproof.training import stages
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import heatproof
-from heatproof.store import read
+from heatproof.storage.store import read
 
 
 @pytest.mark.slow

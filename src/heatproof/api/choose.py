@@ -192,8 +192,8 @@ class Choice:
 
     def save(self, path: str | Path) -> Path:
         """Write a page of one file that stands alone, and return where."""
-        from heatproof.files import write_text
         from heatproof.report.results import render
+        from heatproof.storage.files import write_text
 
         rows = self.table.astype(object).where(self.table.notna(), None).to_dict("records")
         page = render(

@@ -177,8 +177,8 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.manifest import read_sealed
-        from heatproof.store import describe
+        from heatproof.storage.manifest import read_sealed
+        from heatproof.storage.store import describe
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")

@@ -13,7 +13,7 @@ import numpy as np
 
 from heatproof.attribution.registry import Figure
 from heatproof.errors import NotApplicable
-from heatproof.manifest import read_sealed, write_sealed
+from heatproof.storage.manifest import read_sealed, write_sealed
 
 IMAGES = 4
 

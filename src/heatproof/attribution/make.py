@@ -31,11 +31,11 @@ from heatproof.models.network import find_layer, load_network, normalise, use_ma
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.publishing import public
 from heatproof.randomness import numpy_generator
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.specs import Runtime
-from heatproof.stored_maps import encode_maps, map_arrays
+from heatproof.storage.publishing import public
+from heatproof.storage.stored_maps import encode_maps, map_arrays
 
 if TYPE_CHECKING:
     from heatproof.stages.attribute import Maps, MapsOf

@@ -21,9 +21,9 @@ from heatproof.claims.verdicts import (
     estimate,
     verdict_of,
 )
-from heatproof.files import write_table
-from heatproof.manifest import publish_tables, verified
 from heatproof.ranking.per_image import read_scores
+from heatproof.storage.files import write_table
+from heatproof.storage.manifest import publish_tables, verified
 
 if TYPE_CHECKING:
     from heatproof.stages.claims import Claims

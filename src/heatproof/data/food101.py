@@ -12,7 +12,7 @@ from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, Side
-from heatproof.outside import read_list
+from heatproof.storage.reading import read_list
 
 
 @dataset("food101", size=None)

@@ -22,7 +22,7 @@ from heatproof.data.pictures import (
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, Side
-from heatproof.outside import open_regular, read_list
+from heatproof.storage.reading import open_regular, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"

@@ -14,8 +14,8 @@ import numpy as np
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import pictures_below
 from heatproof.errors import HeatproofError
-from heatproof.outside import read_list, shown
 from heatproof.registry import nearest
+from heatproof.storage.reading import read_list, shown
 
 # What a column is called unless the config says otherwise; the first that a table has.
 COLUMNS = {

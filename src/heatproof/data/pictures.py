@@ -15,7 +15,7 @@ import numpy as np
 
 from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
-from heatproof.outside import open_regular, require_regular, require_utf8, shown
+from heatproof.storage.reading import open_regular, require_regular, require_utf8, shown
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,9 +13,9 @@ from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
-from heatproof.manifest import write_sealed
-from heatproof.outside import require_utf8
 from heatproof.specs import DatasetSpec
+from heatproof.storage.manifest import write_sealed
+from heatproof.storage.reading import require_utf8
 
 log = logging.getLogger(__name__)
 

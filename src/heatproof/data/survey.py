@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatproof.data.pictures import opened_picture
 from heatproof.errors import HeatproofError
-from heatproof.outside import shown
+from heatproof.storage.reading import shown
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.errors import HeatproofError
 from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
-from heatproof.files import read_json
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import PRETRAINED, Network
@@ -22,6 +21,7 @@ from heatproof.plan.validate import Plan
 from heatproof.provenance import as_json
 from heatproof.specs import FinetuningSettings, ShardRange
 from heatproof.stages.weights import weights_of
+from heatproof.storage.files import read_json
 from heatproof.workflow import MALLOC
 
 if TYPE_CHECKING:

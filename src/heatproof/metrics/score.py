@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.files import write_table
-from heatproof.manifest import read_sealed, read_shard, write_manifest
 from heatproof.metrics.registry import METRICS
 from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
-from heatproof.store import describe, read
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.files import write_table
+from heatproof.storage.manifest import read_sealed, read_shard, write_manifest
+from heatproof.storage.store import describe, read
+from heatproof.storage.stored_maps import stored_maps
 
 if TYPE_CHECKING:
     from heatproof.stages.score import Score, ScoredMethod

@@ -23,8 +23,6 @@ from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import write_table
-from heatproof.manifest import write_manifest
 from heatproof.models.expected_accuracy import Accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
 from heatproof.models.names import fit_names, misfits, weights_in
@@ -33,10 +31,12 @@ from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
 from heatproof.options import enumerated
-from heatproof.outside import require_regular
 from heatproof.provenance import digest as key_of_inputs
 from heatproof.provenance import file_digest
-from heatproof.publishing import public, without_secrets
+from heatproof.storage.files import write_table
+from heatproof.storage.manifest import write_manifest
+from heatproof.storage.publishing import public, without_secrets
+from heatproof.storage.reading import require_regular
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Checkpoint

@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.files import read_json, write_json
+from heatproof.storage.files import read_json, write_json
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import written_aside
 from heatproof.models.names import misfits
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import nearest
+from heatproof.storage.files import written_aside
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.outside import require_regular
+from heatproof.storage.reading import require_regular
 
 # Training state beside the weights, twice the precision, and a head for far more classes.
 TIMES, MORE = 16, 2**30

@@ -16,9 +16,9 @@ from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.publishing import without_secrets
 from heatproof.registry import import_callable, is_reference, look_up
 from heatproof.responses.base import Method
+from heatproof.storage.publishing import without_secrets
 
 SCHEMES = ("https://", "http://", "file://")
 

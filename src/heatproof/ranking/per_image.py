@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.manifest import verified
+from heatproof.storage.manifest import verified
 
 CASE = ("dataset", "model", "weights", "metric")
 NEEDED = ("method", "image", "score", "higher_is_better")

@@ -16,8 +16,8 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.publishing import escaped
 from heatproof.report.stores import Stored, open_stored, stores_below
+from heatproof.storage.publishing import escaped
 
 # Rows of a table.
 Rows = Sequence[tuple[str, ...]]

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.manifest import read_shard
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import publish
-from heatproof.store import open_store, read
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.store import open_store, read
 
 if TYPE_CHECKING:
     from heatproof.stages.in_domain import InDomain

@@ -17,7 +17,6 @@ from matplotlib.patheffects import Normal, withStroke
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files import written_aside
 from heatproof.folder import NO_MODEL
 from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
@@ -26,8 +25,9 @@ from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out,
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
-from heatproof.store import read
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.files import written_aside
+from heatproof.storage.store import read
+from heatproof.storage.stored_maps import stored_maps
 
 DPI = 150
 # Inches; the frame is what stands above and below all panels.

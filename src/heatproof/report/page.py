@@ -23,13 +23,13 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import read_sealed, read_shard, require_manifest, verified
 from heatproof.provenance import Key
 from heatproof.ranking.verdict import NAMED, disagreement
 from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
 from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
+from heatproof.storage.manifest import read_sealed, read_shard, require_manifest, verified
 
 if TYPE_CHECKING:
     from heatproof.stages.pages import ReportPage

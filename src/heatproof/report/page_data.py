@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import read_shard
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
-from heatproof.store import describe, read
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.store import describe, read
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder

@@ -17,9 +17,9 @@ import pandas as pd
 from PIL import Image
 
 from heatproof.data.registry import Dataset
-from heatproof.manifest import read_shard
 from heatproof.ranking.per_image import read_parquet
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.stored_maps import stored_maps
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder

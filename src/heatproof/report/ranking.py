@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
-from heatproof.files import write_table
-from heatproof.publishing import escaped
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
@@ -24,6 +22,8 @@ from heatproof.report.drawing import new_figure, plain
 from heatproof.report.pictures import COLOURS
 from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
+from heatproof.storage.files import write_table
+from heatproof.storage.publishing import escaped
 
 # Rows of a printed table.
 SHOWN = 15

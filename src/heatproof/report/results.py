@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from heatproof.figures import FIGURES
-from heatproof.files import write_table, write_text, written_aside
-from heatproof.manifest import publish_tables, verified
+from heatproof.storage.files import write_table, write_text, written_aside
+from heatproof.storage.manifest import publish_tables, verified
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,15 +12,15 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
-from heatproof.manifest import read_shard
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
 from heatproof.report.results import publish
-from heatproof.store import open_store, read
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.store import open_store, read
+from heatproof.storage.stored_maps import stored_maps
 
 if TYPE_CHECKING:
     from heatproof.stages.similarity import ComparedNetworks, Similarity

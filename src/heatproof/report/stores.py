@@ -12,12 +12,12 @@ from typing import Any
 from heatproof.config import normalise, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.manifest import read_sealed
 from heatproof.plan.resolve import read_dataset
-from heatproof.publishing import ELSEWHERE
 from heatproof.registry import look_up
 from heatproof.specs import DatasetSpec
-from heatproof.store import describe
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.publishing import ELSEWHERE
+from heatproof.storage.store import describe
 
 
 @dataclass(frozen=True)

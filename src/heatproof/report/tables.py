@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.manifest import require_manifest
 from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
@@ -19,7 +18,8 @@ from heatproof.ranking.ranks import rank_methods
 from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
 from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.report.verdict import verdicts
-from heatproof.store import describe, read
+from heatproof.storage.manifest import require_manifest
+from heatproof.storage.store import describe, read
 
 if TYPE_CHECKING:
     from heatproof.stages.tables import AllScores, Drops, Tables

@@ -19,17 +19,17 @@ import torch
 from heatproof.batches import prefetch, track
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
-from heatproof.manifest import read_shard
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.publishing import public
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
 from heatproof.shards import WRITING, Origin, Shard, open_shard
 from heatproof.specs import Runtime
-from heatproof.store import ArraySpec
-from heatproof.stored_maps import stored_maps
+from heatproof.storage.manifest import read_shard
+from heatproof.storage.publishing import public
+from heatproof.storage.store import ArraySpec
+from heatproof.storage.stored_maps import stored_maps
 
 if TYPE_CHECKING:
     from heatproof.stages.responses import ExplainedResponse, RunResponse

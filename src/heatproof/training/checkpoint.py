@@ -12,8 +12,8 @@ from typing import Any, TypedDict
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.files import written_aside
 from heatproof.models.weights_file import read_torch
+from heatproof.storage.files import written_aside
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,6 @@ from safetensors import SafetensorError
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.files import write_text
-from heatproof.manifest import publish_tables, touch, verified, whole, whole_key
 from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
@@ -28,6 +26,8 @@ from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.specs import FinetuningSettings, Runtime
+from heatproof.storage.files import write_text
+from heatproof.storage.manifest import publish_tables, touch, verified, whole, whole_key
 from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (

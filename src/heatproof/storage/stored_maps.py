@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.grids import patch_sums
-from heatproof.store import ArraySpec, describe, read
+from heatproof.storage.store import ArraySpec, describe, read
 
 WHOLE = "float32"
 SUMS = "patch_sums"
@@ -86,7 +86,7 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: int = 0) -> dict[str
 
 
 def stored_maps(store: str | Path, start: int, stop: int, ids: Sequence[str] | None = None) -> Maps:
-    """Return the maps of images [start, stop), as `heatproof.store.read` does.
+    """Return the maps of images [start, stop), as `heatproof.storage.store.read` does.
 
     Raises
     ------

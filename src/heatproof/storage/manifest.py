@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from heatproof.errors import HeatproofError
-from heatproof.files import FOLDER, read_json, refuse_links, write_json
 from heatproof.provenance import Key, digest, file_digest, library_versions
+from heatproof.storage.files import FOLDER, read_json, refuse_links, write_json
 
 
 class Published(Protocol):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from heatproof.errors import HeatproofError
-from heatproof.publishing import without_formulas
+from heatproof.storage.publishing import without_formulas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,9 +32,9 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.files import locked, read_bytes, refuse_links
-from heatproof.manifest import SEAL, require_manifest
 from heatproof.provenance import digest, file_digest
+from heatproof.storage.files import locked, read_bytes, refuse_links
+from heatproof.storage.manifest import SEAL, require_manifest
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
