@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from heatproof.errors import HeatproofError, fault_of
@@ -22,20 +23,27 @@ from heatproof.provenance import Key, file_digest
 from heatproof.storage.files import refuse_links, write_text
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.publishing import public
+from heatproof.storage.sources import Look, Record, file_digests, is_same_data, read_record, record_of, write_record
 
 # Folders that are the same for all targets.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
+# The record of files of the user's own that are no data, in the results folder.
+SOURCES = ".sources"
 # Files up to this many bytes are read as a whole at every start.
 SMALL = 2**20
 
 
-def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
+def adopt(
+    graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), memory: str | Path = ".snakemake"
+) -> list[str]:
     """Set the times of results by what their manifests say.
 
     Parameters
     ----------
     graph
         The jobs of the config.
+    looks
+        What was found of the files of datasets, by their names.
     memory
         Snakemake's folder. Where it remembers no job, results that are not whole count as stale; else jobs that read
         them say so.
@@ -53,7 +61,7 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
     """
     metadata = Path(memory) / "metadata"
     remembers = metadata.is_dir() and any(metadata.iterdir())
-    results = Results(graph, trust_times=remembers)
+    results = Results(graph, looks)
     damaged: list[str] = []
     if not results.refuse_older():
         return damaged
@@ -76,6 +84,7 @@ def adopt(graph: Graph, memory: str | Path = ".snakemake") -> list[str]:
         # Snakemake counts it among the outputs, and it says nothing of them.
         if any(time < newest for time in times([job.benchmark])):
             _set_times([job.benchmark], newest)
+    results.remember_sources()
     return damaged
 
 
@@ -128,14 +137,18 @@ class Results:
     ----------
     graph
         The jobs of the config.
-    trust_times
-        Read a file of the user's own only where the system's own time of a change is later than its manifest.
+    looks
+        What was found of the files of datasets, by their names; of others it is what was recorded last.
+    contents
+        Read every file of the user's own, and not only those of another size or time than was recorded.
     """
 
-    def __init__(self, graph: Graph, trust_times: bool = False) -> None:
-        self.graph, self.trust_times = graph, trust_times
+    def __init__(self, graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), contents: bool = False) -> None:
+        self.graph, self.contents = graph, contents
+        self.looks = looks
         # None where one is missing or damaged.
         self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_sealed)
+        self.record: Callable[[str], Record | None] = cache(self._record)
 
     def refuse_older(self) -> bool:
         """Read every manifest before anything is touched, and return whether there is one.
@@ -239,13 +252,35 @@ class Results:
             upstream = self.manifest(path)
             if upstream is not None and upstream["key"] != key:
                 return False
-        return all(self._is_read(source, then, os.stat(manifest).st_mtime_ns) for source in job.sources)
-
-    def _is_read(self, source: str, then: dict[str, str], made_at: int) -> bool:
-        stat, known = _stat(source), then.get(public(Path(source).as_posix()))
-        if stat is None or known is None:
+        if not is_same_data(recorded, self.record):
             return False
-        return (self.trust_times and stat.st_ctime_ns < made_at) or known == file_digest(source)
+        return not self.changed_sources(job, manifest)
+
+    def changed_sources(self, job: Job, manifest: str) -> list[str]:
+        """Return the files of the user's own that a job reads and whose bytes are others than its manifest says."""
+        then = (self.manifest(manifest) or {}).get("input_sha256", {})
+        now = self._sources[1] if job.sources else {}
+        return [one for one in job.sources if now.get(one, "") != then.get(public(Path(one).as_posix()))]
+
+    def remember_sources(self) -> None:
+        """Write what is known now of the user's own files, so that the next start reads only what changes."""
+        record = self.__dict__.get("_sources", (None,))[0]
+        if record is not None:
+            write_record(self._sources_file, record)
+
+    def _record(self, dataset: str) -> Record | None:
+        look = self.looks.get(dataset)
+        return look.record if look else read_record(record_of(self.graph.plan.results.dataset.format(dataset=dataset)))
+
+    @property
+    def _sources_file(self) -> Path:
+        return Path(self.graph.plan.results.root) / SOURCES
+
+    @cached_property
+    def _sources(self) -> tuple[Record | None, dict[str, str]]:
+        """The files of the user's own that jobs read, and the SHA-256 of each."""
+        paths = dict.fromkeys(source for job in self.graph.jobs() for source in job.sources)
+        return file_digests(read_record(self._sources_file), list(paths), self.contents) if paths else (None, {})
 
     @cached_property
     def _digests(self) -> dict[str, str]:

@@ -6,17 +6,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heatproof.attribution.registry import EXPLAINERS, require_library
+from heatproof.changes import what_changed
 from heatproof.config import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
+from heatproof.plan.graph import Graph
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.trial import look_at_pictures, try_out
 
 
-def check_config(*paths: str | Path) -> str:
+def check_config(*paths: str | Path, contents: bool = False) -> str:
     """Check configs laid over each other, and return a summary of what it asks for, and where explainers look.
+
+    What changed of the data of results that are there is said as well.
+
+    Parameters
+    ----------
+    paths
+        The configs.
+    contents
+        Read every file of the data, and not only those of another size or time than was recorded.
 
     Raises
     ------
@@ -25,7 +36,7 @@ def check_config(*paths: str | Path) -> str:
     """
     plan = make_plan(read_config(*paths))
     check_machine(plan)
-    pictures = "".join(f"\n{line}" for line in look_at_pictures(plan))
+    pictures = "".join(f"\n{line}" for line in [*look_at_pictures(plan), *what_changed(Graph(plan), contents)])
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (

@@ -128,13 +128,15 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         If networks would have to be trained, or images to pass through them; nothing is done then.
     """
     from heatproof.adopt import Results
+    from heatproof.changes import look_at_data, looks
     from heatproof.last_run import NAMED, follow
     from heatproof.plan.graph import Graph
 
     followed = follow(configs)
     graph = Graph(followed.plan)
     page = graph.told("report_page").files["page"]
-    lacking = Counter(job.stage for job in Results(graph).to_make([page]) if job.told.runs_network)
+    results = Results(graph, looks(look_at_data(graph)))
+    lacking = Counter(job.stage for job in results.to_make([page]) if job.told.runs_network)
     if lacking:
         stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
         raise HeatproofError(
@@ -158,12 +160,14 @@ def _command(named: Sequence[str], target: str = "") -> str:
 def status(configs: Sequence[str]) -> str:
     """Return how much of a config, or of that of the last run, is made, a line for each stage."""
     from heatproof.adopt import Results
+    from heatproof.changes import look_at_data, looks
     from heatproof.last_run import follow
     from heatproof.plan.graph import Graph
 
     followed = follow(configs)
     graph = Graph(followed.plan)
-    results = Results(graph)
+    seen = look_at_data(graph)
+    results = Results(graph, looks(seen))
     stages: dict[str, list[bool]] = {}
     for job in graph.needed(graph.targets()):
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
@@ -172,4 +176,5 @@ def status(configs: Sequence[str]) -> str:
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     left = len(every) - sum(every)
     rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
-    return "\n".join([*filter(None, [followed.told]), *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])
+    told = [*filter(None, [followed.told]), *(sentence for one in seen.values() for sentence in one.sentences)]
+    return "\n".join([*told, *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])

@@ -2,13 +2,16 @@
 
 A piece is a shard of every array of one store, with a manifest beside it. Finished batches are kept in a journal until
 the piece is published, so that a job that dies goes on where it was; a piece that was published for fewer images is
-added to. Both count only under the same key: the same spec, code and input bytes.
+added to. Both count only under the same key, of spec, code and input bytes, and for the same bytes of their images.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,7 +27,9 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import Key, library_versions
 from heatproof.specs import ShardRange
 from heatproof.storage import manifest
-from heatproof.storage.files import WriteBehind, written_aside
+from heatproof.storage.files import WriteBehind, refuse_links, written_aside
+from heatproof.storage.reading import open_regular
+from heatproof.storage.sources import ImagesRead, holds
 from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
@@ -32,10 +37,19 @@ log = logging.getLogger(__name__)
 # One of a process, whose shards are computed one after another. A job that publishes behind ends in this context.
 WRITING = WriteBehind()
 
+Range = tuple[str, int, int]
+EVALUATION = "evaluation"
+
 
 @dataclass
 class Shard:
-    """A shard of a store in the making. Get one from `open_piece`."""
+    """A shard of a store in the making. Get one from `open_shard`.
+
+    Attributes
+    ----------
+    images, also, beside
+        See `Origin`.
+    """
 
     base: str
     shard: int
@@ -44,6 +58,9 @@ class Shard:
     spec_key: Key
     key: str
     provenance: dict[str, Any]
+    images: ImagesRead = field(default_factory=ImagesRead)
+    also: tuple[Range, ...] = ()
+    beside: tuple[Range, ...] = ()
     done: int = 0
     values: list[dict[str, np.ndarray]] = field(default_factory=list)
     seconds: float = 0.0
@@ -67,6 +84,20 @@ class Shard:
 
     def _batch(self, start: int) -> Path:
         return self._journal / self.key / f"{start}.npz"
+
+    def _data(self, start: int, stop: int) -> dict[str, list[list[Any]]]:
+        return self.images.data((EVALUATION, start, stop), *self.also)
+
+    def _seal(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
+        """Return a digest of a batch: its place, key and images, and all that it holds."""
+        stop = start + len(next(iter(arrays.values())))
+        shapes = {name: [str(values.dtype), values.shape] for name, values in arrays.items()}
+        ids = self.layout.image_ids[start:stop]
+        said = [self.key, self.shard, start, list(ids), self._data(start, stop), seconds, passes, shapes]
+        sealed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        for name in sorted(arrays):
+            sealed.update(np.ascontiguousarray(arrays[name]))
+        return sealed.hexdigest()
 
     def missing(self) -> tuple[int, int]:
         """Return the range of images that are still to be computed; empty where start equals stop."""
@@ -96,8 +127,33 @@ class Shard:
         self._take(converted, seconds, passes)
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        seal = self._seal(start, arrays, seconds, passes)
         with written_aside(self._batch(start)) as aside, open(aside, "wb") as file:
-            np.savez(file, seconds=seconds, passes=passes, **arrays)  # type: ignore[arg-type]
+            np.savez(file, seconds=seconds, passes=passes, seal=seal, **arrays)  # type: ignore[arg-type]
+
+    def _kept(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
+        """Return the batch of the journal that begins with an image.
+
+        Raises
+        ------
+        ValueError
+            If it is not the one that was kept there.
+        """
+        with open_regular(refuse_links(self._batch(start))) as file:
+            with zipfile.ZipFile(file) as members:
+                # Nothing that unpacks to more than it takes on the disk.
+                if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
+                    raise ValueError("it is compressed")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as kept:
+                arrays = {name: kept[name] for name in self.layout.arrays}
+                seconds, passes, seal = float(kept["seconds"]), int(kept["passes"]), str(kept["seal"])
+        most = (self.shard + 1) * self.layout.shard_size - start
+        counts = {values.shape[:1] for values in arrays.values()}
+        fits = len(counts) == 1 and counts <= {(count,) for count in range(1, most + 1)}
+        if not fits or seal != self._seal(start, arrays, seconds, passes):
+            raise ValueError("it is not what was kept here")
+        return arrays, seconds, passes
 
     def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         self.values.append(arrays)
@@ -112,23 +168,26 @@ class Shard:
         self.done = start
         remove_leftovers(self.store, self.shard)
         manifest_facts = manifest.whole(self.manifest, self.key)
-        if manifest_facts and not manifest_facts["gap"]:
+        if manifest_facts and not manifest_facts["gap"] and self._is_of_these_images(manifest_facts):
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]
             # Metadata that were damaged since are written again, and nothing is computed again for it.
             ensure_metadata(self.store, self.layout)
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
+            self.changed = not holds(manifest_facts, self.images.data(*self.beside))
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
-                with np.load(batch, allow_pickle=False) as kept:
-                    arrays = {name: kept[name] for name in self.layout.arrays}
-                    seconds, passes = float(kept["seconds"]), int(kept["passes"])
+                arrays, seconds, passes = self._kept(self.done)
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
                 if fault_of(error):
                     raise
                 log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
             self._take(arrays, seconds, passes)
+
+    def _is_of_these_images(self, recorded: Mapping[str, Any]) -> bool:
+        """Tell whether the images of a published piece are the same still, of which more may have come since."""
+        return holds(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
 
     def publish(self, device: str, gap: str | None = None) -> None:
         """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`.
@@ -173,6 +232,7 @@ class Shard:
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
             device=device,
+            data=self.images.data((EVALUATION, start, stop), *self.also, *self.beside),
             **self.provenance,
         )
 
@@ -266,6 +326,12 @@ class Origin:
         What else decides the values, such as the version of an encoder: a part of the key too.
     read_from
         Path to key of the manifests of shards that were read: a part of the key, and kept in the manifest.
+    images
+        What is known of the images of the dataset. Those of a shard are no part of the key, which is that of the whole
+        store, and are kept in its manifest.
+    also, beside
+        Ranges of images that decide the values too, and of which the manifest says more than values, such as those of
+        the applicability check: where they change, it is written again.
     """
 
     key: Key
@@ -273,6 +339,9 @@ class Origin:
     inputs: Sequence[str] = ()
     upstream: Sequence[str] = ()
     read_from: Mapping[str, str] = field(default_factory=dict)
+    images: ImagesRead = field(default_factory=ImagesRead)
+    also: Sequence[Range] = ()
+    beside: Sequence[Range] = ()
 
 
 def open_shard(
@@ -320,7 +389,8 @@ def open_shard(
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    opened = (base, shard.number, shard.images, layout, origin.key, whole, facts)
+    read = (origin.images, tuple(origin.also), tuple(origin.beside))
+    opened = (base, shard.number, shard.images, layout, origin.key, whole, facts, *read)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()
     return piece

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.adopt import adopt, bring_target, times
+from heatproof.changes import Seen, look_at_data, looks
 from heatproof.check import check_machine
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.last_run import NAMED, RECORD
@@ -24,6 +26,7 @@ from heatproof.stage import STAGES
 from heatproof.storage.files import refuse_links, write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.publishing import escaped
+from heatproof.storage.sources import record_of, write_record
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -90,16 +93,49 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         raise
     atexit.register(let_go, held)
     bring_target(folder, graph.plan.config["target"])
+    if not dry_run:
+        check_writable(folder)
+        forget_specs(folder)
+        refuse_links(Path(folder) / RECORD)
+        atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    seen = look_at_data(graph)
+    for one in seen.values():
+        _say(one.sentences)
+        if not dry_run:
+            _list_again(graph, one, folder)
     # Snakemake takes a table that is there for whole, and no job may read it.
-    for sentence in adopt(graph):
-        print(escaped(f"heatproof: {sentence} A run that needs it makes it again."), file=sys.stderr)
+    found = looks(seen) if dry_run else {}
+    _say(f"{sentence} A run that needs it makes it again." for sentence in adopt(graph, found))
     if dry_run:
         let_go(held)
+
+
+def _say(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print(escaped(f"heatproof: {sentence}"), file=sys.stderr)
+
+
+def _list_again(graph: Graph, seen: Seen, folder: str) -> None:
+    """List the images of a dataset again where its files have changed, or record their times where only these have.
+
+    Here, and not by Snakemake, which would start all jobs of the dataset, as it goes by times alone.
+
+    Raises
+    ------
+    HeatproofError
+        If the files are no dataset any more.
+    """
+    (product,) = seen.job.products
+    if seen.look is not None and (seen.is_listed or seen.look.is_missing):
+        if seen.look.is_renewed:
+            write_record(record_of(product.manifest), seen.look.record)
         return
-    check_writable(folder)
-    forget_specs(folder)
-    refuse_links(Path(folder) / RECORD)
-    atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    command = [sys.executable, "-P", "-m", "heatproof.job", spec_file(graph, seen.job, folder)]
+    environment = {**os.environ, **job_environment(graph.plan, "", ())}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        told = [line for line in done.stderr.splitlines() if line.startswith("heatproof: ")]
+        raise HeatproofError(told[-1].removeprefix("heatproof: ") if told else done.stderr)
 
 
 def forget_specs(folder: str) -> None:

@@ -101,19 +101,20 @@ ALLOWED = {
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "provenance", "plan", "storage"},
+    "changes": {"adopt", "plan", "provenance", "storage"},
     # Shows what a results folder records, and runs nothing of it.
     "last_run": BASE | {"config", "plan"},
     "bundle": BASE | {"last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
-    "running": BASE | {"adopt", "config", "last_run", "plan"},
+    "running": BASE | {"adopt", "changes", "config", "last_run", "plan"},
     "prune": BASE | {"adopt", "config", "plan", "estimate", "storage"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
     "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
-    "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "check": BASE | {"attribution", "changes", "config", "plan", "models", "trial"},
+    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "changes", "check", "last_run", "storage"},
     "terminal": {"options", "plan", "registry", "stage", "storage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "stage", "storage"},

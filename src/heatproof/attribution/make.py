@@ -30,11 +30,13 @@ from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
+from heatproof.provenance import digest
 from heatproof.randomness import numpy_generator
-from heatproof.shards import WRITING, Origin, Shard, open_shard
+from heatproof.shards import EVALUATION, WRITING, Origin, Shard, open_shard
 from heatproof.specs import Runtime
 from heatproof.storage.publishing import public
+from heatproof.storage.sources import images_of
 from heatproof.storage.stored_maps import encode_maps, map_arrays
 
 if TYPE_CHECKING:
@@ -189,7 +191,7 @@ def attribute(job: Maps, runtime: Runtime) -> None:
             start, stop = piece.missing()
             if start >= stop and not piece.changed:
                 log.info("%s: all %d images are in the store already", entry.name, stop - job.shard.images[0])
-                restore_gate(f"{piece.base}.gate.json", piece.key, piece.manifest)
+                restore_gate(f"{piece.base}.gate.json", _gate_key(piece), piece.manifest)
                 piece.publish(str(device))
                 continue
             # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
@@ -219,9 +221,24 @@ def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, 
     made_by: dict[str, Any] = {key: getattr(of, key) for key in ("weights", "output", "seed", "precision")}
     made_by |= {"dataset": asdict(of.dataset), "model": asdict(of.model) if of.model else None}
     made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
-    origin = Origin(entry.key, public(made_by), [of.weights] if of.weights else [])
+    images = images_of(of.dataset.manifest)
+    also = images.whole("train") if _reads_training_images(entry) else []
+    split = dataset.splits[EVALUATION]
+    read = {"images": images, "also": also, "beside": [(EVALUATION, 0, min(IMAGES, len(split)))]}
+    origin = Origin(entry.key, public(made_by), [of.weights] if of.weights else [], **read)
     arrays = map_arrays(len(entry.maps), size, **_stored(of))
-    return open_shard(job.shard, entry.store, origin, dataset.splits["evaluation"], arrays, {"map": list(entry.maps)})
+    return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
+
+
+def _reads_training_images(entry: StoredExplainer) -> bool:
+    """Tell whether maps follow from training images; of an explainer of the user's own, that is not known."""
+    mean = needs_dataset(entry.options.get("baseline"), None)
+    return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
+
+
+def _gate_key(piece: Shard) -> str:
+    """Return what a record of the check is of: the store's key, and the images that are checked."""
+    return digest([piece.key, piece.images.data(*piece.beside)])
 
 
 def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
@@ -283,7 +300,7 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
     """Check the explainer on the first images of the split, once for all shards, and record its figures."""
     few = min(IMAGES, len(context.dataset.splits["evaluation"]))
     path = f"{piece.base}.gate.json"
-    record = read_gate(path, piece.key)
+    record = read_gate(path, _gate_key(piece))
     if record is None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
@@ -294,7 +311,7 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
             check_limits(figures, maps)
         except NotApplicable as reason:
             gap = str(reason)
-        record = write_gate(path, piece.key, count, figures, gap, context.counter.images - before)
+        record = write_gate(path, _gate_key(piece), count, figures, gap, context.counter.images - before)
     piece.provenance["gate"] = for_manifest(record)
     if record["gap"]:
         raise NotApplicable(record["gap"])

@@ -93,12 +93,13 @@ def _cifar(
         _read_records,
         seed=seed,
         shares={"validation": validation},
+        list_files=lambda: [folder / names],
     )
 
 
 def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -> FileList:
     ids: list[str] = []
-    labels, positions = [], []
+    labels, positions, paths = [], [], []
     for file in files:
         path = folder / file
         found = path.stat()
@@ -112,7 +113,8 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
         ids += [f"{path.stem}-{row:05d}" for row in range(len(records))]
         labels.append(records[:, chosen].astype(np.int64))
         positions += list(records[:, count:])
-    return FileList(ids, np.concatenate(labels), positions)
+        paths += [path] * len(records)
+    return FileList(ids, np.concatenate(labels), positions, paths=paths)
 
 
 def _read_records(records: Sequence[np.ndarray]) -> np.ndarray:

@@ -79,6 +79,7 @@ def elpv(
         picture_reader(size, size, interpolation),
         seed=seed,
         shares={"validation": validation, "evaluation": evaluation},
+        list_files=lambda: [folder / "labels.csv"],
     )
 
 

@@ -59,18 +59,21 @@ def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> 
         _read_framed,
         seed=seed,
         shares={"validation": validation},
+        list_files=lambda: [_find(root, f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")],
     )
 
 
 def _list_part(root: str, part: str) -> FileList:
     labels = read_idx(_find(root, f"{part}-labels-idx1-ubyte"), 1)
-    images = read_idx(_find(root, f"{part}-images-idx3-ubyte"), 3)
+    path = _find(root, f"{part}-images-idx3-ubyte")
+    images = read_idx(path, 3)
     if len(images) != len(labels) or images.shape[1:] != (28, 28):
         raise HeatproofError(
             f"The {part} files of fashion_mnist in {root} have {len(labels)} labels and images of shape "
             f"{images.shape}: get them again."
         )
-    return FileList([f"{part}-{row:05d}" for row in range(len(images))], labels.astype(np.int64), images)
+    ids = [f"{part}-{row:05d}" for row in range(len(images))]
+    return FileList(ids, labels.astype(np.int64), images, paths=[path] * len(images))
 
 
 def _find(root: str, name: str) -> Path:

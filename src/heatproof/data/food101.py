@@ -65,6 +65,7 @@ def food101(
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: [folder / "meta" / f"{name}.txt" for name in ("classes", "train", "test")],
     )
 
 

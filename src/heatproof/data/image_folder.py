@@ -12,6 +12,7 @@ from heatproof.data.outputs import OutputNumbers
 from heatproof.data.pictures import (
     Interpolation,
     find_folder,
+    folders_below,
     list_classes,
     looked_for,
     picture_reader,
@@ -106,6 +107,7 @@ def image_folder(
         seed=seed,
         shares=shares,
         limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: [*([] if labels is None else [top / Path(labels).expanduser()]), *folders_below(top)],
     )
 
 

@@ -14,6 +14,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
     find_folder,
+    folders_below,
     list_classes,
     picture_reader,
     pictures_below,
@@ -91,6 +92,10 @@ def imagenet(
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: [
+            *(folder / DEVKIT / "data" / name for name in ("meta.mat", GROUND_TRUTH) if by_number),
+            *(below for part in ("train", "val") for below in folders_below(folder / part)),
+        ],
     )
 
 

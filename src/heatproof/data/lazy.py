@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ class FileList(NamedTuple):
         (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
     groups
         What each image belongs to, such as a patient, no two splits having images of one; None where each stands alone.
+    paths
+        File that each image is read from, where places are no paths; None where that is not known.
     """
 
     ids: Sequence[str]
@@ -37,6 +40,7 @@ class FileList(NamedTuple):
     places: Sequence[Any] | np.ndarray
     files: np.ndarray | None = None
     groups: Sequence[str] | None = None
+    paths: Sequence[str | Path] | None = None
 
 
 class LazyDataset:
@@ -57,6 +61,8 @@ class LazyDataset:
         Splits that are taken from ``train``, and the share of every class for each.
     limits
         The most images of a split, for those that are to be small; the first ones in its order.
+    list_files, shared_files
+        Functions that return what `heatproof.data.registry.NamesFiles` says of these names.
 
     Raises
     ------
@@ -73,11 +79,14 @@ class LazyDataset:
         seed: int,
         shares: Mapping[str, float],
         limits: Mapping[str, int | None] | None = None,
+        list_files: Callable[[], Sequence[str | Path]] = tuple,
+        shared_files: Callable[[], Sequence[str | Path]] = tuple,
     ) -> None:
         check_shares(shares)
         self.class_names = tuple(class_names)
         self._parts, self._read, self._seed = parts, read, seed
         self._shares, self._limits = shares, limits or {}
+        self._list_files, self._shared_files = list_files, shared_files
         self._listed: dict[str, FileList] = {}
         self._orders: dict[str, np.ndarray] = {}
         self.splits: Mapping[str, Split] = _Splits(self._split)
@@ -115,6 +124,24 @@ class LazyDataset:
         """Return the places of all images of all splits, as `reader` takes them."""
         chosen = [self._chosen(split) for split in NAMES]
         return [listed.places[row] for listed, rows in chosen for row in rows]
+
+    def image_files(self, split: str) -> list[str | Path]:
+        """Return the file of each image of a split, in its order; empty where images have none of their own."""
+        listed, rows = self._chosen(split)
+        if listed.paths is not None:
+            return [listed.paths[row] for row in rows]
+        chosen = [listed.places[row] for row in rows]
+        return chosen if all(isinstance(place, str | Path) for place in chosen) else []
+
+    @property
+    def list_files(self) -> Sequence[str | Path]:
+        """Files and folders that decide which images there are, their order and their labels."""
+        return self._list_files()
+
+    @property
+    def shared_files(self) -> Sequence[str | Path]:
+        """Files that every image is read from."""
+        return self._shared_files()
 
     @property
     def crops(self) -> bool:

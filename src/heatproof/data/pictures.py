@@ -355,6 +355,25 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         ) from None
 
 
+def folders_below(folder: Path) -> list[Path]:
+    """Return a folder and all folders below it in which pictures are looked for, hidden ones left out.
+
+    A link is followed, unless it leads to a folder that has `folder` in it.
+    """
+    top, seen, found = folder.resolve(), set[tuple[int, int]](), []
+    pending = [folder] if folder.is_dir() else []
+    while pending:
+        here = pending.pop()
+        status = os.stat(here)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        found.append(here)
+        inside = [Path(entry.path) for entry in _entries(here) if entry.is_dir() and not entry.name.startswith(".")]
+        pending += [path for path in inside if not (path.is_symlink() and top.is_relative_to(path.resolve()))]
+    return sorted(found)
+
+
 class Picture(NamedTuple):
     """A picture file.
 

@@ -80,6 +80,7 @@ def places365(
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: [folder, *(folder / name for name in (CATEGORIES, TRAIN, VAL))],
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,15 @@ from heatproof.errors import HeatproofError
 from heatproof.specs import DatasetSpec
 from heatproof.storage.manifest import write_sealed
 from heatproof.storage.reading import require_utf8
+from heatproof.storage.sources import (
+    ImagesRead,
+    Record,
+    data_root,
+    read_record,
+    record_files,
+    record_of,
+    write_record,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +55,7 @@ def open_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def prepare(spec: DatasetSpec, manifest: str) -> None:
-    """Write the manifest of a dataset: classes, and ids and labels of every split.
+    """Write the manifest of a dataset, with classes, and ids and labels of every split, and a record of its files.
 
     Parameters
     ----------
@@ -56,6 +69,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     HeatproofError
         As `check_dataset` does.
     """
+    began = time.time_ns()
     dataset = open_dataset(spec)
     # Before the first images are read, so that all damaged pictures are named and not only one of them.
     for line in check_pictures(dataset, spec.name):
@@ -66,7 +80,53 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing
-    write_sealed(manifest, facts)
+    path = record_of(manifest)
+    record = _record(dataset, spec, facts, began, read_record(path))
+    write_record(path, record)
+    read = ImagesRead(spec.name, record)
+    write_sealed(manifest, {**facts, "data": read.data(*read.whole(*NAMES))})
+
+
+def names_files(dataset: Dataset, module: str) -> bool:
+    """Tell whether a change in the data of a dataset can be seen; ours without files are code."""
+    named = any(hasattr(dataset, name) for name in ("image_files", "list_files", "shared_files"))
+    return named or module.startswith("heatproof.")
+
+
+def _none(split: str) -> list[str]:
+    return []
+
+
+def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began: int, known: Record | None) -> Record:
+    """Return size, times and SHA-256 of all files that a dataset names."""
+    lists, shared = (dict.fromkeys(map(str, getattr(dataset, f"{kind}_files", ()))) for kind in ("list", "shared"))
+    place = {path: row for row, path in enumerate([*lists, *shared])}
+    if len(place) < len(lists) + len(shared):
+        raise HeatproofError(
+            f"The dataset {spec.name!r} names a file in `list_files` and in `shared_files`: leave it in `shared_files`."
+        )
+    rows, listed = {}, {}
+    for name, split in facts["splits"].items():
+        files = [str(path) for path in getattr(dataset, "image_files", _none)(name)]
+        if len(files) not in (0, len(split["ids"])):
+            raise HeatproofError(
+                f"The dataset {spec.name!r} names {len(files)} files in `image_files` for the {len(split['ids'])} "
+                f"images of {name}: return one for each image, or none."
+            )
+        rows[name] = np.array([place.setdefault(path, len(place)) for path in files], np.int64)
+        said = [facts["class_names"], facts.get("preprocessing"), split]
+        listed[name] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(), len(split["ids"])
+    return record_files(
+        data_root(spec.options),
+        list(place),
+        began,
+        known,
+        len(lists),
+        shared=len(shared),
+        named=names_files(dataset, spec.module),
+        listed=listed,
+        rows=rows,
+    )
 
 
 def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:

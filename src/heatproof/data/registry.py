@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -51,6 +52,37 @@ class Dataset(Protocol):
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        ...
+
+
+@runtime_checkable
+class NamesFiles(Protocol):
+    """Interface of a dataset that says which files it reads, so that a change in them is seen at the next start.
+
+    A dataset may have any of the three. One that reads no file at all says so with an empty `shared_files`; of one that
+    has none of them, a change is not seen.
+    """
+
+    def image_files(self, split: str) -> Sequence[str | Path]:
+        """Return the file that each image of a split is read from, in its order.
+
+        Another content reruns what reads these images. A file can hold several of them; empty where no image has a file
+        of its own.
+        """
+        ...
+
+    @property
+    def shared_files(self) -> Sequence[str | Path]:
+        """Files that every image is read from, such as an archive: another content reruns what reads any image."""
+        ...
+
+    @property
+    def list_files(self) -> Sequence[str | Path]:
+        """Files and folders that decide which images there are, their order and their labels.
+
+        Of a folder, the names in it count. A change has the images listed again, and what follows from another list
+        made again.
+        """
         ...
 
 

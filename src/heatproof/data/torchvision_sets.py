@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import Interpolation, PictureReader, picture_reader, three_channels
+from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader, three_channels
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, Side
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TRAIN, HELD_OUT, TEST = ("train", "trainval"), ("val", "valid"), ("test",)
 # Where its classes keep the labels, so that no picture is decoded for them.
 LABELS = ("targets", "labels", "_labels", "y")
+# Where they keep the paths of pictures, or pairs that begin with them, and the folder below `root` that is theirs.
+PATHS = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
+FOLDERS = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
 
 
 class Place(NamedTuple):
@@ -117,6 +120,8 @@ def torchvision_dataset(
             split: default if share is None else share for split, (share, default) in given.items() if split not in sets
         },
         limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: _folders(sets),
+        shared_files=lambda: _shared(sets),
     )
 
 
@@ -185,4 +190,32 @@ def _labels(images: Any) -> np.ndarray:
 
 def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
     rows = range(len(labels))
-    return FileList([f"{split}-{row:06d}" for row in rows], labels, [Place(images, row) for row in rows])
+    places = [Place(images, row) for row in rows]
+    return FileList([f"{split}-{row:06d}" for row in rows], labels, places, paths=_paths(images) or None)
+
+
+def _paths(images: Any) -> list[str]:
+    """Return the file of each picture, where the class has a list of them."""
+    for name in PATHS:
+        found = getattr(images, name, None)
+        if isinstance(found, Sequence) and len(found) == len(images):
+            paths = [each[0] if isinstance(each, tuple) else each for each in found]
+            if all(isinstance(path, str | Path) for path in paths) and Path(paths[0]).is_file():
+                return [str(path) for path in paths]
+    return []
+
+
+def _folders(sets: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of a dataset, or all below its root where the class does not say which are its own."""
+    found: set[Path] = set()
+    for images in sets.values():
+        named = [Path(images.root, getattr(images, name)) for name in FOLDERS if getattr(images, name, None)]
+        found.update(folders_below(next((folder for folder in named if folder.is_dir()), Path(images.root))))
+    return sorted(found)
+
+
+def _shared(sets: Mapping[str, Any]) -> list[Path]:
+    """Return all files of a dataset that are not the one of a picture: which of them its class reads is not known."""
+    pictures = {str(path) for images in sets.values() for path in _paths(images)}
+    every = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in every if str(path) not in pictures]

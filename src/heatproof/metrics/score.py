@@ -16,6 +16,7 @@ from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.storage.files import write_table
 from heatproof.storage.manifest import read_sealed, read_shard, write_manifest
+from heatproof.storage.sources import joined_data
 from heatproof.storage.store import describe, read
 from heatproof.storage.stored_maps import stored_maps
 
@@ -91,11 +92,13 @@ def score(told: Score) -> None:
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
     costs: dict[str, Any] = {}
+    data: list[dict[str, Any]] = []
     for explainer, methods in list(explainers.items()):
         maps = methods[0].maps
         bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
         for base in dict.fromkeys(bases):
             pieces = _shards(told, base, keys)
+            data += pieces
             if gate := next((piece["gate"] for piece in pieces if "gate" in piece), None):
                 gates[explainer] = gate
             if base == maps:
@@ -146,6 +149,7 @@ def score(told: Score) -> None:
         share_wrong=float(1 - right.mean()),
         higher_is_better=told.higher_is_better,
         read=keys,
+        data=joined_data([*data, *drops]),
     )
 
 

@@ -39,12 +39,15 @@ class Accuracy(NamedTuple):
         In [0, 1].
     images
         The first of the validation split, or of the evaluation split where there is none.
+    split
+        Which of them.
     at_chance
         Whether a network that guesses would be right as often more than once in a hundred times.
     """
 
     value: float
     images: int
+    split: str
     at_chance: bool
 
 
@@ -76,7 +79,7 @@ def require_accuracy(
     predicted = _answers(network, images, facts)
     accuracy = float((predicted == labels).mean())
     guessing = binom.ppf(1 - RARE, count, 1 / dataset.num_classes) / count
-    found = Accuracy(accuracy, count, accuracy <= guessing)
+    found = Accuracy(accuracy, count, split, accuracy <= guessing)
     if expected is None or accuracy >= expected - SHORT:
         return found
     tried = {what: float((_answers(network, *change) == labels).mean()) for what, change in _changes(images, facts)}

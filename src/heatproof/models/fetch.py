@@ -37,6 +37,7 @@ from heatproof.storage.files import write_table
 from heatproof.storage.manifest import write_manifest
 from heatproof.storage.publishing import public, without_secrets
 from heatproof.storage.reading import require_regular
+from heatproof.storage.sources import images_of
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Checkpoint
@@ -76,7 +77,10 @@ def fetch(job: Checkpoint) -> None:
     # By these bytes a results folder tells whether the file behind the path is still the same.
     foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
     key = key_of_inputs([job.key, foreign])
-    write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign)
+    data = (
+        images_of(job.dataset.manifest).data((accuracy.split, 0, accuracy.images)) if job.dataset and accuracy else {}
+    )
+    write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign, data=data)
 
 
 def check_checkpoint(job: Checkpoint) -> None:

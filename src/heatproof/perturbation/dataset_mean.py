@@ -19,6 +19,11 @@ log = logging.getLogger(__name__)
 CHUNK = 64
 
 
+def needs_dataset(baseline: str | None, options: Mapping[str, Any] | None) -> bool:
+    """Tell whether `dataset_options` reads training images."""
+    return baseline == "mean" and (options or {}).get("value") is None
+
+
 def dataset_options(
     baseline: str,
     options: Mapping[str, Any] | None,
@@ -46,7 +51,7 @@ def dataset_options(
         For `heatproof.perturbation.baselines.baseline_images`, plain values.
     """
     filled = dict(options or {})
-    if baseline == "mean" and filled.get("value") is None:
+    if needs_dataset(baseline, filled):
         filled["value"] = mean_value(dataset, facts)
     return filled
 

@@ -41,7 +41,7 @@ def montage(told: Montage) -> None:
         files.append(told.results.scores.format(**where))
         outputs.append(told.files["{dataset}/{model}".format_map(where)])
         save(draw_montage(opened.images("evaluation", 0, told.images), maps, means, each, title), outputs[-1])
-    publish(told, dict.fromkeys(outputs), files)
+    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
 
 
 @plain

@@ -105,7 +105,8 @@ def report_page(told: ReportPage) -> None:
     for path, page in made.items():
         size = len(page.encode())
         (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
-    publish(told, made, [facts.path for facts in told.tables_shown.values()])
+    shows = [(entry.dataset, told.images) for entry in told.datasets]
+    publish(told, made, [facts.path for facts in told.tables_shown.values()], shows)
 
 
 def judged_claims(table: pd.DataFrame) -> dict[str, Any]:

@@ -16,10 +16,12 @@ import pandas as pd
 from heatproof.figures import FIGURES
 from heatproof.storage.files import write_table, write_text, written_aside
 from heatproof.storage.manifest import publish_tables, verified
+from heatproof.storage.sources import images_of, joined_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from heatproof.specs import DatasetSpec
     from heatproof.stage import Stage
     from heatproof.stages.pages import Figure as FigureOf
 
@@ -82,7 +84,12 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
     return (directed - best).rename("above_reference")
 
 
-def publish(told: Stage, made: Mapping[str, pd.DataFrame | Figure | str | None], inputs: Iterable[str | Path]) -> None:
+def publish(
+    told: Stage,
+    made: Mapping[str, pd.DataFrame | Figure | str | None],
+    inputs: Iterable[str | Path],
+    shows: Iterable[tuple[DatasetSpec, int]] = (),
+) -> None:
     """Write what a job made, and its manifest.
 
     Parameters
@@ -93,6 +100,8 @@ def publish(told: Stage, made: Mapping[str, pd.DataFrame | Figure | str | None],
         Path to a table, a figure or a page; None for a file that is written already.
     inputs
         Files that earlier stages left.
+    shows
+        Datasets of which the first so many evaluation images are shown.
 
     Raises
     ------
@@ -106,7 +115,8 @@ def publish(told: Stage, made: Mapping[str, pd.DataFrame | Figure | str | None],
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    publish_tables(told, made, inputs)
+    shown = [images_of(one.manifest).data(("evaluation", 0, count)) for one, count in shows]
+    publish_tables(told, made, inputs, data=joined_data({"data": one} for one in shown))
 
 
 def save(figure: Figure, path: str | Path) -> None:

@@ -37,7 +37,8 @@ def similarity(told: Similarity) -> None:
     """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
     table = similarity_table(told)
     made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
-    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told))
+    shows = [(entry.dataset, told.images) for entry in told.datasets]
+    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told), shows)
 
 
 def _manifests(told: Similarity) -> list[str]:

@@ -22,12 +22,13 @@ from heatproof.errors import NotApplicable
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
-from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
 from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
-from heatproof.shards import WRITING, Origin, Shard, open_shard
+from heatproof.shards import EVALUATION, WRITING, Origin, Range, Shard, open_shard
 from heatproof.specs import Runtime
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.publishing import public
+from heatproof.storage.sources import images_of, ranges_of
 from heatproof.storage.store import ArraySpec
 from heatproof.storage.stored_maps import stored_maps
 
@@ -109,10 +110,16 @@ def _open(job: RunResponse, explainer: ExplainedResponse | None, response: Respo
     # Pages look for the settings, such as grid and baseline, beside the other facts.
     made_by = {**response.settings, **network, "response": asdict(job.response), **response.environment()}
     gap, read_from = None, {}
+    images, also, beside = images_of(job.network.dataset.manifest), set[Range](), set[Range]()
+    if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
+        also.update(images.whole("train"))
     name, methods = None, []
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
         gap, read_from = maps["gap"], {f"{explainer.maps_store}.{job.shard.number}.json": maps["key"]}
+        # What maps follow from, responses along them do.
+        also.update(one for one in ranges_of(maps) if one[0] != EVALUATION)
+        beside.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
         made_by["explainer"] = {key: getattr(explainer, key) for key in ("name", "kind", "options")}
         name, methods = explainer.name, [method.name for method in explainer.methods]
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
@@ -122,7 +129,8 @@ def _open(job: RunResponse, explainer: ExplainedResponse | None, response: Respo
         for array, holds in response.holds.items()
     }
     upstream = list(response.environment().values())
-    origin = Origin((explainer or job).key, public(made_by), [job.network.weights], upstream, read_from)
+    of = (explainer or job).key, public(made_by), [job.network.weights], upstream, read_from
+    origin = Origin(*of, images, sorted(also), sorted(beside))
     store = job.store.format(explainer=name)
     piece = open_shard(job.shard, store, origin, session.dataset.splits["evaluation"], arrays, contents.coordinates)
     return Work(piece, gap or contents.gap, explainer)

@@ -39,7 +39,7 @@ MOST_NAME_BYTES = 255
 FILE = {"file": str, "sha256": str, "bytes": int}
 KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("key", "config", "code", "device"), (str,)),
-    **dict.fromkeys(("input_sha256", "read", "made_by", "versions", "gaps", "gates", "gate"), (dict,)),
+    **dict.fromkeys(("input_sha256", "read", "made_by", "versions", "gaps", "gates", "gate", "data"), (dict,)),
     **dict.fromkeys(("files", "kept"), (list,)),
     "images": (list, int),
     "gap": (str, type(None)),
@@ -250,6 +250,6 @@ def publish_tables(
     foreign: Iterable[str | Path] = (),
     **facts: Any,
 ) -> None:
-    """Write the manifest of a job without arrays, from the bytes that it read and left."""
+    """Write the manifest of a job without arrays, from the bytes that it read and left, and what else it records."""
     key, digests = whole_key(job.key, inputs, foreign=foreign)
     write_manifest(job.manifest, outputs, spec_key=job.key, key=key, input_sha256=digests, **facts)

@@ -28,6 +28,7 @@ from heatproof.randomness import derive_seed, torch_generator
 from heatproof.specs import FinetuningSettings, Runtime
 from heatproof.storage.files import write_text
 from heatproof.storage.manifest import publish_tables, touch, verified, whole, whole_key
+from heatproof.storage.sources import holds, images_of
 from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (
@@ -167,7 +168,7 @@ def _publish(job: Training, trained: Trained) -> None:
     if "kept" in job.files:
         save_kept(trained.kept, job.files["kept"])
         more = {"kept": sorted(trained.kept)}
-    publish_tables(job, job.files.values(), _start(job), **more)
+    publish_tables(job, job.files.values(), _start(job), data=_data(job), **more)
 
 
 def first_epoch(job: Training, runtime: Runtime) -> str:
@@ -199,7 +200,7 @@ def is_current(job: Training) -> bool:
     """Return whether the weights and all kept epochs are current: same settings, code and input bytes."""
     key, _ = whole_key(job.key, _start(job))
     recorded = whole(job.manifest, key)
-    if recorded is None or not set(job.keep) <= set(recorded.get("kept", ())):
+    if recorded is None or not set(job.keep) <= set(recorded.get("kept", ())) or not holds(recorded, _data(job)):
         return False
     log.info("the weights are current: %s", job.files["weights"])
     touch(job.manifest)
@@ -209,7 +210,13 @@ def is_current(job: Training) -> bool:
 
 def _journal_key(job: Training) -> str:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
-    return whole_key(job.key, _start(job), job.keep, library_versions())[0]
+    return whole_key(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
+
+
+def _data(job: Training) -> dict[str, list[list[Any]]]:
+    """Return what is known of the images that are trained on."""
+    images = images_of(job.dataset.manifest)
+    return images.data(*images.whole("train", "validation"))
 
 
 def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, baselines: Baselines) -> Examples:
