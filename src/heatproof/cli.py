@@ -56,9 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--config", dest="config_path", metavar="CONFIG", help=whose)
 
     checking = command("check", "heatproof.check:check_config", "check a config before work starts", parents=[configs])
-    every_byte = (
-        "read every file of the data that results were made from, and not only those whose size or times changed"
-    )
+    every_byte = "read every file that results were made from, and not only those whose size or times changed"
     checking.add_argument("--contents", action="store_true", help=every_byte)
 
     new = "write a config for a folder of photographs and a network"
