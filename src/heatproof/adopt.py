@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,7 +24,16 @@ from heatproof.provenance import Key, file_digest
 from heatproof.storage.files import refuse_links, write_text
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.publishing import public
-from heatproof.storage.sources import Look, Record, file_digests, is_same_data, read_record, record_of, write_record
+from heatproof.storage.sources import (
+    Look,
+    Record,
+    file_digests,
+    is_same_data,
+    read_record,
+    record_of,
+    says_the_same,
+    write_record,
+)
 
 # Folders that are the same for all targets.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
@@ -61,7 +71,7 @@ def adopt(
     """
     metadata = Path(memory) / "metadata"
     remembers = metadata.is_dir() and any(metadata.iterdir())
-    results = Results(graph, looks)
+    results, now = Results(graph, looks), time.time_ns()
     damaged: list[str] = []
     if not results.refuse_older():
         return damaged
@@ -76,13 +86,14 @@ def adopt(
                 damaged.append(damage)
                 mark_stale(job, product, rank)
             elif results.is_current(job, product) or results.is_pruned(job, product):
-                if min(times(product.files)) < newest:
+                # What is dated ahead of today would hide all that is made from now on.
+                if min(known := times(product.files)) < newest or max(known) > now:
                     _set_times(product.files, newest)
             # Without its manifest, nothing says whose a file is.
             elif results.is_stale(job, product) or not remembers or results.manifest(product.manifest) is None:
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
-        if any(time < newest for time in times([job.benchmark])):
+        if any(measured < newest for measured in times([job.benchmark])):
             _set_times([job.benchmark], newest)
     results.remember_sources()
     return damaged
@@ -264,9 +275,9 @@ class Results:
 
     def remember_sources(self) -> None:
         """Write what is known now of the user's own files, so that the next start reads only what changes."""
-        record = self.__dict__.get("_sources", (None,))[0]
-        if record is not None:
-            write_record(self._sources_file, record)
+        now = self.__dict__.get("_sources", (None,))[0]
+        if now is not None and not says_the_same(read_record(self._sources_file), now):
+            write_record(self._sources_file, now)
 
     def _record(self, dataset: str) -> Record | None:
         look = self.looks.get(dataset)

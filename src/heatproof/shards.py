@@ -96,7 +96,7 @@ class Shard:
         said = [self.key, self.shard, start, list(ids), self._data(start, stop), seconds, passes, shapes]
         sealed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
         for name in sorted(arrays):
-            sealed.update(np.ascontiguousarray(arrays[name]))
+            sealed.update(np.ascontiguousarray(arrays[name]).data)
         return sealed.hexdigest()
 
     def missing(self) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def try_out(plan: Plan, device: bool = True) -> None:
         models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
         module = plan.datasets[name]["module"]
-        if not (models or explainers or _is_own(module) or module == FOLDERS):
+        if not (models or explainers or _is_own(module) or module == FOLDERS) or plan.listed_before(name):
             continue
         from heatproof.data.prepare import check_dataset, open_dataset
 
@@ -73,7 +73,8 @@ def look_at_pictures(plan: Plan) -> list[str]:
     from heatproof.data.prepare import check_pictures, open_dataset
 
     lines = []
-    for name in [name for name, entry in plan.datasets.items() if "root" in entry["options"]]:
+    here = [name for name in plan.datasets if not plan.listed_before(name)]
+    for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
         lines += [*check_pictures(dataset, name, LOOKED_AT), *_few_images(name, dataset)]
         for model in plan.models_of(name):

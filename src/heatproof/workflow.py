@@ -26,7 +26,7 @@ from heatproof.stage import STAGES
 from heatproof.storage.files import refuse_links, write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.publishing import escaped
-from heatproof.storage.sources import record_of, write_record
+from heatproof.storage.sources import Look, record_of, write_record
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -98,16 +98,32 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         forget_specs(folder)
         refuse_links(Path(folder) / RECORD)
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
+    found = see_data(graph, folder, dry_run)
+    # Snakemake takes a table that is there for whole, and no job may read it.
+    _say(f"{sentence} A run that needs it makes it again." for sentence in adopt(graph, found))
+    if dry_run:
+        let_go(held)
+
+
+def see_data(graph: Graph, folder: str, dry_run: bool) -> dict[str, Look]:
+    """Look at the files of datasets, say what changed, and list the images of those again whose files did.
+
+    Returns
+    -------
+    dict
+        What was found where nothing may be written; nothing where the records on the disk are of today.
+
+    Raises
+    ------
+    HeatproofError
+        If files are no dataset any more.
+    """
     seen = look_at_data(graph)
     for one in seen.values():
         _say(one.sentences)
         if not dry_run:
             _list_again(graph, one, folder)
-    # Snakemake takes a table that is there for whole, and no job may read it.
-    found = looks(seen) if dry_run else {}
-    _say(f"{sentence} A run that needs it makes it again." for sentence in adopt(graph, found))
-    if dry_run:
-        let_go(held)
+    return looks(seen) if dry_run else {}
 
 
 def _say(sentences: Iterable[str]) -> None:

@@ -224,8 +224,15 @@ def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, 
     images = images_of(of.dataset.manifest)
     also = images.whole("train") if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
-    read = {"images": images, "also": also, "beside": [(EVALUATION, 0, min(IMAGES, len(split)))]}
-    origin = Origin(entry.key, public(made_by), [of.weights] if of.weights else [], **read)
+    origin = Origin(
+        entry.key,
+        public(made_by),
+        [of.weights] if of.weights else [],
+        images=images,
+        also=also,
+        # The check is of the first images, whatever the shard.
+        beside=[(EVALUATION, 0, min(IMAGES, len(split)))],
+    )
     arrays = map_arrays(len(entry.maps), size, **_stored(of))
     return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
 

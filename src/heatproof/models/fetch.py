@@ -77,9 +77,8 @@ def fetch(job: Checkpoint) -> None:
     # By these bytes a results folder tells whether the file behind the path is still the same.
     foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
     key = key_of_inputs([job.key, foreign])
-    data = (
-        images_of(job.dataset.manifest).data((accuracy.split, 0, accuracy.images)) if job.dataset and accuracy else {}
-    )
+    images = images_of(job.dataset.manifest if job.dataset else "")
+    data = images.data((accuracy.split, 0, accuracy.images)) if accuracy else {}
     write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign, data=data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,10 +13,12 @@ from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.selection import Selection
-from heatproof.provenance import as_json, key_of
+from heatproof.provenance import Key, as_json, key_of
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 from heatproof.specs import DatasetSpec, Runtime
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.sources import data_root
 
 
 class Plan(Selection):
@@ -35,6 +38,15 @@ class Plan(Selection):
         made = DatasetSpec(entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"])
         key = key_of(made, ["heatproof.data.prepare", made.module])
         return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
+
+    @cache
+    def listed_before(self, dataset: str) -> dict[str, Any] | None:
+        """Return the splits of a dataset as the results have them, where its folder is not there, as after a copy."""
+        spec = self.dataset_spec(dataset)
+        if os.path.isdir(data_root(spec.options)):
+            return None
+        recorded = read_sealed(spec.manifest)
+        return recorded["splits"] if recorded and Key.of(recorded) == spec.key else None
 
     @cache
     def model_spec(self, model: str) -> ModelSpec:

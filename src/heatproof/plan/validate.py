@@ -155,7 +155,8 @@ def _check_count(plan: Plan, dataset: str) -> None:
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
     if entry is None or entry.count is None:
         return
-    available = entry.count(**plan.datasets[dataset]["options"])
+    listed = plan.listed_before(dataset)
+    available = len(listed["evaluation"]["ids"]) if listed else entry.count(**plan.datasets[dataset]["options"])
     if plan.drop_images > available:
         key = "images" if plan.images > available else "accuracy_images"
         raise HeatproofError(

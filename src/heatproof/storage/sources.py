@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from heatproof.errors import HeatproofError
 from heatproof.storage.files import read_bytes, refuse_links, written_aside
 from heatproof.storage.reading import open_regular, shown
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     import numpy as np
 
 FORMAT = 1
@@ -187,7 +189,7 @@ def look(record: Record, root: str | Path, contents: bool = False) -> Look:
     now = replace(record, stats=stats, digests=digests, recorded=began)
     if len(other) and other[0] < record.lists:
         now = now.without_lists()
-    changed = [shown(os.path.join(os.fsencode(root), record.paths[row])) for row in other]
+    changed = [shown(os.path.join(root, os.fsdecode(record.paths[row]))) for row in other]
     return Look(now, changed, is_renewed=bool(todo.any()))
 
 
@@ -206,6 +208,13 @@ def file_digests(record: Record | None, paths: Sequence[str], contents: bool = F
     now = record_files(".", paths, time.time_ns(), None if contents else record)
     digests = {path: row.tobytes().hex() for path, row in zip(paths, now.digests, strict=True) if row.any()}
     return now, digests
+
+
+def says_the_same(known: Record | None, now: Record) -> bool:
+    """Tell whether a record of before lets as many files go unread as that of today."""
+    if known is None or known.paths != now.paths or (known.stats != now.stats).any():
+        return False
+    return bool((known.digests == now.digests).all() and (now.stats[:, 2] < known.recorded - STEP).all())
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
@@ -280,7 +289,7 @@ def _parsed(content: memoryview, at: int) -> Record:
     fits = len(paths) == count and head["lists"] + head["shared"] <= count
     for split, (listed, images, files) in splits.items():
         fits &= isinstance(listed, str) and files in (0, images)
-        fits &= not files or bool(0 <= rows[split].min() and rows[split].max() < count)
+        fits &= not files or bool(rows[split].min() >= 0 and rows[split].max() < count)
     if not fits:
         raise ValueError("not a record")
     listed_as = {split: (listed, images) for split, (listed, images, _) in splits.items()}
@@ -423,7 +432,7 @@ def _digest(path: bytes) -> bytes:
             names = sorted(name for name in os.listdir(path) if not name.startswith(b"."))
             return hashlib.sha256(b"\0".join([b"folder", *names])).digest()
         with open_regular(os.fsdecode(path)) as file:
-            return hashlib.file_digest(file, "sha256").digest()
+            return hashlib.file_digest(cast("BufferedReader", file), "sha256").digest()
     except (OSError, HeatproofError):
         return UNKNOWN
 

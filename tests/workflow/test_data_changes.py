@@ -1,0 +1,218 @@
+"""Change by change of data and checkpoints, exactly what runs again; docs/reruns.md has this as a table."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from snakemake_project import MICRO, REPOSITORY, Project, clone
+
+from heatproof.storage.files import read_json
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+PAGE = REPOSITORY / "docs/reruns.md"
+SPLITS = {"train": 6, "val": 4, "test": 8}
+CLASSES = ("ant", "bee")
+READING = {"dataset": "image_folder", "size": 32}
+FEW = {
+    **MICRO,
+    "explainers": ["saliency", "random"],
+    "metrics": [],
+    "evaluation": {"images": 8, "accuracy_images": 0},
+    "drops": {"baselines": ["mean"]},
+}
+# A network that is trained on class folders, and one from a checkpoint of the user's own on a table of labels.
+TRAINED = {**FEW, "datasets": [{"photos": {**READING, "root": "photos"}}]}
+FETCHED = {
+    **FEW,
+    "datasets": [{"photos": {**READING, "root": "photos", "labels": "labels.csv"}}],
+    "models": [{"vgg": {**MICRO["models"][0]["vgg"], "checkpoint": "mine.safetensors"}}],
+    "weights": ["pretrained"],
+}
+WEIGHTS = "results/weights/photos/vgg/pretrained.safetensors"
+
+
+def draw(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, compress_level=0)
+
+
+def photos(folder: Path) -> None:
+    lines = ["file,label,split"]
+    for split, count in SPLITS.items():
+        for number in range(count):
+            name = f"{split}/{CLASSES[number % 2]}/{number}.png"
+            draw(folder / "photos" / name, len(lines))
+            lines.append(f"{name},{CLASSES[number % 2]},{split}")
+    (folder / "photos/labels.csv").write_text("\n".join(lines) + "\n")
+
+
+def finish_trained(folder: Path) -> None:
+    project = Project(clone(folder), TRAINED)
+    photos(folder)
+    project.run()
+
+
+@pytest.fixture(scope="session")
+def trained(once) -> Project:
+    return Project(once("trained on photos", finish_trained), TRAINED)
+
+
+@pytest.fixture(scope="session")
+def fetched(once, trained) -> Project:
+    def finish(folder: Path) -> None:
+        project = Project(clone(folder), FETCHED)
+        shutil.copytree(trained.folder / "photos", folder / "photos")
+        shutil.copy(trained.folder / WEIGHTS, folder / "mine.safetensors")
+        project.run()
+
+    return Project(once("fetched for photos", finish), FETCHED)
+
+
+# ---- the changes -----------------------------------------------------------------------------------------------------
+
+
+def picture(project: Project, split: str, row: int = -1) -> Path:
+    """Return the picture of a row of a split, by default of the last, in the order in which images are used."""
+    ids = read_json(project.folder / "results/datasets/photos.json")["splits"][split]["ids"]
+    return project.folder / "photos" / ids[row]
+
+
+def nothing(project: Project) -> None:
+    """Change nothing."""
+
+
+def touch(project: Project) -> None:
+    for path in project.folder.glob("photos/**/*"):
+        os.utime(path, (1, 1))
+
+
+def replace_picture(split: str, row: int = -1, restore: bool = False) -> Callable[[Project], None]:
+    def change(project: Project) -> None:
+        path = picture(project, split, row)
+        before = path.stat()
+        draw(path, 1000)
+        assert path.stat().st_size == before.st_size
+        if restore:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return change
+
+
+def add_picture(split: str) -> Callable[[Project], None]:
+    return lambda project: draw(project.folder / f"photos/{split}/bee/new.png", 1000)
+
+
+def add_class(project: Project) -> None:
+    for split in SPLITS:
+        for number in range(2):
+            draw(project.folder / f"photos/{split}/cat/{number}.png", 1000 + number)
+
+
+def add_note(project: Project) -> None:
+    (project.folder / "photos/test/ant/README").write_text("a note")
+
+
+def remove_picture(project: Project) -> None:
+    project.config["evaluation"] = {"images": 7, "accuracy_images": 0}
+    picture(project, "evaluation").unlink()
+
+
+def rename_picture(project: Project) -> None:
+    path = picture(project, "validation")
+    path.rename(path.with_stem("renamed"))
+
+
+def relabel(split: str) -> Callable[[Project], None]:
+    def change(project: Project) -> None:
+        name = picture(project, split).relative_to(project.folder / "photos").as_posix()
+        was = Path(name).parts[1]
+        other = CLASSES[1 - CLASSES.index(was)]
+        project.edit("photos/labels.csv", f"{name},{was},", f"{name},{other},")
+
+    return change
+
+
+def rewrite_table(project: Project) -> None:
+    path = project.folder / "photos/labels.csv"
+    path.write_text("".join(f"{line},{n}\n" for n, line in enumerate(path.read_text().splitlines())))
+
+
+def hide_photos(project: Project) -> None:
+    (project.folder / "photos").rename(project.folder / "elsewhere")
+
+
+def copy_results(project: Project) -> None:
+    """Bring the results into a clone that has no data, as from another machine."""
+    hide_photos(project)
+    shutil.rmtree(project.folder / ".snakemake")
+    for number, path in enumerate(project.folder.glob("results/**/*")):
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+
+
+def replace_checkpoint(results: float | None = None, restore: bool = False) -> Callable[[Project], None]:
+    def change(project: Project) -> None:
+        path = project.folder / "mine.safetensors"
+        before = path.stat()
+        content = bytearray(path.read_bytes())
+        # The last weight's sign.
+        content[-1] ^= 0x80
+        path.write_bytes(bytes(content))
+        if restore:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for file in project.folder.glob("results/**/*") if results else ():
+            os.utime(file, (results, results))
+
+    return change
+
+
+SHARD = {"drops": 1, "attribute": 1, "attribute_reference": 1, "score": 1, "tables": 1}
+SHARDS = {"drops": 2, "attribute": 2, "attribute_reference": 2, "score": 1, "tables": 1}
+NETWORK = {"pretrain": 1, "finetune": 1, "drops": 2, "attribute": 2, "score": 1, "tables": 1}
+ALL = {**SHARDS, **NETWORK}
+NEW_WEIGHTS = {"fetch": 1, "drops": 2, "attribute": 2, "score": 1, "tables": 1}
+# What stands in docs/reruns.md: whose network, what is done, and how many jobs of each stage run.
+CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
+    "nothing": ("trained", nothing, {}),
+    "all files touched": ("trained", touch, {}),
+    "a note put beside the pictures": ("trained", add_note, {}),
+    "an evaluation picture replaced": ("trained", replace_picture("evaluation"), SHARD),
+    "one of the first four evaluation pictures replaced": (
+        "trained",
+        replace_picture("evaluation", 0),
+        {**SHARD, "attribute": 2, "attribute_reference": 2},
+    ),
+    "a picture replaced, with its size and time": ("trained", replace_picture("evaluation", -1, True), SHARD),
+    "a training picture replaced": ("trained", replace_picture("train"), NETWORK),
+    "a validation picture replaced": ("trained", replace_picture("validation"), NETWORK),
+    "an evaluation picture added": ("trained", add_picture("test"), SHARDS),
+    "a training picture added": ("trained", add_picture("train"), NETWORK),
+    "a class added": ("trained", add_class, ALL),
+    "an evaluation picture removed": ("trained", remove_picture, SHARDS),
+    "a validation picture renamed": ("trained", rename_picture, NETWORK),
+    "the folder of the data moved away": ("trained", hide_photos, {}),
+    "results copied without their data": ("trained", copy_results, {}),
+    "the table of labels written again with a new column": ("fetched", rewrite_table, {}),
+    "the label of an evaluation picture changed": ("fetched", relabel("evaluation"), SHARDS),
+    "the label of a training picture changed": ("fetched", relabel("train"), {"drops": 2, "score": 1, "tables": 1}),
+    "a checkpoint of one's own replaced": ("fetched", replace_checkpoint(), NEW_WEIGHTS),
+    "a checkpoint replaced, with results dated ahead": ("fetched", replace_checkpoint(4_000_000_000), NEW_WEIGHTS),
+    "a checkpoint replaced, with its size and time": ("fetched", replace_checkpoint(None, True), NEW_WEIGHTS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_runs_again(name, request, tmp_path):
+    made, change, expected = CASES[name]
+    project = request.getfixturevalue(made).copy(tmp_path / "project")
+    change(project)
+    assert project.ran() == expected
+    assert project.ran() == {}
