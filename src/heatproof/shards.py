@@ -93,7 +93,7 @@ class Shard:
         stop = start + len(next(iter(arrays.values())))
         shapes = {name: [str(values.dtype), values.shape] for name, values in arrays.items()}
         ids = self.layout.image_ids[start:stop]
-        said = [self.key, self.shard, start, list(ids), self._data(start, stop), seconds, passes, shapes]
+        said = [self.key, self.shard, start, list(ids), self._data(start, stop), float(seconds), int(passes), shapes]
         sealed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
         for name in sorted(arrays):
             sealed.update(np.ascontiguousarray(arrays[name]).data)

@@ -1,7 +1,9 @@
 """A job's piece of a store: what is kept when it dies, what is added to, and what is made anew."""
 
+import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from heatproof.provenance import Key
 from heatproof.shards import WRITING, Origin, open_shard
 from heatproof.specs import ShardRange
 from heatproof.storage import manifest
+from heatproof.storage.sources import ImagesRead, Record
 from heatproof.storage.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -27,6 +30,16 @@ class Died(BaseException):
     pass
 
 
+def pictures(*other, train="t"):
+    """Return what is known of 40 evaluation images and one for training, some of them others than usual."""
+    files = [f"{number} {'new' if number in other else ''}" for number in range(40)] + [train]
+    digests = np.array([list(hashlib.sha256(file.encode()).digest()) for file in files], np.uint8)
+    listed = {"evaluation": ("ids", 40), "train": ("ids", 1)}
+    rows = {"evaluation": np.arange(40), "train": np.array([40])}
+    names = [file.encode() for file in files]
+    return ImagesRead("toy", Record(names, np.zeros((41, 3), np.int64), digests, 0, listed=listed, rows=rows))
+
+
 @pytest.fixture
 def weights(tmp_path):
     path = tmp_path / "weights"
@@ -37,12 +50,14 @@ def weights(tmp_path):
 class Job:
     """What a stage does: compute what is missing, batch by batch, and publish it."""
 
-    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=()):
+    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=(), pictures=ImagesRead(), **reads):
         self.base = str(folder / "maps/saliency")
         self.arguments = {
             "shard": ShardRange(shard, 16, images),
             "base": self.base,
-            "origin": Origin(Key(config, "code"), {"steps": 1}, [str(path) for path in inputs]),
+            "origin": Origin(
+                Key(config, "code"), {"steps": 1}, [str(path) for path in inputs], images=pictures, **reads
+            ),
             "split": SPLIT,
             "arrays": ARRAYS,
             "coordinates": {"map": ["saliency"]},
@@ -323,3 +338,104 @@ def test_other_image_ids_are_other_pieces(tmp_path):
     other.arguments["split"] = Split(("new", *SPLIT.ids[1:]), SPLIT.labels)
     other.run()
     assert other.computed == list(range(10))
+
+
+# ---- whose images they are of ---------------------------------------------------------------------------------------
+
+
+def died(folder, dies_at=9, **job):
+    job = Job(folder, **job)
+    with pytest.raises(Died):
+        job.run(dies_at=dies_at)
+    return job
+
+
+def exchanged(job):
+    first, second = job.journals[:2]
+    aside = first.with_suffix(".aside")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+
+
+def moved(job):
+    """Take the second batch, which is as large, for the first one."""
+    shutil.copy(job.journals[1], job.journals[0])
+
+
+def of_another_key(job):
+    other = died(Path(job.base).parents[1] / "other", config="other")
+    shutil.copy(other.journals[0], job.journals[0])
+
+
+def of_another_shard(job):
+    other = died(Path(job.base).parents[1] / "other", images=(16, 26), shard=1, dies_at=25)
+    shutil.copy(other.journals[0], job.journals[0])
+
+
+def compressed(job):
+    with np.load(job.journals[0]) as kept:
+        arrays = dict(kept)
+    np.savez_compressed(job.journals[0], **arrays)
+
+
+def of_other_seconds(job):
+    with np.load(job.journals[0]) as kept:
+        arrays = {**kept, "passes": kept["passes"] + 1}
+    np.savez(job.journals[0], **arrays)
+
+
+@pytest.mark.parametrize("put", [exchanged, moved, of_another_key, of_another_shard, compressed, of_other_seconds])
+def test_a_batch_that_does_not_fit_its_place_is_not_taken(tmp_path, put):
+    whole = Job(tmp_path / "whole", images=(0, 12)).run()
+    job = died(tmp_path / "died", images=(0, 12))
+    assert len(job.journals) == 2
+    put(job)
+    job.computed.clear()
+    job.run()
+    assert job.computed == list(range(12)), "all from the first one that does not fit"
+    assert job.shards == whole.shards
+    assert job.manifest["network_passes"] == 12
+
+
+def test_a_journal_counts_for_the_same_pictures_alone(tmp_path):
+    died(tmp_path, pictures=pictures())
+    job = Job(tmp_path, pictures=pictures(5)).run()
+    assert job.computed == list(range(4, 10)), "image 5 is in the second batch"
+
+
+@pytest.mark.parametrize(
+    ("other", "images", "computed"),
+    [
+        ((), (0, 10), []),
+        ((3,), (0, 10), list(range(10))),
+        ((12,), (0, 10), []),
+        ((12,), (0, 16), list(range(10, 16))),
+        ((20,), (0, 16), list(range(10, 16))),
+        ((9,), (0, 16), list(range(16))),
+        ((9,), (0, 6), list(range(6))),
+    ],
+)
+def test_a_piece_is_added_to_where_its_first_pictures_are_the_same(tmp_path, other, images, computed):
+    Job(tmp_path, pictures=pictures()).run()
+    again = Job(tmp_path, images=images, pictures=pictures(*other)).run()
+    assert again.computed == computed
+    key = again.manifest["key"]
+    assert key == Job(tmp_path, images=images).run().manifest["key"], "the key is that of the whole store"
+
+
+def test_what_else_decides_the_values_counts(tmp_path):
+    also = [("train", 0, 1)]
+    Job(tmp_path, pictures=pictures(), also=also).run()
+    assert Job(tmp_path, pictures=pictures(), also=also).run().computed == []
+    assert Job(tmp_path, pictures=pictures(train="new"), also=also).run().computed == list(range(10))
+
+
+def test_what_the_manifest_says_beside_values_is_written_again_and_nothing_computed(tmp_path):
+    beside = [("evaluation", 0, 4)]
+    where = {"images": (16, 26), "shard": 1, "beside": beside}
+    before = Job(tmp_path, pictures=pictures(), **where).run().manifest
+    job = Job(tmp_path, pictures=pictures(2), **where).run()
+    assert job.computed == []
+    assert job.manifest["data"] != before["data"]
+    assert job.manifest["files"] == before["files"]
