@@ -26,6 +26,9 @@ ARRAYS = {
 }
 
 
+NOTHING = ImagesRead()
+
+
 class Died(BaseException):
     pass
 
@@ -50,7 +53,7 @@ def weights(tmp_path):
 class Job:
     """What a stage does: compute what is missing, batch by batch, and publish it."""
 
-    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=(), pictures=ImagesRead(), **reads):
+    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=(), pictures=NOTHING, **reads):
         self.base = str(folder / "maps/saliency")
         self.arguments = {
             "shard": ShardRange(shard, 16, images),

@@ -1,10 +1,35 @@
 """Tiny stand-ins for datasets, in the formats in which they lie on a disk."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+# What this process has opened to read, and folders that it has listed, since a test began.
+READ: set[str] = set()
+
+
+def watch(event: str, given: tuple) -> None:
+    listed = event in ("os.listdir", "os.scandir")
+    if (listed or (event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR))) and given[0] is not None:
+        READ.add(os.fsdecode(given[0]) if not isinstance(given[0], int) else "")
+
+
+sys.addaudithook(watch)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_read_yet():
+    READ.clear()
+
+
+def named(dataset) -> set[str]:
+    """Return all files and folders that a dataset names."""
+    images = [path for split in dataset.splits for path in dataset.image_files(split)]
+    return set(map(str, [*images, *dataset.list_files, *dataset.shared_files]))
 
 
 def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
@@ -41,7 +66,7 @@ def fill(save):
 
 
 @pytest.fixture
-def sound():
+def sound(tmp_path):
     """Check what every dataset has to keep, and return all ids."""
 
     def check(dataset, side: int) -> set[str]:
@@ -59,6 +84,11 @@ def sound():
             assert 0 <= together.min() < together.max() <= 1
             for place, image in enumerate(together):
                 np.testing.assert_array_equal(dataset.images(name, place, place + 1)[0], image)
+        for name, split in dataset.splits.items():
+            dataset.images(name, 0, len(split))
+        if hasattr(dataset, "image_files"):
+            unseen = {path for path in READ if Path(path).is_relative_to(tmp_path)} - named(dataset)
+            assert unseen == set(), "it reads what it does not name, so that a change there would not be seen"
         return set(ids)
 
     return check
