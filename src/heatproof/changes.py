@@ -122,5 +122,7 @@ def what_changed(graph: Graph, contents: bool = False) -> list[str]:
             again[job.stage] += 1
     if again:
         jobs = ", ".join(f"{count} of {stage}" for stage, count in again.items())
-        lines.append(f"A run makes again what follows, at most {again.total()} jobs: {jobs}.")
+        lines.append(
+            f"A run makes again what follows, at most {again.total()} job{'s' if again.total() > 1 else ''}: {jobs}."
+        )
     return lines

@@ -1,11 +1,13 @@
 """Results at each start: what is of the config gets times in the order of jobs, what is not is made again."""
 
 import dataclasses
+import hashlib
 import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
@@ -14,6 +16,7 @@ from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.provenance import Key, digest, file_digest
 from heatproof.stage import Product, Stage
+from heatproof.storage import sources
 from heatproof.storage.files import read_json, write_json
 from heatproof.storage.manifest import read_sealed, write_manifest, write_sealed
 
@@ -88,8 +91,8 @@ def chain(**of_maps):
     return [dataset, weights, maps, make("scores", maps)]
 
 
-def is_current(job, *others, trust_times=False):
-    return Results(Jobs(*others, job), trust_times).is_current(job, *job.products)
+def is_current(job, *others):
+    return Results(Jobs(*others, job)).is_current(job, *job.products)
 
 
 def is_stale(job, *others):
@@ -367,6 +370,22 @@ def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, l
     assert not is_current(weights)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monkeypatch):
+    """Whether or not its bytes were recorded, and with the size and the time that it had."""
+    weights = fetched()
+    remember()
+    monkeypatch.setattr(sources, "STEP", -(10**9))
+    if known:
+        adopt(Jobs(weights))
+        assert Path("results/.sources").is_file()
+    date(time.time() + 10**8 if ahead else 10**9, *weights.outputs)
+    replace_checkpoint(4000)
+    adopt(Jobs(weights))
+    assert set(times(weights)) == {4000 - 1}
+
+
 @pytest.mark.parametrize("mtime", [1, 4000, 2_000_000_000])
 def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of_it(folder, mtime):
     weights = fetched()
@@ -383,22 +402,86 @@ def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of
 def test_the_same_checkpoint_dates_nothing_back(folder):
     weights = fetched()
     os.utime("mine.pt")
-    later = time.time() + 60
-    date(later, *weights.outputs)
+    date(time.time() - 60, *weights.outputs)
     remember()
     adopt(Jobs(weights))
-    assert times(weights) == pytest.approx([later] * 2)
+    assert times(weights) == [os.stat("mine.pt").st_mtime] * 2, "as new as what it was checked against"
+
+
+def test_what_is_dated_ahead_of_today_is_dated_back(folder):
+    """Snakemake would hold all that is made from now on for older."""
+    jobs = chain()
+    date(time.time() + 10**8, *(file for job in jobs for file in job.outputs))
+    adopt(Jobs(*jobs))
+    assert max(times(*jobs)) <= time.time()
+    assert [times(job)[0] for job in jobs] == sorted(times(job)[0] for job in jobs)
 
 
 def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch):
     weights = fetched()
     remember()
-    later = time.time() + 60
-    date(later, *weights.outputs)
-    monkeypatch.setattr("heatproof.adopt.SMALL", 0)
-    monkeypatch.setattr("heatproof.adopt.file_digest", lambda path: pytest.fail(f"{path} was read"))
+    read, digest = [], sources._digest
+    monkeypatch.setattr(sources, "_digest", lambda path: [read.append(path), digest(path)][1])
     adopt(Jobs(weights))
-    assert times(weights) == pytest.approx([later] * 2)
+    adopt(Jobs(weights))
+    assert len(read) == 2, "it may have changed again within one step of the clock"
+    monkeypatch.setattr(sources, "STEP", -(10**9))
+    adopt(Jobs(weights))
+    assert len(read) == 2
+    assert is_current(weights)
+
+
+def test_a_damaged_record_of_checkpoints_is_not_trusted(folder, monkeypatch):
+    weights = fetched()
+    monkeypatch.setattr(sources, "STEP", -(10**9))
+    adopt(Jobs(weights))
+    record = Path("results/.sources")
+    record.write_bytes(record.read_bytes()[:-1] + b"x")
+    replace_checkpoint(4000)
+    assert not is_current(weights)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def record_of_pictures(*contents, listed="list"):
+    digests = np.array([list(hashlib.sha256(one.encode()).digest()) for one in contents], np.uint8).reshape(-1, 32)
+    names = [f"{row}.png".encode() for row in range(len(contents))]
+    known = {"listed": {"evaluation": (listed, len(contents))}, "rows": {"evaluation": np.arange(len(contents))}}
+    return sources.Record(names, np.zeros((len(contents), 3), np.int64), digests, 0, **known)
+
+
+def shard_of(record, start, stop):
+    """Leave a shard that was made from some pictures."""
+    job = make("maps", make_dataset())
+    data = sources.ImagesRead("toy", record).data(("evaluation", start, stop))
+    write_sealed("results/maps.json", {**read_sealed("results/maps.json"), "data": data})
+    return job
+
+
+@pytest.mark.parametrize(
+    ("now", "stale"),
+    [
+        (record_of_pictures("a", "b", "c", "d"), False),
+        (record_of_pictures("a", "b", "c", "other"), False),
+        (record_of_pictures("other", "b", "c", "d"), False),
+        (record_of_pictures("a", "other", "c", "d"), True),
+        (record_of_pictures("a", "c", "b", "d"), True),
+        (record_of_pictures("a", "b"), True),
+        (record_of_pictures("a", "b", "c", "d", listed="other ids"), True),
+        (record_of_pictures("a", "b", "c", "d").without_lists(), True),
+    ],
+)
+def test_a_shard_is_stale_where_its_own_pictures_are_others(folder, now, stale):
+    maps, looks = shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3), {"toy": sources.Look(now, [])}
+    assert Results(Jobs(make_dataset(), maps), looks).is_stale(maps, *maps.products) == stale
+    adopt(Jobs(make_dataset(), maps), looks)
+    assert (max(times(maps)) < LONG_AGO) == stale
+
+
+def test_without_a_record_of_the_data_nothing_is_stale(folder):
+    maps = shard_of(record_of_pictures("a", "b"), 0, 2)
+    assert not is_stale(maps, make_dataset())
 
 
 def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):

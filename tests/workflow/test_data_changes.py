@@ -14,7 +14,7 @@ from snakemake_project import MICRO, REPOSITORY, Project, clone
 
 from heatproof.storage.files import read_json
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+pytestmark = pytest.mark.workflow
 
 PAGE = REPOSITORY / "docs/reruns.md"
 SPLITS = {"train": 6, "val": 4, "test": 8}
@@ -208,7 +208,21 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+# In short; the others are marked long.
+SHORT = (
+    "all files touched",
+    "an evaluation picture replaced",
+    "a training picture replaced",
+    "an evaluation picture added",
+    "results copied without their data",
+    "the table of labels written again with a new column",
+    "a checkpoint replaced, with results dated ahead",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SHORT else pytest.mark.long) for name in CASES]
+)
 def test_what_runs_again(name, request, tmp_path):
     made, change, expected = CASES[name]
     project = request.getfixturevalue(made).copy(tmp_path / "project")

@@ -1,0 +1,437 @@
+"""Data as an input: the record of a dataset's files, what a look at them finds, and which images a change concerns."""
+
+import hashlib
+import os
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from heatproof.changes import look_at_data, what_changed
+from heatproof.config import default_config, merge
+from heatproof.data.lazy import NAMES
+from heatproof.data.prepare import open_dataset, prepare
+from heatproof.data.registry import NamesFiles, Split
+from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.provenance import Key
+from heatproof.specs import DatasetSpec
+from heatproof.storage import sources
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.sources import STEP, TICK, images_of, is_same_data, look, read_record, record_of, write_record
+from heatproof.workflow import see_data
+
+MANIFEST = "results/datasets/photos.json"
+ANTS, BEES = "photos/test/ant", "photos/test/bee"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, fill):
+    monkeypatch.chdir(tmp_path)
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        fill(tmp_path / "photos" / split, ["ant", "bee"], count)
+    for path in (tmp_path / "photos").rglob("*.png"):
+        Image.open(path).save(path, compress_level=0)
+    # Folders that changed within the last tick of the clock could have done so while they were listed.
+    time.sleep(2 * TICK / 1e9)
+    return tmp_path
+
+
+def spec_of(kind="image_folder", module="heatproof.data.image_folder", **options):
+    options = {"root": "photos", "size": 8, **options} if kind == "image_folder" else options
+    return DatasetSpec(kind, module, options, 0, "photos", Key("config", "code"), MANIFEST)
+
+
+def prepared(spec=None):
+    spec = spec or spec_of()
+    prepare(spec, MANIFEST)
+    return read_record(record_of(MANIFEST))
+
+
+def wait(record):
+    """Return a record as if it had been made after the last step of the clock."""
+    return sources.replace(record, recorded=time.time_ns() + 2 * STEP)
+
+
+def look_again(record=None, **how):
+    return look(wait(record or read_record(record_of(MANIFEST))), "photos", **how)
+
+
+def reads(monkeypatch):
+    """Return a list that is filled with the files that are read."""
+    read, digest = [], sources._digest
+    monkeypatch.setattr(sources, "_digest", lambda path: [read.append(os.fsdecode(path)), digest(path)][1])
+    return read
+
+
+def test_a_record_has_all_files_and_their_digests(folder):
+    record = prepared()
+    files = [path for path in (folder / "photos").rglob("*") if path.is_file()]
+    names = [os.fsdecode(path) for path in record.paths]
+    assert names[: record.lists] == [".", *sorted(n for n in names if (folder / "photos" / n).is_dir() and n != ".")]
+    assert len(names) == record.lists + len(files), "each file once"
+    for name, stats, digest in zip(names, record.stats, record.digests, strict=True):
+        path = folder / "photos" / name
+        status = path.stat()
+        assert stats.tolist() == [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        if path.is_file():
+            assert digest.tobytes() == hashlib.sha256(path.read_bytes()).digest()
+    assert str(folder) not in record_of(MANIFEST).read_bytes().decode("latin-1"), "nothing of whose machine it is"
+    ids = read_sealed(MANIFEST)["splits"]["train"]["ids"]
+    assert [names[row] for row in record.rows["train"]] == ids
+
+
+def test_a_look_that_finds_nothing_reads_nothing(folder, monkeypatch):
+    prepared()
+    read = reads(monkeypatch)
+    found = look_again()
+    assert (found.changed, found.is_renewed, found.is_missing, read) == ([], False, False, [])
+
+
+def test_what_changed_in_the_last_step_of_the_clock_is_read(folder, monkeypatch):
+    """It could have changed again and kept its time."""
+    record = prepared()
+    read = reads(monkeypatch)
+    found = look(record, "photos")
+    assert len(read) == len(record.paths)
+    assert (found.changed, found.is_renewed) == ([], True)
+    assert found.record.recorded > record.recorded
+
+
+def change_time(path):
+    os.utime(path, (1, 1))
+
+
+def rewrite(path):
+    path.write_bytes(path.read_bytes())
+
+
+def flip(path):
+    """Change the content, and neither size nor time."""
+    before, pixels = path.stat(), np.array(Image.open(path))
+    Image.fromarray(pixels ^ 1).save(path, compress_level=0)
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def remove(path):
+    path.unlink()
+
+
+def as_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_changed"),
+    [(change_time, False), (rewrite, False), (flip, True), (remove, True), (as_a_pipe, True)],
+)
+@pytest.mark.parametrize("split", ["train", "evaluation"])
+def test_what_happens_to_a_picture(folder, split, change, is_changed):
+    record = prepared()
+    row = record.rows[split][1]
+    name = os.fsdecode(record.paths[row])
+    change(folder / "photos" / name)
+    found = look_again()
+    assert (f"photos/{name}" in found.changed) == is_changed
+    assert found.is_renewed
+    for other in ("train", "validation", "evaluation"):
+        same = [record.digest(other, at, at + 1) == found.record.digest(other, at, at + 1) for at in range(2)]
+        if change is flip:
+            assert same == [True, other != split]
+        elif change is remove:
+            assert same == [False, False], "its folder has changed: the list is not known"
+
+
+def test_only_a_look_at_every_byte_sees_what_kept_its_times(folder):
+    """The system's own time of a change cannot be set: a record is made to have the one of today."""
+    record = prepared()
+    path = folder / "photos" / os.fsdecode(record.paths[record.rows["train"][0]])
+    flip(path)
+    stats = np.array(record.stats)
+    stats[record.rows["train"][0], 2] = path.stat().st_ctime_ns
+    record = sources.replace(record, stats=stats)
+    assert look_again(record).changed == []
+    assert look_again(record, contents=True).changed == [str(path.relative_to(folder))]
+
+
+WHERE = ["photos/test/ant/new.png", "photos/test/cat/new.png", "photos/train/bee/deep/new.png"]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_an_added_picture_is_seen_by_its_folder(folder, save, where):
+    prepared()
+    save(folder / where)
+    found = look_again()
+    assert found.changed
+    assert found.record.digest("train", 0, 1) is None, "the images have to be listed anew"
+
+
+@pytest.mark.parametrize("name", [".hidden", ".DS_Store"])
+def test_a_hidden_file_is_no_change(folder, name):
+    prepared()
+    (folder / ANTS / name).write_text("")
+    assert (look_again().changed, look_again().is_renewed) == ([], True)
+
+
+def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_look(folder, save, monkeypatch):
+    def open_late(spec):
+        found = open_dataset(spec)
+        assert all(len(found.splits[split]) for split in found.splits)
+        save(folder / ANTS / "late.png")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr("heatproof.data.prepare.open_dataset", open_late)
+        record = prepared()
+    assert look(record, "photos").changed == [f"{ANTS}"]
+
+
+def test_preparing_again_reads_only_what_changed(folder, monkeypatch):
+    record = prepared()
+    write_record(record_of(MANIFEST), wait(record))
+    flip(folder / ANTS / "ant_000.png")
+    read = reads(monkeypatch)
+    again = prepared()
+    assert read == ["photos/test/ant/ant_000.png"]
+    assert (again.digests != record.digests).any(1).sum() == 1
+
+
+def test_missing_data_change_nothing(folder):
+    record = prepared()
+    (folder / "photos").rename(folder / "elsewhere")
+    found = look_again()
+    assert (found.is_missing, found.changed, found.is_renewed) == (True, [], False)
+    assert found.record.digest("evaluation", 0, 3) == record.digest("evaluation", 0, 3)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "gone", "link", "pipe", "count", "rows"])
+def test_a_damaged_record_is_none(folder, damage):
+    record = prepared()
+    path = record_of(MANIFEST)
+    content = path.read_bytes()
+    if damage in ("gone", "link", "pipe"):
+        path.unlink()
+    if damage == "link":
+        (folder / "aside").write_bytes(content)
+        path.symlink_to(folder / "aside")
+        with pytest.raises(HeatproofError, match="is a symbolic link"):
+            read_record(path)
+        return
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "rows":
+        write_record(path, sources.replace(record, rows={**record.rows, "train": record.rows["train"] + 1000}))
+    elif damage == "count":
+        # With a digest that is right, as somebody else could write it.
+        inner = content[32:].replace(b'"count": ', b'"count": 99999', 1)
+        path.write_bytes(hashlib.sha256(inner).digest() + inner)
+    elif damage != "gone":
+        at = len(content) // 2
+        flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        path.write_bytes({"flip": flipped, "cut": content[:at], "empty": b"", "text": b"no record\n" * 9}[damage])
+    assert read_record(path) is None
+    if damage != "gone":
+        with pytest.raises(HeatproofError, match=r"photos\.files is damaged: run the same command again"):
+            images_of(MANIFEST)
+
+
+def test_a_record_is_read_as_it_was_written(folder):
+    record = prepared()
+    again = read_record(record_of(MANIFEST))
+    assert again.paths == record.paths
+    assert (again.lists, again.shared, again.named, again.listed) == (record.lists, 0, True, record.listed)
+    np.testing.assert_array_equal(again.stats, record.stats)
+
+
+# ---- labels and lists ------------------------------------------------------------------------------------------------
+
+
+def with_table(folder, *columns):
+    lines = [",".join(["file", "label", "split", *columns])]
+    for split in ("train", "val", "test"):
+        for path in sorted((folder / "photos" / split).rglob("*.png")):
+            name = path.relative_to(folder / "photos").as_posix()
+            lines.append(",".join([name, path.parent.name, split, *("note" for _ in columns)]))
+    (folder / "photos/labels.csv").write_text("\n".join(lines) + "\n")
+    return spec_of(labels="labels.csv")
+
+
+def test_a_label_is_an_input_of_its_split_and_a_note_of_none(folder):
+    spec = with_table(folder)
+    before = prepared(spec)
+    with_table(folder, "remark")
+    assert look_again().changed == ["photos/labels.csv"]
+    after = prepared(spec)
+    assert after.listed == before.listed
+    path = folder / "photos/labels.csv"
+    path.write_text(path.read_text().replace("test/ant/ant_000.png,ant", "test/ant/ant_000.png,bee"))
+    changed = prepared(spec)
+    assert [split for split in before.listed if changed.listed[split] != before.listed[split]] == ["evaluation"]
+
+
+def test_manifests_hold_what_they_were_made_of(folder):
+    prepared()
+    images = images_of(MANIFEST)
+    data = images.data(("evaluation", 0, 3), ("train", 0, 8))
+    assert list(data) == ["photos/evaluation", "photos/train"]
+    assert is_same_data({"data": data}, {"photos": images.record}.get)
+    row = images.record.rows["evaluation"]
+    flip(folder / "photos" / os.fsdecode(images.record.paths[row[4]]))
+    assert is_same_data({"data": data}, {"photos": look_again().record}.get), "the fifth is not among them"
+    flip(folder / "photos" / os.fsdecode(images.record.paths[row[2]]))
+    assert not is_same_data({"data": data}, {"photos": look_again().record}.get)
+    assert is_same_data({"data": data}, {}.get), "of what nothing is known, nothing is made again"
+
+
+def test_outside_a_workflow_nothing_is_kept():
+    assert images_of("").data(("evaluation", 0, 3)) == {}
+    assert images_of("results/datasets/none.json").whole("train") == []
+
+
+# ---- loaders of one's own --------------------------------------------------------------------------------------------
+
+
+class Own:
+    """A dataset of the user's own without files."""
+
+    num_classes, class_names = 2, ("a", "b")
+
+    @property
+    def splits(self):
+        return {name: Split((f"{name}-0", f"{name}-1"), np.array([0, 1])) for name in NAMES}
+
+    def images(self, split, start, stop):
+        return np.zeros((min(stop, 2) - start, 3, 8, 8), np.float32)
+
+
+class OfAnArchive(Own):
+    shared_files = ("archive.bin",)
+
+
+class OfFiles(Own):
+    list_files = ("list.txt",)
+
+    def image_files(self, split):
+        return [f"{split}.bin"] * 2
+
+
+class Generated(Own):
+    shared_files = ()
+
+
+class TooFew(Own):
+    def image_files(self, split):
+        return ["one.bin"]
+
+
+class Twice(Own):
+    list_files = shared_files = ("archive.bin",)
+
+
+def own(kind, monkeypatch):
+    for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin"):
+        with open(name, "w") as file:
+            file.write(name)
+    time.sleep(2 * TICK / 1e9)
+    monkeypatch.setattr("heatproof.data.prepare.open_dataset", lambda spec: kind())
+    return prepared(spec_of("mine:own", "mine"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "files"),
+    [
+        (Own, False, []),
+        (Generated, True, []),
+        (OfAnArchive, True, ["archive.bin"]),
+        (OfFiles, True, ["list.txt", "train.bin", "validation.bin", "evaluation.bin"]),
+    ],
+)
+def test_what_a_loader_names(folder, monkeypatch, kind, named, files):
+    record = own(kind, monkeypatch)
+    assert record.named == named
+    assert [os.fsdecode(path) for path in record.paths] == files
+    assert isinstance(OfFiles(), NamesFiles) is False, "any of the three is enough"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "splits"),
+    [
+        (OfAnArchive, "archive.bin", {"train", "validation", "evaluation"}),
+        (OfFiles, "train.bin", {"train"}),
+        (OfFiles, "list.txt", {"train", "validation", "evaluation"}),
+    ],
+)
+def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
+    record = own(kind, monkeypatch)
+    with open(file, "a") as changed:
+        changed.write("more")
+    now = look(record, ".").record
+    assert {split for split in record.listed if record.digest(split, 0, 2) != now.digest(split, 0, 2)} == splits
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (TooFew, "names 1 files in `image_files` for the 2 images of train: return one for each image, or none"),
+        (Twice, "names a file in `list_files` and in `shared_files`: leave it in `shared_files`"),
+    ],
+)
+def test_what_cannot_be_named_is_said(folder, monkeypatch, kind, sentence):
+    with pytest.raises(HeatproofError, match=sentence):
+        own(kind, monkeypatch)
+
+
+# ---- what is said ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph():
+    """A graph of the one job that lists the images."""
+
+    photos = {"dataset": "image_folder", "root": "photos", "size": 32}
+    models = [{"net": {"architecture": "cifar_resnet20"}}]
+    few = {"datasets": [{"photos": photos}], "models": models, "evaluation": {"images": 4, "accuracy_images": 0}}
+    return lambda: Graph(make_plan(merge(default_config(), few)))
+
+
+def test_what_a_start_says(folder, graph, capsys):
+    made = graph()
+    assert look_at_data(made) == {}, "nothing was listed yet"
+    os.makedirs("results/datasets")
+    told = made.job("prepare", {"dataset": "photos"}).told
+    told.run(SimpleNamespace())
+    before = read_sealed(MANIFEST)
+    assert what_changed(made) == []
+    flip(folder / ANTS / "ant_000.png")
+    (said, jobs) = what_changed(made)
+    assert said.startswith("The data of 'photos' changed (photos/test/ant/ant_000.png): what follows from it")
+    assert jobs == "A run makes again what follows, at most 1 job: 1 of prepare."
+    assert set(see_data(made, "results", dry_run=True)) == {"photos"}
+    assert read_sealed(MANIFEST) == before, "a dry run writes nothing"
+    assert see_data(made, "results", dry_run=False) == {}
+    after = read_sealed(MANIFEST)
+    assert {name for name in after if after[name] != before[name]} == {"data"}
+    assert "The data of 'photos' changed" in capsys.readouterr().err
+    assert what_changed(made) == []
+    record_of(MANIFEST).write_bytes(b"damaged")
+    assert what_changed(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    see_data(made, "results", dry_run=False)
+    assert read_sealed(MANIFEST) == after
+    (folder / "photos").rename(folder / "elsewhere")
+    assert what_changed(graph()) == [
+        "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
+    ]
+
+
+def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
+    made = graph()
+    os.makedirs("results/datasets")
+    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
+    (folder / ANTS / "ant_000.png").write_bytes(b"no picture")
+    with pytest.raises(HeatproofError, match=r"1 of the .* pictures of 'photos' cannot be read: .*ant_000\.png"):
+        see_data(made, "results", dry_run=False)
