@@ -1,4 +1,7 @@
-"""Change by change of data and checkpoints, exactly what runs again; docs/reruns.md has this as a table."""
+"""Change by change of data and checkpoints, exactly what runs again; docs/reruns.md has this as a table.
+
+`PYTHONPATH=tests:tests/workflow python -m test_data_changes` prints the table.
+"""
 
 from __future__ import annotations
 
@@ -229,3 +232,21 @@ def test_what_runs_again(name, request, tmp_path):
     change(project)
     assert project.ran() == expected
     assert project.ran() == {}
+
+
+def rows() -> list[str]:
+    """Return the lines of the page's table."""
+    told = {"trained": "trained on the set", "fetched": "a checkpoint of one's own"}
+    found = ["| network | change | jobs that run |", "| --- | --- | --- |"]
+    for name, (made, _, expected) in CASES.items():
+        jobs = ", ".join(f"{count} `{stage}`" for stage, count in expected.items()) or "none"
+        found.append(f"| {told[made]} | {name} | {jobs} |")
+    return found
+
+
+def test_the_page_has_the_table():
+    assert "\n".join(rows()) in PAGE.read_text(encoding="utf-8"), "print it again, and put it in docs/reruns.md"
+
+
+if __name__ == "__main__":
+    print("\n".join(rows()))
