@@ -89,8 +89,12 @@ def adopt(
                 # What is dated ahead of today would hide all that is made from now on.
                 if min(known := times(product.files)) < newest or max(known) > now:
                     _set_times(product.files, newest)
-            # Without its manifest, nothing says whose a file is.
-            elif results.is_stale(job, product) or not remembers or results.manifest(product.manifest) is None:
+            elif results.is_stale(job, product):
+                # A list of images that is of other files alone is made anew before this, unless the run is a dry one.
+                if job.inputs or not results.is_of_this_key(product):
+                    mark_stale(job, product, rank)
+            elif not remembers or results.manifest(product.manifest) is None:
+                # Nothing says whose a file is that has no manifest.
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
         if any(measured < newest for measured in times([job.benchmark])):
@@ -181,9 +185,13 @@ class Results:
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
-        if Key.of(recorded) != product.key or (product.images or 0) > recorded.get("images", [0, 0])[1]:
+        if not self.is_of_this_key(product) or (product.images or 0) > recorded.get("images", [0, 0])[1]:
             return True
         return not set(product.kept) <= set(recorded.get("kept", ())) or not self.read_the_same(job, product.manifest)
+
+    def is_of_this_key(self, product: Product) -> bool:
+        """Tell whether a product is of this config and code."""
+        return Key.of(self.manifest(product.manifest) or {}) == product.key
 
     def is_current(self, job: Job, product: Product) -> bool:
         """Tell whether a product is whole, and of this config, code and inputs."""

@@ -35,7 +35,7 @@ class Seen:
     look
         What a look at its files found; None where there is no record of them.
     is_listed
-        Whether the list of its images is of these files.
+        Whether the list of its images is of these files; also where nothing of them is there.
     """
 
     job: Job
@@ -46,10 +46,8 @@ class Seen:
     def sentences(self) -> list[str]:
         """What is to be said of it."""
         name = self.job.wildcards["dataset"]
-        if self.look is None:
-            return [LOST.format(name=name)]
-        if self.look.is_missing:
-            return [MISSING.format(name=name)]
+        if self.look is None or self.look.is_missing:
+            return [(MISSING if self.is_listed else LOST).format(name=name)]
         unseen = [] if self.look.record.named else [UNSEEN.format(name=name)]
         changed = self.look.changed
         told = CHANGED.format(name=name, files=some_of(changed), them="it" if len(changed) == 1 else "them")
@@ -84,10 +82,10 @@ def look_at_data(graph: Graph, contents: bool = False) -> dict[str, Seen]:
         record, root = read_record(record_of(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
         if record is not None:
             looked = look(record, root, contents)
-            is_listed = "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
-            found[name] = Seen(job, looked, is_listed)
-        elif os.path.isdir(root):
-            found[name] = Seen(job, None, False)
+            same = "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
+            found[name] = Seen(job, looked, same or looked.is_missing)
+        else:
+            found[name] = Seen(job, None, not os.path.isdir(root))
     return found
 
 
@@ -115,10 +113,11 @@ def what_changed(graph: Graph, contents: bool = False) -> list[str]:
     checkpoints = dict.fromkeys(path for one in made for path in results.changed_sources(*one))
     lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
     for job, _ in graph.ranks():
-        current = [one.manifest for one in job.products if Key.of(results.manifest(one.manifest) or {}) == one.key]
+        current = [one.manifest for one in job.products if results.is_of_this_key(one)]
         same = reread.isdisjoint(job.inputs) and all(results.read_the_same(job, manifest) for manifest in current)
         if current and not same:
-            reread.update(job.outputs)
+            # What is of a list of images is judged by these images.
+            reread.update(job.outputs if job.inputs else ())
             again[job.stage] += 1
     if again:
         jobs = ", ".join(f"{count} of {stage}" for stage, count in again.items())

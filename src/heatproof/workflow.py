@@ -142,8 +142,8 @@ def _list_again(graph: Graph, seen: Seen, folder: str) -> None:
         If the files are no dataset any more.
     """
     (product,) = seen.job.products
-    if seen.look is not None and (seen.is_listed or seen.look.is_missing):
-        if seen.look.is_renewed:
+    if seen.is_listed:
+        if seen.look is not None and seen.look.is_renewed:
             write_record(record_of(product.manifest), seen.look.record)
         return
     command = [sys.executable, "-P", "-m", "heatproof.job", spec_file(graph, seen.job, folder)]

@@ -15,6 +15,7 @@ SMALLEST = {
     "broken_network": ["--small", "--out", "{out}"],
     "choice": ["--small", "--out", "{out}"],
     "coverage": ["2", "--out", "{out}"],
+    "data_start": ["--small", "--out", "{out}"],
     "device": ["--small", "--out", "{out}"],
     "estimate_error": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],

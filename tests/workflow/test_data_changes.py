@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from snakemake_project import MICRO, REPOSITORY, Project, clone
+from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
 from heatproof.storage.files import read_json
 
@@ -232,6 +233,26 @@ def test_what_runs_again(name, request, tmp_path):
     change(project)
     assert project.ran() == expected
     assert project.ran() == {}
+
+
+@pytest.mark.slow
+def test_what_is_said_before_a_run(trained, tmp_path):
+    """By `check`, `status` and a dry run, which changes nothing that the run goes by."""
+    project = trained.copy(tmp_path / "project")
+    change = replace_picture("evaluation")
+    manifest, name = project.folder / "results/datasets/photos.json", picture(project, "evaluation")
+    change(project)
+    before = manifest.read_bytes()
+    said = f"The data of 'photos' changed ({name.relative_to(project.folder)}): what follows from it is made again."
+    checked = project.heatproof("check", "micro.yaml").stdout
+    assert said in checked
+    assert "at most 6 jobs: 1 of prepare, 1 of attribute, 1 of attribute_reference, 1 of drops, 1 of score" in checked
+    assert said in project.heatproof("status", "micro.yaml").stdout
+    printed = project.run("-n", TABLE)
+    assert said in printed
+    assert re.search(r"^attribute +1$", printed, re.MULTILINE)
+    assert manifest.read_bytes() == before
+    assert project.ran() == SHARD
 
 
 def rows() -> list[str]:

@@ -36,7 +36,8 @@ STEP = 2 * 10**9
 TICK = 10**7
 # Network file systems answer many questions at a time.
 THREADS = 16
-CHUNK = 4096
+# How many files a thread looks at, or reads, before it takes others.
+LOOKED_AT, READ = 4096, 64
 # Of a file that is not there, and of one of which nothing is known.
 GONE = (-1, -1, -1)
 UNKNOWN = bytes(32)
@@ -403,16 +404,16 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     def chunk(low: int) -> None:
         # One stat each, and little else: of a million files every step counts.
         found = []
-        for name in names[low : low + CHUNK]:
+        for name in names[low : low + LOOKED_AT]:
             try:
                 one = os.stat(at + name if name[:1] != b"/" else name)
             except OSError:
                 found.append(GONE)
             else:
                 found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns))
-        every[low : low + CHUNK] = found
+        every[low : low + LOOKED_AT] = found
 
-    _in_threads(chunk, range(0, len(names), CHUNK))
+    _in_threads(chunk, range(0, len(names), LOOKED_AT))
     return every
 
 
@@ -421,7 +422,11 @@ def _digests(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     import numpy as np
 
     at = os.path.join(os.fsencode(root), b"")
-    found = _in_threads(lambda name: _digest(os.path.join(at, name)), names)
+
+    def chunk(low: int) -> bytes:
+        return b"".join(_digest(os.path.join(at, name)) for name in names[low : low + READ])
+
+    found = _in_threads(chunk, range(0, len(names), READ))
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, 32)
 
 
@@ -437,13 +442,8 @@ def _digest(path: bytes) -> bytes:
         return UNKNOWN
 
 
-def _in_threads(do: Callable[[Any], T], given: Iterable[Any]) -> list[T]:
-    every = list(given)
-    if len(every) < 2:
-        return [do(one) for one in every]
+def _in_threads(do: Callable[[int], T], given: Sequence[int]) -> list[T]:
+    if len(given) < 2:
+        return [do(one) for one in given]
     with ThreadPoolExecutor(THREADS) as pool:
-        found: list[T] = []
-        # What waits for a thread takes memory.
-        for low in range(0, len(every), CHUNK):
-            found += pool.map(do, every[low : low + CHUNK])
-        return found
+        return list(pool.map(do, given))
