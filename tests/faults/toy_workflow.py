@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +18,13 @@ from ledger import watch
 from toy_project import BASE
 
 from heatproof.adopt import adopt
+from heatproof.changes import look_at_data
 from heatproof.config import merge
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.storage.files import read_json
+from heatproof.storage.sources import read_record
 
 CHANGE = {
     "evaluation": {"images": 10},
@@ -76,9 +78,15 @@ class Listed(Graph):
     """A graph of jobs that are there already."""
 
     def __init__(self, jobs: list[Job]) -> None:
-        # Of the plan, the results folder alone is asked for.
-        super().__init__(SimpleNamespace(results=Folder()))  # type: ignore[arg-type]
+        specs = {job.told.dataset.name: job.told.dataset for job in jobs if job.stage == "prepare"}
+        # Of the plan, the results folder and the datasets alone are asked for.
+        plan = SimpleNamespace(results=Folder(), datasets=specs, dataset_spec=specs.__getitem__)
+        super().__init__(plan)  # type: ignore[arg-type]
         self.listed = jobs
+
+    def job(self, stage: str, wildcards: Mapping[str, object]) -> Job:
+        (found,) = [job for job in self.listed if job.stage == stage and job.wildcards == wildcards]
+        return found
 
     def jobs(self) -> Iterator[Job]:
         return iter(self.listed)
@@ -152,7 +160,11 @@ class Run:
     def _work(self) -> int:
         from heatproof.job import main
 
-        for sentence in adopt(Listed(self.jobs)):
+        # As `heatproof.workflow.see_data` does, without a process more.
+        unlisted = [seen for seen in look_at_data(Listed(self.jobs)).values() if not seen.is_listed]
+        for seen in unlisted:
+            main([self.specs[seen.job.outputs[0]]])
+        for sentence in [*(one for seen in unlisted for one in seen.sentences), *adopt(Listed(self.jobs))]:
             print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):
@@ -229,6 +241,10 @@ class Run:
                 # What nobody read may be damaged still.
                 said = read_json(path) or {"key": content.hex()}
                 content = json.dumps(without_times(said), sort_keys=True).encode()
+            if path.suffix == ".files":
+                # When it was recorded differs from run to run.
+                record = read_record(path)
+                content = record.digests.tobytes() + b"\0".join(record.paths) if record else content
             # Seconds differ from run to run.
             found[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
         return found
