@@ -21,9 +21,9 @@ from heatproof.provenance import Key
 from heatproof.registry import load_plugins
 from heatproof.specs import Runtime
 from heatproof.stage import read_back
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import require_manifest
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import read_json
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
-from heatproof.storage.files import read_json, refuse_links, write_text
+from heatproof.storage.files import write_text
 from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.reading import read_json, refuse_links
 
 KINDS = {
     "maps": "attribution maps that everything which read them is done with",

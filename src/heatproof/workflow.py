@@ -21,9 +21,10 @@ from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.stage import STAGES
-from heatproof.storage.files import refuse_links, write_json, write_text
+from heatproof.storage.files import write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import refuse_links
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.

@@ -23,6 +23,7 @@ BASE = {
     "subsets",
     "options",
     "folder",
+    "typed",
     "specs",
     "stage",
 }
@@ -38,7 +39,7 @@ ALLOWED = {
     "figures": {"registry"},
     "folder": set(),
     # What a stage is; and the stages, which the plan makes jobs of, with what their jobs run.
-    "stage": {"folder", "provenance", "registry", "specs"},
+    "stage": {"folder", "provenance", "registry", "specs", "typed"},
     "stages": BASE
     | {
         "attribution",
@@ -59,7 +60,8 @@ ALLOWED = {
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
     # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids"},
+    "storage": {"errors", "provenance", "grids", "typed"},
+    "typed": set(),
     "config_types": {"errors", "options"},
     "config": {"errors", "registry", "config_types"},
     "data": BASE,
@@ -114,9 +116,9 @@ ALLOWED = {
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
     "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
-    "terminal": {"options", "plan", "registry", "stage", "storage"},
+    "terminal": {"errors", "options", "plan", "storage", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "guard": {"errors", "stage", "storage"},
+    "guard": {"errors", "storage", "stage", "ranking"},
     "job": {"errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE

@@ -21,7 +21,7 @@ from heatproof.plan.validate import Plan
 from heatproof.provenance import as_json
 from heatproof.specs import FinetuningSettings, ShardRange
 from heatproof.stages.weights import weights_of
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.workflow import MALLOC
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -16,38 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import without_formulas
+from heatproof.storage.reading import FOLDER, refuse_links
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# The folder below which no symbolic link is followed; it may be one itself.
-FOLDER = "results"
-# No JSON of ours comes near it, and nothing larger is parsed.
-MOST_JSON_BYTES = 2**28
-
-
-def refuse_links(path: str | Path) -> Path:
-    """Return a path below which nothing leaves the results folder.
-
-    Raises
-    ------
-    HeatproofError
-        If the path, or a folder on its way below ``results``, is a symbolic link: results can come from anywhere, and
-        a link would let them overwrite files elsewhere.
-    """
-    path = Path(path)
-    parts = path.parts
-    below = len(parts) - parts[::-1].index(FOLDER) if FOLDER in parts else len(parts)
-    for end in range(below + 1, len(parts) + 1):
-        part = os.path.join(*parts[:end])
-        if os.path.islink(part):
-            raise HeatproofError(
-                f"{part} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put the files "
-                f"in its place, or make {FOLDER} itself the link."
-            )
-    return path
 
 
 @contextmanager
@@ -75,7 +47,10 @@ def written_aside(path: str | Path) -> Iterator[Path]:
     HeatproofError
         If the path leads through a symbolic link below the results folder.
     """
-    path = refuse_links(path)
+    path = Path(path)
+    # Where users choose the file, they choose links on the way to it as well.
+    if FOLDER in path.parts:
+        refuse_links(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     host = os.uname().nodename
     for leftover in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
@@ -108,32 +83,6 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a text file aside and move it into place."""
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
-
-
-def read_json(path: str | Path) -> dict[str, Any] | None:
-    """Return a JSON file's mapping; None where it is missing, no regular file, or no whole JSON."""
-    try:
-        value = json.loads(read_bytes(path, MOST_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Return the bytes of a regular file; a pipe or a device is never waited for.
-
-    Raises
-    ------
-    OSError
-        If it is missing, no regular file, or larger than `most`.
-    """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
-        if most is not None and status.st_size > most:
-            raise OSError(f"{path} has {status.st_size:,} bytes, more than {most:,}")
-        return file.read()
 
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:

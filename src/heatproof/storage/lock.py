@@ -15,7 +15,7 @@ from typing import IO, Any
 import psutil
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.storage.files import read_json, refuse_links
+from heatproof.storage.reading import read_json, refuse_links
 
 LOCK = ".lock"
 # Seconds between two signs of life of whoever holds the folder.

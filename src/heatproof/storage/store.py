@@ -32,9 +32,10 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.provenance import digest, file_digest
-from heatproof.storage.files import locked, read_bytes, refuse_links
+from heatproof.provenance import digest
+from heatproof.storage.files import locked
 from heatproof.storage.manifest import SEAL, require_manifest
+from heatproof.storage.reading import file_digest, read_bytes, refuse_links
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
