@@ -8,13 +8,14 @@ link. Both are regular files, and nothing is read of which the size is not bound
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from heatproof.errors import HeatproofError, fault_of
 
@@ -78,7 +79,7 @@ def require_regular(path: str | Path, mode: int) -> None:
         raise HeatproofError(f"{shown(path)} is {kind}, not a regular file: remove it or put the file in its place.")
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a regular file for reading, and nothing else.
 
     Raises
