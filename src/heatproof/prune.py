@@ -23,7 +23,8 @@ from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
 from heatproof.storage.files import write_text
 from heatproof.storage.lock import hold_folder, let_go
-from heatproof.storage.reading import read_json, refuse_links
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.reading import refuse_links
 
 KINDS = {
     "maps": "attribution maps that everything which read them is done with",
@@ -210,7 +211,7 @@ def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
             if ending and base not in known:
                 found.setdefault(base, []).append(path)
     for base, paths in found.items():
-        manifests = [read_json(path) or {} for path in paths if path.suffix == ".json"]
+        manifests = [read_sealed(path) or {} for path in paths if path.suffix == ".json"]
         passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
         seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
         yield Prunable("others", os.path.relpath(base, folder), paths, passes, seconds)

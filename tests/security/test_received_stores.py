@@ -316,7 +316,7 @@ def test_a_link_inside_a_store_is_not_followed(store, tmp_path):
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(store):
     (store / "zarr.json").unlink()
     os.mkfifo(store / "zarr.json")
-    refused(lambda: open_store(store), "no regular file")
+    refused(lambda: open_store(store), "not a regular file")
 
 
 # ---- one run at a time -----------------------------------------------------------------------------------------------

@@ -35,11 +35,12 @@ MOST_JSON_BYTES, MOST_JSON_PARTS, MOST_JSON_VALUES = 2**28, 2**20, 2**24
 
 
 def own_folder(folder: str | Path) -> Path:
-    """Return a folder that the user names as the place that it really is, so that it can be a link itself.
+    """Return a folder that the user names; where a link leads to it, the place that it really is.
 
-    Below it, `refuse_links` refuses all links.
+    The user may name a link. Below what is returned, `refuse_links` refuses all of them.
     """
-    return Path(os.path.realpath(folder))
+    real = os.path.realpath(folder)
+    return Path(folder) if os.path.abspath(folder) == real else Path(real)
 
 
 def refuse_links(path: str | Path) -> Path:

@@ -401,6 +401,7 @@ class ArrayFacts:
     dtype: str
     shard_size: int
     sharded: bool
+    dims: tuple[str, ...]
 
     @property
     def image_bytes(self) -> int:
@@ -521,7 +522,7 @@ def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
     sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
     if cut[1:] != shape[1:] or metadata != _expected_metadata(metadata, dtype, shape, cut, sharded):
         raise ValueError("the metadata of an array are not of the kind that heatproof writes")
-    return ArrayFacts(tuple(shape), dtype, cut[0], sharded)
+    return ArrayFacts(tuple(shape), dtype, cut[0], sharded, tuple(metadata["dimension_names"]))
 
 
 def _expected_metadata(
@@ -567,6 +568,18 @@ def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
         values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
         _decoded[known] = values if values.dtype.kind == "i" else tuple(map(str, values))
     return _decoded[known]
+
+
+def shard_manifests(store: str | Path) -> list[Path]:
+    """Return the manifests of a store's shards that are there, in the order of the shards."""
+    store = Path(store)
+    base = store.name.removesuffix(".zarr")
+    found = ((re.fullmatch(r"(\d{1,9})\.json", file.name[len(base) + 1 :]), file) for file in _beside(store, base))
+    return [file for _, file in sorted((int(match[1]), file) for match, file in found if match)]
+
+
+def _beside(store: Path, base: str) -> Iterator[Path]:
+    return store.parent.glob(f"{glob.escape(base)}.*.json")
 
 
 def describe(store: str | Path) -> dict[str, Any]:
