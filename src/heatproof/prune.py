@@ -120,6 +120,8 @@ def prune(
         raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
     held = hold_folder(str(folder))
     try:
+        results = Results(graph)
+        damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
         found = find(graph, wanted, folder)
         lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
         removed = sum(one.remove() for one in found if one.kind in delete)
@@ -127,7 +129,14 @@ def prune(
         let_go(held)
     last = f"Removed {size_told(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
     return "\n".join(
-        [f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is", *lines, "", NOTE, last]
+        [
+            *damaged,
+            f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is",
+            *lines,
+            "",
+            NOTE,
+            last,
+        ]
     )
 
 

@@ -165,11 +165,15 @@ def status(configs: Sequence[str]) -> str:
     graph = Graph(followed.plan)
     results = Results(graph)
     stages: dict[str, list[bool]] = {}
+    damaged: list[str] = []
     for job in graph.needed(graph.targets()):
+        found = list(filter(None, map(results.damage, job.products)))
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
-        stages.setdefault(job.stage, []).append(whole)
+        stages.setdefault(job.stage, []).append(whole and not found)
+        damaged += found
     every = [one for jobs in stages.values() for one in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     left = len(every) - sum(every)
     rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
-    return "\n".join([*filter(None, [followed.told]), *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])
+    said = f"{sum(every)} of {len(every)} jobs are made{rest}"
+    return "\n".join([*filter(None, [followed.told]), *damaged, *lines, "", said])

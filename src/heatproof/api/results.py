@@ -171,8 +171,8 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.storage.manifest import read_sealed
-        from heatproof.storage.store import describe, shard_manifests
+        from heatproof.storage.manifest import read_sealed, shard_manifests
+        from heatproof.storage.store import describe
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")

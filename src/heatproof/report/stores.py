@@ -14,10 +14,10 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.resolve import read_dataset
 from heatproof.registry import look_up
 from heatproof.specs import DatasetSpec
-from heatproof.storage.manifest import read_sealed
+from heatproof.storage.manifest import read_sealed, shard_manifests
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
-from heatproof.storage.store import describe, shard_manifests
+from heatproof.storage.store import describe
 from heatproof.typed import as_type
 
 

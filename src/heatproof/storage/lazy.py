@@ -10,8 +10,8 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.storage.manifest import read_sealed
-from heatproof.storage.store import ArrayFacts, Store, open_store, read, shard_manifests
+from heatproof.storage.manifest import read_sealed, shard_manifests
+from heatproof.storage.store import ArrayFacts, Store, open_store, read
 
 
 class _Checked(BackendArray):

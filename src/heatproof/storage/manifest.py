@@ -7,9 +7,11 @@ results folder that was copied to another place is known for what it is.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -349,11 +351,18 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     """
     path = f"{base}.{shard}.json"
     recorded = require_manifest(path)
-    images = recorded.get("images")
-    is_range = isinstance(images, list) and list(map(type, images)) == [int, int]
-    if not is_range or not {"key", "gap", "files"} <= recorded.keys():
+    if recorded.get("shard") != shard:
         raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
     return recorded
+
+
+def shard_manifests(store: str | Path) -> list[Path]:
+    """Return the manifests of a store's shards that are there, in the order of the shards."""
+    store = Path(store)
+    base = store.name.removesuffix(".zarr")
+    files = [file.name for file in store.parent.glob(f"{glob.escape(base)}.*.json")]
+    numbers = [re.fullmatch(r"0|[1-9][0-9]{0,8}", name[len(base) + 1 : -len(".json")]) for name in files]
+    return [store.with_name(f"{base}.{number}.json") for number in sorted(int(one[0]) for one in numbers if one)]
 
 
 def touch(path: str | Path) -> None:
@@ -364,7 +373,7 @@ def touch(path: str | Path) -> None:
     listed = (read_sealed(path) or {}).get("files", ())
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in listed)]:
         if file.exists():
-            os.utime(refuse_links(file))
+            os.utime(refuse_links(file), follow_symlinks=False)
 
 
 def publish_tables(

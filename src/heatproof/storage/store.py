@@ -35,7 +35,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import digest
 from heatproof.storage.files import locked
 from heatproof.storage.manifest import SEAL, require_manifest
-from heatproof.storage.reading import file_digest, read_bytes, refuse_links
+from heatproof.storage.reading import file_digest, parse_json, read_bytes, reason_of, refuse_links
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
@@ -386,8 +386,7 @@ def _damage_as_sentence(sentence: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason})", 1)) from None
+        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
 
 
 # ---- metadata, which decide what is opened ---------------------------------------------------------------------------
@@ -460,7 +459,7 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
     if not signature:
         raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
     with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
-        metadata = json.loads(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
+        metadata = parse_json(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
             raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
@@ -487,7 +486,7 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
         for file in attributes["files"]:
             name, _, rest = file.partition("/")
             if rest == METADATA:
-                facts = _checked_facts(json.loads(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
+                facts = _checked_facts(parse_json(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
                 if len(facts.shape) > 1:
                     arrays[name] = facts
                 else:
@@ -568,18 +567,6 @@ def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
         values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
         _decoded[known] = values if values.dtype.kind == "i" else tuple(map(str, values))
     return _decoded[known]
-
-
-def shard_manifests(store: str | Path) -> list[Path]:
-    """Return the manifests of a store's shards that are there, in the order of the shards."""
-    store = Path(store)
-    base = store.name.removesuffix(".zarr")
-    found = ((re.fullmatch(r"(\d{1,9})\.json", file.name[len(base) + 1 :]), file) for file in _beside(store, base))
-    return [file for _, file in sorted((int(match[1]), file) for match, file in found if match)]
-
-
-def _beside(store: Path, base: str) -> Iterator[Path]:
-    return store.parent.glob(f"{glob.escape(base)}.*.json")
 
 
 def describe(store: str | Path) -> dict[str, Any]:
