@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "ending",
     "randomness",
     "batches",
     "registry",
@@ -29,6 +30,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # How a process ends when it is asked to.
+    "ending": {"errors"},
     # Values that jobs of several stages are given.
     "specs": {"provenance"},
     "randomness": set(),
@@ -113,11 +116,11 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
-    "terminal": {"options", "plan", "registry", "stage", "storage"},
+    "workflow": {"ending", "errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "terminal": {"ending", "options", "plan", "registry", "stage", "storage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "stage", "storage"},
-    "job": {"errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
+    "job": {"ending", "errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE
     | {"attribution", "config", "data", "models", "training", "responses", "plan", "stages", "workflow"},
@@ -139,7 +142,7 @@ ALLOWED = {
         "estimate",
         "storage",
     },
-    "__main__": {"cli"},
+    "__main__": {"cli", "ending"},
 }
 TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}
 
