@@ -76,10 +76,9 @@ def open_lock(path: str | Path) -> IO[str]:
     path = refuse_links(path)
     # Opened without following, and without waiting: the file could become a link or a pipe after it was looked at.
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    file = os.fdopen(number, "r+", encoding="utf-8")
     folder, status = os.stat(path.parent), os.fstat(number)
     if not stat.S_ISREG(status.st_mode):
-        file.close()
+        os.close(number)
         raise HeatproofError(f"{path} is no regular file: remove it, and run the same command again.")
     if status.st_uid == os.geteuid():
         # The group that may write into the folder; another one that the file keeps may not.
@@ -93,7 +92,7 @@ def open_lock(path: str | Path) -> IO[str]:
         # On a file system without permissions, they are those of the whole.
         with suppress(OSError):
             os.fchmod(number, mode)
-    return file
+    return os.fdopen(number, "r+", encoding="utf-8")
 
 
 @contextmanager
