@@ -22,7 +22,7 @@ from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
 from heatproof.storage.files import write_text
-from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.lock import held_folder
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.reading import refuse_links
 
@@ -118,15 +118,12 @@ def prune(
     wanted = graph.needed(targets or graph.targets())
     if not wanted:
         raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
-    held = hold_folder(str(folder))
-    try:
+    with held_folder(str(folder)):
         results = Results(graph)
         damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
         found = find(graph, wanted, folder)
         lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
         removed = sum(one.remove() for one in found if one.kind in delete)
-    finally:
-        let_go(held)
     last = f"Removed {size_told(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
     return "\n".join(
         [

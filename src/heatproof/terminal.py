@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from heatproof.ending import asked
 from heatproof.errors import HeatproofError
 from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
@@ -42,7 +43,13 @@ END_OF_A_LOG = 2**20
 SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
 # Of Snakemake's scheduler after every job, and of its ways to end.
 STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
-ENDS = ("Shutting down", "Exiting because", "WorkflowError:\nAt least one job", "RuleException:\nCalledProcessError")
+ENDS = (
+    "Shutting down",
+    "Terminating processes",
+    "Exiting because",
+    "WorkflowError:\nAt least one job",
+    "RuleException:\nCalledProcessError",
+)
 NOISE = (*STEPS, *ENDS, "Restored previous", "Cannot restore", "Elapsed time")
 
 
@@ -128,7 +135,9 @@ class OneLine(DefaultFormatter):
         return self.progress.line(msg["done"], msg["total"])
 
     def format_job_error(self, msg: dict[str, Any]) -> str:
-        """Return which job failed; why is said at the end."""
+        """Return which job failed, and did not end with the run; why is said at the end."""
+        if asked() is not None:
+            return ""
         line = self.lines.get(msg["jobid"], msg["rule_name"])
         self.failed.append((line, list(msg["log"])))
         return f"[{time.strftime('%H:%M:%S')}] failed: {line}"
@@ -156,7 +165,9 @@ def speak(logger: logging.Logger, graph: Graph) -> OneLine:
 
 
 def say_why(formatter: OneLine) -> None:
-    """Print the one sentence of the job that failed first."""
+    """Print the one sentence of the job that failed first; of a run that a signal ended, that has been said."""
+    if asked() is not None:
+        return
     for line, logs in formatter.failed[:1]:
         others = len({line for line, _ in formatter.failed}) - 1
         more = f" ({others} other jobs failed as well.)" if others else ""

@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "ending",
     "randomness",
     "batches",
     "registry",
@@ -30,6 +31,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # How a process ends when it is asked to.
+    "ending": {"errors"},
     # Values that jobs of several stages are given.
     "specs": {"provenance"},
     "randomness": set(),
@@ -115,11 +118,11 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
-    "terminal": {"errors", "options", "plan", "storage", "registry", "stage"},
+    "workflow": {"ending", "errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "terminal": {"ending", "errors", "options", "plan", "storage", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "storage", "stage", "ranking"},
-    "job": {"errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
+    "job": {"ending", "errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE
     | {"attribution", "config", "data", "models", "training", "responses", "plan", "stages", "workflow"},
@@ -141,7 +144,7 @@ ALLOWED = {
         "estimate",
         "storage",
     },
-    "__main__": {"cli"},
+    "__main__": {"cli", "ending"},
 }
 TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}
 

@@ -7,14 +7,16 @@ import glob
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
+from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import without_formulas
 from heatproof.storage.reading import FOLDER, refuse_links
 
@@ -25,12 +27,46 @@ if TYPE_CHECKING:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
-    refuse_links(path)
-    # Opened without following: the file could become a link after it was looked at.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
+    with open_lock(path) as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def open_lock(path: str | Path) -> IO[str]:
+    """Open a lock file, which nobody can open who may not write into its folder.
+
+    Whoever can read a file can hold its lock. So the file can be read and written by its owner, and by its group and
+    all others only where these may write into the folder; one that an earlier version left wider is narrowed by its
+    owner.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no regular file, or leads through a symbolic link below the results folder.
+    OSError
+        If it cannot be opened.
+    """
+    path = refuse_links(path)
+    # Opened without following, and without waiting: the file could become a link or a pipe after it was looked at.
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    folder, status = os.stat(path.parent), os.fstat(number)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(number)
+        raise HeatproofError(f"{path} is no regular file: remove it, and run the same command again.")
+    if status.st_uid == os.geteuid():
+        # The group that may write into the folder; another one that the file keeps may not.
+        with suppress(OSError):
+            os.chown(number, -1, folder.st_gid)
+        mode = 0o600
+        if folder.st_mode & stat.S_IWGRP and os.fstat(number).st_gid == folder.st_gid:
+            mode |= 0o060
+        if folder.st_mode & stat.S_IWOTH:
+            mode |= 0o006
+        # On a file system without permissions, they are those of the whole.
+        with suppress(OSError):
+            os.fchmod(number, mode)
+    return os.fdopen(number, "r+", encoding="utf-8")
 
 
 @contextmanager
