@@ -61,7 +61,7 @@ ALLOWED = {
     # All that is read from and written to a disk.
     "storage": {"errors", "provenance", "grids"},
     "config_types": {"errors", "options"},
-    "config": {"errors", "registry", "config_types"},
+    "config": {"errors", "registry", "config_types", "storage"},
     "data": BASE,
     "shards": BASE | {"data"},
     "models": BASE | {"data"},
