@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from heatproof import config_types as types
 from heatproof.config_types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
+from heatproof.registry import like, nearest
 from heatproof.storage import strict_yaml
 from heatproof.storage.reading import shown
 
@@ -272,7 +272,7 @@ class Attribution(Section):
     """What stores of maps hold: `float16` takes half of the disk, 11 significant bits of each value down to a
     sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. `patch_sums` holds sums
     over the patches of `drops.grids`, for IDSDS and SDS, whose scores stay exactly the same. Recomputes the maps."""
-    tolerance: Annotated[float, Field(gt=0)] | Literal["own"] = "own"
+    tolerance: Annotated[float, Field(gt=0, le=1000)] | Literal["own"] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
     SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit
     (`docs/methods.md`). `results/applicability.csv` has the measured shares."""
@@ -526,9 +526,9 @@ def _over_baselines(config: Config) -> Config:
             continue
         for baseline in others:
             variant = f"{name}_{baseline.rpartition(':')[2]}"
-            if variant in config["weights"]:
+            if other := like(variant, config["weights"]):
                 raise HeatproofError(
-                    f"The weights {variant!r} have the name that `baselines` gives to {name!r}: rename them."
+                    f"The weights {other!r} have the name that `baselines` gives to {name!r}: rename them."
                 )
             weights[variant] = {**settings, "baseline": baseline}
     made = merge(config, {"finetuning": {"baseline": first}, "drops": {"baselines": config["baselines"]}})
