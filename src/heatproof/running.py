@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from heatproof.config import config_file, read_config, workflow_folder
 from heatproof.ending import CONTROLLER, SIGNALS, sentence
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped
+from heatproof.storage.strict_yaml import dump
 
 # Of a working folder, from where Snakemake imports every plugin that it finds.
 PIP_DEPLOYMENTS = ".snakemake/pip-deployments"
@@ -157,7 +156,7 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         print(escaped(followed.told))
     with TemporaryDirectory() as folder:
         values = Path(folder) / "config.yaml"
-        values.write_text(yaml.safe_dump(followed.config, sort_keys=False), encoding="utf-8")
+        values.write_text(dump(followed.config), encoding="utf-8")
         _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
     print(Path(page).resolve())
 

@@ -65,8 +65,8 @@ ALLOWED = {
     # All that is read from and written to a disk.
     "storage": {"errors", "provenance", "grids", "typed"},
     "typed": set(),
-    "config_types": {"errors", "options"},
-    "config": {"errors", "registry", "config_types"},
+    "config_types": {"errors", "options", "registry"},
+    "config": {"errors", "registry", "config_types", "storage"},
     "data": BASE,
     "shards": BASE | {"data"},
     "models": BASE | {"data"},
@@ -104,7 +104,8 @@ ALLOWED = {
     "report": BASE | {"data", "figures", "metrics", "ranking", "config", "plan"},
     # Published claims, tested on scores alone.
     "claims": BASE | {"metrics", "ranking"},
-    "plan": BASE | {"config", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
+    "plan": BASE
+    | {"config", "config_types", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
     "adopt": {"errors", "provenance", "plan", "storage"},
     # Shows what a results folder records, and runs nothing of it.
     "last_run": BASE | {"config", "plan"},
