@@ -67,6 +67,34 @@ def refuse_links(path: str | Path) -> Path:
     return path
 
 
+def refuse_links_in(folder: str | Path) -> None:
+    """Refuse a folder in which anything is no regular file or folder, because others write there without looking.
+
+    Parameters
+    ----------
+    folder
+        Of a results folder; it may be missing.
+
+    Raises
+    ------
+    HeatproofError
+        If there is a symbolic link, or a pipe or the like.
+    """
+    pending = [os.fspath(refuse_links(folder))]
+    while pending:
+        try:
+            entries = os.scandir(pending.pop())
+        except FileNotFoundError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    refuse_links(entry.path)
+                    require_regular(entry.path, entry.stat(follow_symlinks=False).st_mode)
+
+
 def require_regular(path: str | Path, mode: int) -> None:
     """Refuse what is no regular file, by the mode that `os.stat` gives.
 
