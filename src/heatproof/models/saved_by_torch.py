@@ -24,6 +24,8 @@ MOST_BYTES = 2**25
 # About 30 name one tensor.
 MOST_STEPS = 2_000_000
 MOST_SIDES = 64
+# The largest networks have some thousand, and training state three times as many.
+MOST_TENSORS = 100_000
 # What files before PyTorch 1.6 begin with.
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001
 BOUND = 2**60
@@ -225,7 +227,7 @@ class _Steps:
 
     def __init__(self, size: int, fill: Callable[[str, torch.Tensor], None]) -> None:
         self.size, self.fill = size, fill
-        self.left = MOST_STEPS
+        self.left, self.tensors = MOST_STEPS, 0
         self.data: dict[str, torch.Tensor] = {}
         self.widths: dict[str, int] = {}
         self.bytes = 0
@@ -297,7 +299,7 @@ class _Steps:
             self._count(len(pairs))
             return {_key(key): value for key, value in pairs}
         if function == SUBCLASS and isinstance(given[0], _Name) and given[0] != SUBCLASS:
-            return self._made(given[0], given[1], called)
+            return self._made(given[0], given[2], called)
         if function in PARAMETER:
             return _of(torch.Tensor, given[0])
         if function in PLAIN:
@@ -330,6 +332,9 @@ class _Steps:
     def _tensor(
         self, called: str, typed: bool, storage: Any, offset: Any, shape: Any, strides: Any, *more: Any
     ) -> torch.Tensor:
+        self.tensors += 1
+        if self.tensors > MOST_TENSORS:
+            raise Damaged(f"it has more than {MOST_TENSORS:,} tensors, which no network has")
         # Behind them: whether it has a gradient, hooks, of the third kind a type, and what PyTorch computes later.
         dtype = _of(torch.dtype, more[2]) if typed else _of(_Storage, storage).dtype
         later = more[3:] if typed else more[2:]

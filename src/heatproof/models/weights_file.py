@@ -66,6 +66,8 @@ def read_safetensors(
     try:
         with safe_open(path, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            if len(names) > saved_by_torch.MOST_TENSORS:
+                raise SafetensorError(f"it has {len(names):,} tensors, which no network has")
             return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, MemoryError):
         raise
@@ -103,7 +105,8 @@ def _what_else(path: str | Path, error: Exception) -> str:
     if isinstance(error, saved_by_torch.NoWeights):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
-    return f"it was cut off, or is of another kind{'; ' * bool(found)}{found}: get it again, or save the network's state_dict"
+    more = f"; {found}" if found else ""
+    return f"it was cut off, or is of another kind{more}: get it again, or save the network's state_dict"
 
 
 def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:
