@@ -10,20 +10,8 @@ import torch
 from heatproof.models.saved_by_torch import Unread
 from heatproof.models.weights_file import read_torch
 
-BOTH = [
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
+BOTH = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+BOTH += ["complex64", "complex128"]
 # Types that PyTorch did not have before 1.6.
 NEW = ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex32"]
 TYPES = [(name, old) for name in BOTH for old in (False, True)] + [(name, False) for name in NEW]

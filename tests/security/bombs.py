@@ -2,8 +2,8 @@
 
     python tests/security/bombs.py FOLDER [NAME …]
 
-writes them into the folder, reads them in a process of their own whose memory is limited, and prints of each its bytes, the
-seconds, the most memory until then and what was said.
+writes them into the folder, reads them in a process of their own whose memory is limited, and prints of each its bytes,
+the seconds, the most memory until then and what was said.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def entry(key: bytes, value: bytes) -> bytes:
 
 
 WEIGHT = tensor(storage(1), sides(1), sides(1))
+BEFORE = b"}(" + text("w") + WEIGHT + text("x") + b"]("
 PICKLES: dict[str, Callable[[], bytes]] = {
     "a bytearray": lambda: called("builtins.bytearray", number(2_700_000_000)),
     "a bytearray of Python 2": lambda: called("__builtin__.bytearray", number(2_700_000_000)),
@@ -264,7 +265,7 @@ LARGE = (
 def bombs(small: bool = False) -> dict[str, Callable[[], bytes]]:
     """Return each file by its name; those that are small, or all."""
     inside = {
-        f"{name}, {how.__name__}": lambda steps=steps, how=how: how(b"}(" + text("w") + WEIGHT + text("x") + b"](" + steps() + b"eu")
+        f"{name}, {how.__name__}": lambda steps=steps, how=how: how(BEFORE + steps() + b"eu")
         for name, steps in PICKLES.items()
         for how in (new, old)
     }  # fmt: skip

@@ -73,7 +73,7 @@ def _transformers(name: str) -> dict[str, Any]:
     size = cut or edge
     if size is None or edge is None:
         return {}
-    share = told.get("crop_pct")
+    share: Any = told.get("crop_pct")
     if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
         share = 1
     resize, filter_ = round(edge / share), told.get("resample")
