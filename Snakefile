@@ -1,19 +1,26 @@
 # The table of contents: what is made, and by which rules.
 import re
+import sys
 
 from snakemake.utils import min_version
 
-from heatproof.config import default_config, merge
+from heatproof.config import read_given
+from heatproof.errors import HeatproofError
+from heatproof.storage.publishing import escaped
 
 min_version("9.13")
 
 
 # As all commands read it: over the default that stands beside this file, or comes with the package where this is a module
 # of another workflow. A config/config.yaml of the working folder may be somebody else's, and a config names code.
-config = merge(
-    default_config(None if workflow.modifier.skip_configfile else workflow.basedir),
-    config,
-)
+try:
+    config = read_given(
+        config,
+        workflow.config_settings,
+        None if workflow.modifier.skip_configfile else workflow.basedir,
+    )
+except HeatproofError as error:
+    sys.exit(escaped(f"heatproof: {error}"))
 
 
 include: "workflow/rules/common.smk"
@@ -61,6 +68,11 @@ include: "workflow/rules/in_domain.smk"
 include: "workflow/rules/overview.smk"
 include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
+
+
+onstart:
+    # Again: Snakemake's scheduler has put its own handlers of signals in their place.
+    ours.listen(False)
 
 
 onsuccess:

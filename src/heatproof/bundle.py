@@ -12,10 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from heatproof.errors import HeatproofError
 from heatproof.storage.files import written_aside
+from heatproof.storage.strict_yaml import dump
 
 TABLES = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv", "report/index.html", "figures/*.svg")
 SUMS, CONFIG, ABOUT = "SHA256SUMS", "config.yaml", "about.json"
@@ -62,7 +61,7 @@ def bundle(configs: Sequence[str], *, out: str, folder: str = "results") -> str:
     contents = {name: (verified(path) if path.suffix == ".csv" else path).read_bytes() for name, path in files.items()}
     records = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))}
     manifests = {name: record for name, record in records.items() if isinstance(record, dict) and "key" in record}
-    contents[CONFIG] = yaml.safe_dump(plan.config, sort_keys=True, allow_unicode=True).encode()
+    contents[CONFIG] = dump(plan.config).encode()
     contents[ABOUT] = json.dumps(_about(plan, manifests), indent=1, sort_keys=True, default=str).encode()
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(contents.items()))
     contents[SUMS] = sums.encode()

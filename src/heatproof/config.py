@@ -14,18 +14,21 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from heatproof import config_types as types
 from heatproof.config_types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
+from heatproof.registry import like, nearest
+from heatproof.storage import strict_yaml
+from heatproof.storage.reading import shown
 
 Config = dict[str, Any]
 PACKAGED = Path(__file__).with_name("_workflow")
 DEFAULT = "config/config.yaml"
+# Snakemake takes a config that has this key for a template, and runs the Python in it.
+TEMPLATE = "__use_yte__"
 
 # The value of a key without a default that was not given.
 UNSET: Any = None
@@ -269,7 +272,7 @@ class Attribution(Section):
     """What stores of maps hold: `float16` takes half of the disk, 11 significant bits of each value down to a
     sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. `patch_sums` holds sums
     over the patches of `drops.grids`, for IDSDS and SDS, whose scores stay exactly the same. Recomputes the maps."""
-    tolerance: Annotated[float, Field(gt=0)] | Literal["own"] = "own"
+    tolerance: Annotated[float, Field(gt=0, le=1000)] | Literal["own"] = "own"
     """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
     SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit
     (`docs/methods.md`). `results/applicability.csv` has the measured shares."""
@@ -386,7 +389,7 @@ def default_config(folder: str | Path | None = None) -> Config:
     """
     beside = [Path(folder) / DEFAULT] if folder is not None else []
     path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return read_mapping(path)
 
 
 def workflow_folder() -> Path:
@@ -436,35 +439,50 @@ def read_config(*configs: str | Path) -> Config:
     Raises
     ------
     HeatproofError
-        If a file is missing or is not a YAML mapping.
+        If a file is missing, or is not a mapping of strict YAML (`heatproof.storage.strict_yaml`).
     """
-    return reduce(merge, map(_read_mapping, map(config_file, configs)), default_config())
+    return reduce(merge, map(read_mapping, map(config_file, configs)), default_config())
 
 
-def _read_mapping(path: str | Path) -> Config:
-    try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeatproofError(f"The config {path} cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError:
-        raise HeatproofError(f"The config {path} is not text in UTF-8.") from None
-    except yaml.YAMLError as error:
-        raise HeatproofError(f"The config {path} is not valid YAML{_where(error)}") from None
-    if not isinstance(given, dict):
-        raise HeatproofError(f"The config {path} must be a mapping of keys to values.")
+def read_mapping(path: str | Path) -> Config:
+    """Read a config as it is written, with what nothing but Snakemake would understand refused.
+
+    Raises
+    ------
+    HeatproofError
+        As `heatproof.storage.strict_yaml.read_mapping` does.
+    """
+    given = strict_yaml.read_mapping(path)
+    if TEMPLATE in given:
+        raise HeatproofError(
+            f"The config {shown(path)} has the key {TEMPLATE!r}, with which Snakemake runs what stands in the other "
+            "keys: remove it."
+        )
     return given
 
 
-def _where(error: yaml.YAMLError) -> str:
-    """Return where a file is no YAML, and the usual cause."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or ""
-    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    if "\\t" in problem:
-        return f"{place}: a tab stands there, and YAML is indented with spaces."
-    return (
-        f"{place}: look there and in the line before for an indentation that differs from its neighbours', a missing "
-        "space behind a colon, or a bracket or quote that is not closed."
-    )
+def read_given(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
+    """Return the config of a Snakefile: the files that Snakemake was given, as all commands read them.
+
+    Parameters
+    ----------
+    given
+        The config as Snakemake has it.
+    settings
+        Snakemake's own: the files, the values that are laid over them, and what Snakemake made of both. Where it has
+        something else, another workflow made it, which uses this one.
+    folder
+        As `default_config` takes it.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_config` does.
+    """
+    default = default_config(folder)
+    if given != settings.overwrite_config:
+        return merge(default, given)
+    return reduce(merge, [*map(read_mapping, settings.configfiles), settings.config], default)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
@@ -508,9 +526,9 @@ def _over_baselines(config: Config) -> Config:
             continue
         for baseline in others:
             variant = f"{name}_{baseline.rpartition(':')[2]}"
-            if variant in config["weights"]:
+            if other := like(variant, config["weights"]):
                 raise HeatproofError(
-                    f"The weights {variant!r} have the name that `baselines` gives to {name!r}: rename them."
+                    f"The weights {other!r} have the name that `baselines` gives to {name!r}: rename them."
                 )
             weights[variant] = {**settings, "baseline": baseline}
     made = merge(config, {"finetuning": {"baseline": first}, "drops": {"baselines": config["baselines"]}})

@@ -10,9 +10,11 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
 from heatproof.options import seconds_of
+from heatproof.registry import folded
 
 # File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
 LONGEST_NAME = 150
+MOST_ENTRIES = 1000
 # Where names of a table stand in the schema, until the table is laid in.
 NAMES = "names"
 
@@ -39,7 +41,10 @@ class Entries:
             return dict(items)
         if not isinstance(items, list) or len(items) < self.least:
             raise HeatproofError(f"{key!r} in the config must be a list of names or {{name: settings}}, not {items!r}.")
+        if len(items) > MOST_ENTRIES:
+            raise HeatproofError(f"{key!r} in the config has {len(items)} entries: name at most {MOST_ENTRIES}.")
         entries: dict[str, Any] = {}
+        files: dict[str, str] = {}
         for index, item in enumerate(items):
             name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
             alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
@@ -57,6 +62,11 @@ class Entries:
                 raise HeatproofError(
                     f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
                     "bytes at most; what it refers to goes into its settings."
+                )
+            if (other := files.setdefault(folded(name), name)) != name:
+                raise HeatproofError(
+                    f"{key} names {other!r} and {name!r}, which some file systems take for one name: rename one of "
+                    "the two."
                 )
             entries[name] = dict(settings or {})
             if not isinstance(entries[name].get(self.kind, ""), str):
@@ -77,7 +87,10 @@ class NameOf:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """Return a list, if it names nothing twice."""
+    """Return a list, if it names nothing twice and is not out of all proportion."""
+    if len(values) > MOST_ENTRIES:
+        told = {"count": len(values), "most": MOST_ENTRIES}
+        raise PydanticCustomError("twice", "has {count} entries: name at most {most}", told)
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
         raise PydanticCustomError("twice", "names {value} twice", {"value": repr(twice)})
@@ -86,7 +99,7 @@ def distinct(values: list[Any]) -> list[Any]:
 
 def known_target(value: Any) -> Any:
     """Return what a config can name as its target: ``label``, ``predicted`` or the number of a class."""
-    if value not in ("label", "predicted") and (type(value) is not int or value < 0):
+    if value not in ("label", "predicted") and (type(value) is not int or not 0 <= value < MOST_IMAGES):
         raise PydanticCustomError("target", "`label`, `predicted` or the number of a class, counted from 0")
     return value
 

@@ -12,21 +12,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from heatproof.config import Config, read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.registry import without_code_of_users
-from heatproof.storage.files import refuse_links
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.publishing import plain_addresses, public
+from heatproof.storage.reading import refuse_links
 
 RECORD = ".last_run.json"
 # The environment variable with the names of a config whose values stand in another file, as a JSON list.
 NAMED = "HEATPROOF_NAMED"
-KINDS = {"named": list, "config": str, "when": str}
+KINDS = {"named": list, "values": dict, "when": str}
 
 
 def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: str | Path = RESULTS) -> None:
@@ -41,9 +39,8 @@ def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: s
     folder
         The results folder.
     """
-    text = yaml.safe_dump(plain_addresses(config), sort_keys=False, allow_unicode=True)
     when = datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")
-    record = {"named": [_name_of(one) for one in named], "config": text, "when": when}
+    record = {"named": [_name_of(one) for one in named], "values": plain_addresses(config), "when": when}
     write_sealed(refuse_links(Path(folder) / RECORD), record)
 
 
@@ -115,8 +112,4 @@ def _recorded(path: Path) -> tuple[Config, list[str], str] | None:
     record = read_sealed(path) or {}
     if not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
         return None
-    try:
-        config = yaml.safe_load(record["config"])
-    except yaml.YAMLError:
-        return None
-    return (config, list(map(str, record["named"])), record["when"]) if isinstance(config, dict) else None
+    return record["values"], list(map(str, record["named"])), record["when"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import yaml
 
 from heatproof.config import default_config, merge
 from heatproof.data.pictures import pictures_below
@@ -25,6 +24,9 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import look_up
 from heatproof.storage.files import write_text
+from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import require_utf8
+from heatproof.storage.strict_yaml import dump
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}
@@ -75,6 +77,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     """
     if os.path.lexists(out):
         raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
+    require_utf8(photos, "folder")
+    require_utf8(checkpoint or "", "file")
     settings, published = read_model(model)
     entry = look_up_architecture(settings["architecture"])
     if checkpoint:
@@ -114,13 +118,14 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     plan = make_plan(merge(default_config(), config))
     variants = sum(grid**2 + 1 for grid in plan.config["drops"]["grids"])
     about = HEAD.format(
-        photos=photos,
+        # A comment ends with its line, and what follows would be a key.
+        photos=escaped(photos, keep=""),
         classes=known.num_classes,
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
         smallest=min(sides),
         middle=middle,
         count=len(sides),
-        model=model,
+        model=escaped(model, keep=""),
         size=size,
         mean=_listed(facts.mean),
         deviation=_listed(facts.std),
@@ -132,10 +137,11 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint."
     weights = OWN_WEIGHTS if checkpoint else scratch
     about += f"# {OWN_WEIGHTS}\n" if checkpoint else ""
-    write_text(out, about + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110))
+    write_text(out, about + dump(config))
+    quoted = shlex.quote(out)
     return (
-        f"{out} is written. {weights}\nNext:\n  heatproof check {out}\n  heatproof estimate {out}\n"
-        f"  heatproof run {out} --cores 2"
+        f"{out} is written. {weights}\nNext:\n  heatproof check {quoted}\n  heatproof estimate {quoted}\n"
+        f"  heatproof run {quoted} --cores 2"
     )
 
 

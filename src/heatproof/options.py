@@ -24,6 +24,10 @@ from heatproof.registry import nearest, options_of
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
 LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
 MAPPINGS = (dict, abc.Mapping)
+# Of numbers without an upper bound of their own in options of heatproof's functions, and of users' functions. What is
+# above is a slip of the hand, or a config that is to break a machine.
+MOST = 1_000_000
+LARGEST = 2**63 - 1
 
 
 def check_options(
@@ -195,10 +199,27 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
         return
     default, expected = parameter.default, _expected(parameter, function)
     if _fits(value, expected) or (type(value) is type(default) and value == default):
+        _check_size(value, expected, function, which)
         return
     number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
     hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
     raise HeatproofError(f"{which} must be {_said(expected)}, not {short(value)}{hint}.")
+
+
+def _check_size(value: Any, expected: Any, function: Callable[..., Any], which: str) -> None:
+    """Refuse numbers out of all proportion where the annotation has no upper bound."""
+    if _is_bounded(expected):
+        return
+    most = MOST if str(_namespace(function).get("__name__")).startswith("heatproof.") else LARGEST
+    for part in _parts(value):
+        if isinstance(part, int | float) and abs(part) > most:
+            raise HeatproofError(f"{which} must be at most {most:,} in size, not {short(part)}.")
+
+
+def _is_bounded(expected: Any) -> bool:
+    if isinstance(expected, Bounds):
+        return expected.most is not None or expected.below is not None
+    return any(map(_is_bounded, getattr(expected, "__metadata__", ()))) or any(map(_is_bounded, get_args(expected)))
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -314,7 +335,10 @@ class Bounds:
 
 
 Count = Annotated[int, Bounds(least=1)]
+ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
+Cells = Annotated[int, Bounds(least=1, most=1024)]
+Width = Annotated[int, Bounds(least=1, most=8192)]
 Share = Annotated[float, Bounds(least=0, most=1)]
 BatchSize = Count | Literal["auto"]
 

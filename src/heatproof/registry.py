@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -60,6 +61,17 @@ def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
         return f"known are {', '.join(names)}."
     where = f", as `heatproof list {kind}` prints them" if kind else ""
     return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more{where}."
+
+
+def folded(name: str) -> str:
+    """Return what a name has in common with those that some file systems take for the same: case, and Unicode forms."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def like(name: str, names: Iterable[str]) -> str | None:
+    """Return the first of some names whose files a file system could take for those of this name, or None."""
+    alike = folded(name)
+    return next((one for one in names if folded(one) == alike), None)
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:

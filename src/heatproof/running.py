@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from heatproof.config import config_file, read_config, workflow_folder
+from heatproof.ending import CONTROLLER, SIGNALS, sentence
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped
+from heatproof.storage.strict_yaml import dump
 
 # Of a working folder, from where Snakemake imports every plugin that it finds.
 PIP_DEPLOYMENTS = ".snakemake/pip-deployments"
@@ -83,11 +84,21 @@ def _start(
         command += ["--cores", cores or "all"]
     # After --, since options such as --configfile take any number of values.
     command += [*more, *(["--", *targets] if targets else [])]
-    # Jobs of another folder import this very package.
-    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", **environment}
-    done = subprocess.run(command, check=False, env={**os.environ, **given})  # noqa: S603
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    # Jobs of another folder import this very package. Snakemake ends when this process does.
+    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", CONTROLLER: str(os.getpid()), **environment}
+    # Ctrl-C in a terminal reaches Snakemake as well: not before it has begun to listen, which says nothing.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    snakemake = subprocess.Popen(command, env={**os.environ, **given})  # noqa: S603
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Where a signal ends this process, it ends its children as well and waits for them (`heatproof.ending`).
+    code = snakemake.wait()
+    number = -code if code < 0 else code - 128
+    if number in SIGNALS or code < 0:
+        # Snakemake alone was asked to end.
+        print(f"heatproof: {sentence('command', number)}", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+    if code:
+        raise SystemExit(code)
 
 
 def refuse_code_of_snakemake() -> None:
@@ -147,7 +158,7 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         print(escaped(followed.told))
     with TemporaryDirectory() as folder:
         values = Path(folder) / "config.yaml"
-        values.write_text(yaml.safe_dump(followed.config, sort_keys=False), encoding="utf-8")
+        values.write_text(dump(followed.config), encoding="utf-8")
         _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
     print(Path(page).resolve())
 
@@ -169,12 +180,16 @@ def status(configs: Sequence[str]) -> str:
     seen = look_at_data(graph)
     results = Results(graph, looks(seen))
     stages: dict[str, list[bool]] = {}
+    damaged: list[str] = []
     for job in graph.needed(graph.targets()):
+        found = list(filter(None, map(results.damage, job.products)))
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
-        stages.setdefault(job.stage, []).append(whole)
+        stages.setdefault(job.stage, []).append(whole and not found)
+        damaged += found
     every = [one for jobs in stages.values() for one in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     left = len(every) - sum(every)
     rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
+    said = f"{sum(every)} of {len(every)} jobs are made{rest}"
     told = [*filter(None, [followed.told]), *(sentence for one in seen.values() for sentence in one.sentences)]
-    return "\n".join([*told, *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])
+    return "\n".join([*told, *damaged, *lines, "", said])

@@ -27,8 +27,8 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import Key, library_versions
 from heatproof.specs import ShardRange
 from heatproof.storage import manifest
-from heatproof.storage.files import WriteBehind, refuse_links, written_aside
-from heatproof.storage.reading import open_regular
+from heatproof.storage.files import WriteBehind, written_aside
+from heatproof.storage.reading import open_regular, refuse_links
 from heatproof.storage.sources import ImagesRead, holds
 from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 

@@ -80,8 +80,8 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
 
 
 def test_a_record_with_a_right_digest_and_wrong_types_is_damaged(here):
-    for odd in ({"named": 3}, {"config": ["x"]}, {"config": "- x"}, {"config": "{"}, {"when": None}):
-        write_sealed(here / "results" / RECORD, {"named": [], "config": "{}", "when": "", **odd})
+    for odd in ({"named": 3}, {"values": ["x"]}, {"values": "{}"}, {"values": None}, {"when": None}):
+        write_sealed(here / "results" / RECORD, {"named": [], "values": {}, "when": "", **odd})
         with pytest.raises(HeatproofError, match="is damaged"):
             follow([])
 

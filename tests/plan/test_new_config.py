@@ -1,5 +1,6 @@
 """`heatproof init` writes a config that runs."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.new_config import init
 from heatproof.plan.validate import make_plan
+from heatproof.storage.publishing import escaped
+from heatproof.storage.strict_yaml import read_mapping
 
 
 @pytest.fixture
@@ -116,6 +119,61 @@ def test_a_file_that_is_there_stays(photos, tmp_path):
     with pytest.raises(HeatproofError, match=r"mine.yaml is there: give another name with --out"):
         init(photos, "cifar_resnet20")
     assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
+HOSTILE = [
+    "a\nplugins: [evil]",
+    "a\r\nplugins: [evil]",
+    "a\rplugins: [evil]",
+    "a\x85plugins: [evil]",
+    "a\u2028plugins: [evil]",
+    "a\u202egnihton",
+    "a\x1b[2J",
+    "a: b",
+    "a #b",
+    "- a",
+    "{a: b}",
+    "&a",
+    "*a",
+    "!!set",
+    "%YAML",
+    "---",
+    "no",
+    "1e-3",
+    "2001-01-01",
+    "'\"\\",
+    "Äpfel 日本",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_no_name_of_a_folder_is_more_than_a_text(photos, name):
+    Path(photos).rename(name)
+    said = init(name, "cifar_resnet20")
+    written = Path("mine.yaml").read_text()
+    assert escaped(written) == written, "nothing is hidden, comments included"
+    comments = [line for line in written.splitlines() if line.startswith("#")]
+    config = read_mapping("mine.yaml")
+    assert config["datasets"][0]["photographs"]["root"] == name
+    assert yaml.safe_load(written) == config
+    Path(name).rename("photos")
+    Path("mine.yaml").unlink()
+    init("photos", "cifar_resnet20")
+    plain = read_mapping("mine.yaml")
+    plain["datasets"][0]["photographs"]["root"] = name
+    assert config == plain
+    assert len(comments) == len([line for line in Path("mine.yaml").read_text().splitlines() if line.startswith("#")])
+    assert "plugins" not in said
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(photos):
+    os.rename(photos, b"a\xff")
+    with pytest.raises(HeatproofError, match=r"The name of the folder a\\xff is not UTF-8: rename it"):
+        init(os.fsdecode(b"a\xff"), "cifar_resnet20")
+
+
+def test_what_to_do_next_is_quoted_for_a_shell(photos):
+    assert "heatproof check 'a; b.yaml'\n" in init(photos, "cifar_resnet20", "a; b.yaml")
 
 
 def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):

@@ -1,9 +1,20 @@
 """Numbers of a config that would break a machine or a result are refused before work starts, in one sentence each."""
 
+import inspect
+import re
+import sys
+import types
+
 import pytest
 
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config import default_config, merge
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.options import _expected, check_options
+from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.validate import make_plan
 
 INF, NAN = float("inf"), float("nan")
@@ -70,6 +81,25 @@ REFUSED = {
         places(resize=10**9),
         "The option 'resize' of dataset 'places365' must be a whole numbe",
     ),
+    "steps": (
+        {"explainers": [{"integrated_gradients": {"steps": 10**12}}]},
+        "The option 'steps' of explainer 'integrated_gradients' must be at most 1,000,000 in size, not 1000000000000",
+    ),
+    "images of a metric": ({"metrics": [{"sic": {"images": 10**12}}]}, "'images' of the metric 'sic' must be a whole"),
+    "a class": ({"target": 10**12}, "'target' in the config must be `label`, `predicted` or the number of a class"),
+    "a tolerance": ({"attribution": {"tolerance": 1e300}}, "'attribution.tolerance' in the config must be"),
+    "entries": (
+        {"explainers": [{f"e{n}": {"explainer": "saliency"}} for n in range(1001)]},
+        "'explainers' in the config has 1001 entries: name at most 1000",
+    ),
+    "a list": ({"pretraining": {"keep": list(range(1, 100_000))}}, "has 99999 entries: name at most 1000"),
+    "networks": (
+        {
+            "models": [{f"m{n}": {"architecture": "small_vit"}} for n in range(11)],
+            "training_seeds": 1000,
+        },
+        "The config has 11,000 networks by `models` and `training_seeds`: lower one of the two",
+    ),
     "a side of drawn images": (
         {"datasets": [{"parts": {"size": 10**9}}], "metrics": []},
         "The option 'size' of dataset 'parts' must be a whole number of at least 16 and of at most 8192",
@@ -83,6 +113,53 @@ def test_numbers_out_of_all_proportion_are_refused(given, message):
         make_plan(merge(default_config(), given))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def functions_of_options():
+    """Yield every function of ours whose options a config gives."""
+    for table in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS):
+        for entry in table.values():
+            yield from (entry.asks, entry.function) if table is METRICS else (getattr(entry, entry.code),)
+    yield from (entry.function for entry in BASELINES.values())
+
+
+NUMBERS = {
+    f"{function.__module__}.{function.__qualname__}.{name}": (function, name, str(annotation))
+    for function in functions_of_options()
+    for name, parameter in inspect.signature(function).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
+    if re.search(r"\b(int|float)\b", str(annotation := _expected(parameter, function)))
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_of_an_option_has_bounds(name):
+    """Those of new entries of the tables as well."""
+    function, option, annotation = NUMBERS[name]
+    parameters = inspect.signature(function).parameters.values()
+    needed = {one.name: "x" for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
+    keywords = tuple(one.name for one in parameters if one.name == "seed" and one.kind is one.KEYWORD_ONLY)
+    needed = {name: value for name, value in needed.items() if name not in keywords}
+    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
+    for value in (10**12, -(10**12), 1e300, -1e300, INF, -INF, NAN):
+        given = {"x": value} if "Mapping" in annotation else [value] if "Sequence" in annotation else value
+        with pytest.raises(HeatproofError, match=f"The option '{option}' of thing ") as caught:
+            check_options(function, {**needed, option: given}, "thing", positional=positional, keywords=keywords)
+        assert "\n" not in str(caught.value)
+
+
+def test_users_own_functions_take_what_a_machine_can_count(monkeypatch):
+    module = types.ModuleType("of_a_user")
+    exec("def flat(model, images, targets, *, seed=0): ...", vars(module))
+    monkeypatch.setitem(sys.modules, "of_a_user", module)
+
+    def plan(seed):
+        flat = {"flat": {"explainer": "of_a_user:flat", "seed": seed}}
+        return make_plan(merge(default_config(), {"explainers": [flat]}))
+
+    plan(2**62)
+    with pytest.raises(HeatproofError, match=r"'seed' of explainer 'flat' must be at most 9,223,372"):
+        plan(2**64)
 
 
 def test_what_large_machines_run_is_taken():

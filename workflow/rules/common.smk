@@ -15,12 +15,14 @@ from heatproof.errors import HeatproofError
 from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
 from heatproof.stage import STAGES
+from heatproof.storage.publishing import escaped
 from heatproof.terminal import say_what_came_out, speak
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
+    ours.listen(workflow.is_main_process)
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec
     graph = ours.check_before_start(config, is_main, deployment, is_local)
@@ -30,7 +32,7 @@ try:
         # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
         ours.begin(graph, results.root, workflow.output_settings.dryrun)
 except HeatproofError as error:
-    sys.exit(f"heatproof: {error}")
+    sys.exit(escaped(f"heatproof: {error}"))
 
 # What jobs need beside their specs, and what reruns none of them.
 os.environ.update(ours.job_environment(plan, workflow.basedir, deployment))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Cells, Count
 from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def grad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
@@ -46,7 +46,7 @@ def grad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, to
 
 
 @explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam_pp(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def grad_cam_pp(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
@@ -68,7 +68,7 @@ def grad_cam_pp(explained: Explained, *, grid: Count | None = None) -> dict[str,
 
 
 @explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
-def xgrad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def xgrad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
@@ -89,7 +89,7 @@ def xgrad_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, t
 
 
 @explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
-def layer_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def layer_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
     Jiang et al., "LayerCAM", 2021, section 3.
@@ -115,7 +115,7 @@ def smooth_grad_cam_pp(
     *,
     samples: Count = 4,
     stdev: Annotated[float, Bounds(above=0)] = 0.3,
-    grid: Count | None = None,
+    grid: Cells | None = None,
 ) -> dict[str, torch.Tensor]:
     """Smooth Grad-CAM++: Grad-CAM++ weights from noisy copies of the image (torchcam `SmoothGradCAMpp`).
 
@@ -156,7 +156,7 @@ def smooth_grad_cam_pp(
 
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
-def score_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def score_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
@@ -183,7 +183,7 @@ def ss_cam(
     *,
     samples: Count = 35,
     stdev: Annotated[float, Bounds(above=0)] = 2.0,
-    grid: Count | None = None,
+    grid: Cells | None = None,
 ) -> dict[str, torch.Tensor]:
     """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
@@ -226,7 +226,7 @@ def ss_cam(
 
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
-def is_cam(explained: Explained, *, samples: Count = 10, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def is_cam(explained: Explained, *, samples: Count = 10, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
@@ -259,7 +259,7 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: Count | None = No
 
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
-def hires_cam(explained: Explained, *, grid: Count | None = None) -> dict[str, torch.Tensor]:
+def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from heatproof.attribution._batches import draw_uniform_images, never_alone, require
 from heatproof.attribution._superpixels import cut_grid
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Cells, Count
 from heatproof.randomness import counter_integers, counter_uniform
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def rise(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Count = 8,
+    cells: Cells = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
     baseline: BaselineName = None,
@@ -74,7 +74,7 @@ def rise_uniform(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Count = 8,
+    cells: Cells = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
     low: float = -1.0,
@@ -110,7 +110,7 @@ def rise_grid(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Count = 8,
+    cells: Cells = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
 ) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Cells
 from heatproof.randomness import derive_seed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Share = Annotated[float, Bounds(above=0, most=1)]
 # KernelSHAP's first two masks are the whole image and nothing of it.
 Masks = Annotated[int, Bounds(least=3)]
-Side = Annotated[int, Bounds(least=2)]
+Side = Annotated[int, Bounds(least=2, most=1024)]
 
 
 @explainer("occlusion", family="superpixels", ablates=True)
@@ -75,7 +75,7 @@ def occlusion(
 
 @explainer("feature_ablation", family="superpixels", ablates=True)
 def feature_ablation(
-    explained: Explained, *, grid: Count = 8, baseline: BaselineName = None
+    explained: Explained, *, grid: Cells = 8, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 

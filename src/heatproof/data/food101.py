@@ -11,7 +11,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, Side
+from heatproof.options import ImageCount, Side
 from heatproof.storage.reading import read_list
 
 
@@ -24,8 +24,8 @@ def food101(
     resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.1,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> LazyDataset:
     """Food-101: 101,000 photographs of 101 dishes, from a folder of yours; its test set is the evaluation split.
 

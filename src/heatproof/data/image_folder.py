@@ -21,7 +21,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, Side
+from heatproof.options import Count, ImageCount, Side
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
 HELD_OUT = ("test", "val", "valid", "validation")
@@ -42,8 +42,8 @@ def image_folder(
     exif: bool = False,
     validation: float | None = None,
     evaluation: float | None = None,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> LazyDataset:
     """Any folder of pictures: one folder a class, or those in train and val or test, or with a CSV file of labels.
 
@@ -176,8 +176,8 @@ def resisc45(
     interpolation: Interpolation = "bilinear",
     validation: float = 0.2,
     evaluation: float = 0.2,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> Dataset:
     """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
 

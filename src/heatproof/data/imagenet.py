@@ -22,7 +22,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, Side
+from heatproof.options import ImageCount, Side
 from heatproof.storage.reading import open_regular, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -38,8 +38,8 @@ def imagenet(
     resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> LazyDataset:
     """ImageNet-1k (ILSVRC 2012) from a folder of yours; labels are those of torchvision's and timm's weights.
 

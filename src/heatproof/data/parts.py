@@ -10,7 +10,7 @@ import numpy as np
 
 from heatproof.data._creatures import NAMES, VARIANTS, VARIANTS_EACH, Creature
 from heatproof.data.registry import Split, dataset
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, ImageCount
 from heatproof.randomness import numpy_generator
 
 MOST_CLASSES = 50
@@ -105,9 +105,9 @@ def parts(
     seed: int,
     size: Annotated[int, Bounds(least=16, most=8192)] = 32,
     classes: Annotated[int, Bounds(least=2, most=MOST_CLASSES)] = 10,
-    train_images: Count = 4000,
-    validation_images: Count = 500,
-    evaluation_images: Count = 1000,
+    train_images: ImageCount = 4000,
+    validation_images: ImageCount = 500,
+    evaluation_images: ImageCount = 1000,
     missing: Annotated[float, Bounds(least=0, most=1)] = 0.5,
 ) -> Parts:
     """Synthetic creatures of a body and five parts (tail, crest, snout, legs, mark), whose variants decide the class.

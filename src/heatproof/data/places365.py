@@ -11,7 +11,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, Side
+from heatproof.options import ImageCount, Side
 from heatproof.storage.reading import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
@@ -27,8 +27,8 @@ def places365(
     resize: Side | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> LazyDataset:
     """Places365-Standard: 1.8 million photographs of 365 kinds of scene, from a folder of yours.
 

@@ -15,7 +15,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader, three_channels
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, Side
+from heatproof.options import ImageCount, Side
 from heatproof.registry import nearest
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def torchvision_dataset(
     interpolation: Interpolation = "bilinear",
     validation: float | None = None,
     evaluation: float | None = None,
-    train_images: Count | None = None,
-    validation_images: Count | None = None,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
 ) -> LazyDataset:
     """Any classification dataset of torchvision that has been downloaded, such as Flowers102; nothing is downloaded.
 

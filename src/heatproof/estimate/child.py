@@ -13,6 +13,7 @@ import timeit
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+from heatproof.ending import end_with_controller
 from heatproof.models.registry import ModelSpec
 from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
 from heatproof.stage import read_back
@@ -46,6 +47,7 @@ class CountedSteps(TimedSteps):
 
 def main(arguments: list[str]) -> None:
     """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
+    end_with_controller()
     runtime = Runtime(**json.loads(arguments[2]))
     job: Any = read_back(arguments[0], json.loads(arguments[1]))
     # Jobs return nothing.

@@ -11,14 +11,14 @@ from heatproof.errors import HeatproofError
 from heatproof.grids import patch_masks, patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.options import Count
+from heatproof.options import Cells
 from heatproof.responses.base import Arrays, Batch, Options, Reading, ScoredImages, Session, drops_of
 from heatproof.responses.network import Removals
 
 
 def insertion_options(
     *,
-    grid: Count = 4,
+    grid: Cells = 4,
     baseline: str = "zeros",
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",

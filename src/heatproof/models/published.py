@@ -11,7 +11,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
-from heatproof.options import Count
+from heatproof.options import Width
 from heatproof.registry import look_up, nearest
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -126,7 +126,7 @@ def _design(*, name: str, size: int | None = None) -> Design:
 
 
 @architecture("torchvision_model", torchvision_facts, _design)
-def torchvision_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
+def torchvision_model(num_classes: int, *, name: str, size: Width | None = None) -> Any:
     """Network of torchvision by its name there, such as resnet50; `size` is for vision transformers alone."""
     from heatproof.models._published import build_torchvision
 
@@ -134,7 +134,7 @@ def torchvision_model(num_classes: int, *, name: str, size: Count | None = None)
 
 
 @architecture("timm_model", timm_facts, _design)
-def timm_model(num_classes: int, *, name: str, size: Count | None = None) -> Any:
+def timm_model(num_classes: int, *, name: str, size: Width | None = None) -> Any:
     """Network of timm by its name there, such as inception_v4; `size` is for vision transformers alone."""
     from heatproof.models._published import build_timm
 
@@ -143,7 +143,7 @@ def timm_model(num_classes: int, *, name: str, size: Count | None = None) -> Any
 
 @architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"), Design("vit", batch_norm=False))
 def small_vit(
-    num_classes: int, *, size: Count = 32, patch: Count = 4, dim: Count = 48, depth: Count = 4, heads: Count = 3
+    num_classes: int, *, size: Width = 32, patch: Width = 4, dim: Width = 48, depth: Width = 4, heads: Width = 3
 ) -> Any:
     """Vision transformer (timm) with a class token; the tokens that its last block reads are tapped as a grid."""
     from heatproof.models._published import build_vit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
-from heatproof.options import Count
+from heatproof.options import Width
 
 FACTS = InputFacts(cam_layer="stages")
 # Where channels are added: zeros, or a projection (He et al. 2016, section 3.3).
@@ -14,31 +14,31 @@ LARGE = InputFacts(*IMAGENET, cam_layer="stages")
 
 
 @architecture("cifar_resnet20", FACTS, Design("resnet", 20))
-def cifar_resnet20(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
+def cifar_resnet20(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-20 (He et al. 2016, section 4.2): three stages of three blocks, `width` channels in the first."""
     return _resnet(num_classes, 3, width, shortcut)
 
 
 @architecture("cifar_resnet32", FACTS, Design("resnet", 32))
-def cifar_resnet32(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
+def cifar_resnet32(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-32 (He et al. 2016, section 4.2): three stages of five blocks."""
     return _resnet(num_classes, 5, width, shortcut)
 
 
 @architecture("cifar_resnet44", FACTS, Design("resnet", 44))
-def cifar_resnet44(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
+def cifar_resnet44(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-44 (He et al. 2016, section 4.2): three stages of seven blocks."""
     return _resnet(num_classes, 7, width, shortcut)
 
 
 @architecture("cifar_resnet56", FACTS, Design("resnet", 56))
-def cifar_resnet56(num_classes: int, *, width: Count = 16, shortcut: Shortcut = "B") -> Any:
+def cifar_resnet56(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-56 (He et al. 2016, section 4.2): three stages of nine blocks."""
     return _resnet(num_classes, 9, width, shortcut)
 
 
 @architecture("cifar_resnet20_fixup", FACTS, Design("resnet", 20, batch_norm=False))
-def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet20_fixup(num_classes: int, *, width: Width = 16) -> Any:
     """CIFAR ResNet-20 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
     from heatproof.models._resnet import FixupResNet
 
@@ -46,7 +46,7 @@ def cifar_resnet20_fixup(num_classes: int, *, width: Count = 16) -> Any:
 
 
 @architecture("cifar_resnet20_nobias", FACTS, Design("resnet", 20, batch_norm=False, bias=False))
-def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_resnet20_nobias(num_classes: int, *, width: Width = 16) -> Any:
     """CIFAR ResNet-20 without batch norm and without any bias: input × gradient sums to the logit."""
     from heatproof.models._resnet import FixupResNet
 
@@ -54,7 +54,7 @@ def cifar_resnet20_nobias(num_classes: int, *, width: Count = 16) -> Any:
 
 
 @architecture("resnet50_fixup", LARGE, Design("resnet", 50, batch_norm=False))
-def resnet50_fixup(num_classes: int, *, width: Count = 64) -> Any:
+def resnet50_fixup(num_classes: int, *, width: Width = 64) -> Any:
     """ResNet-50 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
     from heatproof.models._resnet import FixupResNet50
 
@@ -62,7 +62,7 @@ def resnet50_fixup(num_classes: int, *, width: Count = 64) -> Any:
 
 
 @architecture("resnet50_nobias", LARGE, Design("resnet", 50, batch_norm=False, bias=False))
-def resnet50_nobias(num_classes: int, *, width: Count = 64) -> Any:
+def resnet50_nobias(num_classes: int, *, width: Width = 64) -> Any:
     """ResNet-50 without batch norm and without any bias: input × gradient sums to the logit."""
     from heatproof.models._resnet import FixupResNet50
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
-from heatproof.options import Count
+from heatproof.options import Width
 from heatproof.registry import look_up
 
 # B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
@@ -16,7 +16,7 @@ FACTS = InputFacts(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), cam_layer="stages"
 
 
 @architecture("cifar_bcos_resnet20", FACTS, BCOS)
-def cifar_bcos_resnet20(num_classes: int, *, width: Count = 16) -> Any:
+def cifar_bcos_resnet20(num_classes: int, *, width: Width = 16) -> Any:
     """CIFAR ResNet-20 of B-cos modules (Böhle et al. 2022, section 3): every logit is W(x)x, without a bias."""
     from heatproof.models._bcos import BcosResNet
 
@@ -53,7 +53,7 @@ def bcos_model(num_classes: int, *, name: str) -> Any:
 
 
 @architecture("cifar_bagnet", InputFacts(cam_layer="patches.7"), Design("bagnet"))
-def cifar_bagnet(num_classes: int, *, width: Count = 32) -> Any:
+def cifar_bagnet(num_classes: int, *, width: Width = 32) -> Any:
     """BagNet whose logits are the mean over patches of 10 × 10 pixels (Brendel & Bethge 2019, section 2)."""
     from heatproof.models._bagnet import CifarBagNet
 
@@ -61,7 +61,7 @@ def cifar_bagnet(num_classes: int, *, width: Count = 32) -> Any:
 
 
 @architecture("bagnet33", InputFacts(*IMAGENET, cam_layer="patches.19"), Design("bagnet"))
-def bagnet33(num_classes: int, *, width: Count = 64) -> Any:
+def bagnet33(num_classes: int, *, width: Width = 64) -> Any:
     """BagNet-33: the logits are the mean over patches of 33 × 33 pixels, 8 apart (Brendel & Bethge 2019, section 2)."""
     from heatproof.models._bagnet import BagNet33
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Count
+from heatproof.options import Bounds, Cells, Side
 from heatproof.randomness import counter_uniform
-from heatproof.registry import Described, import_callable, look_up, options_of
+from heatproof.registry import Described, import_callable, like, look_up, options_of
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,8 @@ def register_baselines(references: Iterable[str]) -> None:
     """
     for reference in references:
         function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
-        if name in BASELINES and BASELINES[name].function is not function:
+        other = like(name, BASELINES)
+        if other and (other != name or BASELINES[name].function is not function):
             raise HeatproofError(f"The baseline {reference!r} has the name of another one: rename the function.")
         baseline(name)(function)
 
@@ -203,7 +204,7 @@ def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> tor
 
 
 @baseline("neighbours")
-def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: Count | None = None) -> torch.Tensor:
+def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: Cells | None = None) -> torch.Tensor:
     """In-painting of each patch of a grid from the pixels around it, as if that patch alone were missing.
 
     A pixel is the mean of the nearest pixels outside its patch to the left, to the right, above and below, weighted by
@@ -260,7 +261,7 @@ def blur(
     seed: int,
     *,
     sigma: Annotated[float, Bounds(above=0)] = 41.0,
-    size: Count = 51,
+    size: Side = 51,
     padding: str = "zeros",
     kernel: str = "truncated",
 ) -> torch.Tensor:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.config_types import MOST_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_defaults, check_options, module_of, options_of
+from heatproof.options import check_defaults, check_options, module_of, options_of, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.responses.base import Reading, Response, ScoredImages
@@ -85,8 +86,11 @@ def read_metric(
         One sentence for the first thing that is wrong.
     """
     kind, images, sizes = given.pop("metric", name), given.pop("images", None), list(sizes)
-    if images is not None and (type(images) is not int or images < 2):
-        raise HeatproofError(f"'images' of the metric {name!r} must be a whole number of at least 2, not {images!r}.")
+    if images is not None and (type(images) is not int or not 2 <= images <= MOST_IMAGES):
+        raise HeatproofError(
+            f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MOST_IMAGES}, not "
+            f"{short(images)}."
+        )
     metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
     if metric.name in ("idsds", "sds"):

@@ -18,11 +18,14 @@ from heatproof.models.packaged import is_file
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
+from heatproof.registry import folded
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches
 
 # Means over so many images are steady, and maps of more would only take memory.
 SIMILARITY_IMAGES = 512
+# Far above what anybody trains; a plan of more takes minutes and gigabytes.
+MOST_NETWORKS = 10_000
 
 
 # Plans are compared as objects: a large one asks for the same few specs thousands of times, and keeps them.
@@ -45,7 +48,7 @@ class Selection:
         makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
-                if (other := makers.setdefault(method, entry.name)) != entry.name:
+                if (other := makers.setdefault(folded(method), entry.name)) != entry.name:
                     raise HeatproofError(
                         f"The explainers {other!r} and {entry.name!r} both make the method {method!r}: "
                         "rename one of them."
@@ -56,12 +59,18 @@ class Selection:
     def models(self) -> dict[str, ModelChoice]:
         """Model name to its entry."""
         entries = {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+        if (count := len(entries) * self.config["training_seeds"]) > MOST_NETWORKS:
+            raise HeatproofError(
+                f"The config has {count:,} networks by `models` and `training_seeds`: lower one of the two, so that "
+                f"they are at most {MOST_NETWORKS:,}."
+            )
+        files = {folded(name): name for name in entries}
         for entry in list(entries.values()):
             for place in range(1, self.config["training_seeds"]):
                 name = f"{entry.name}_seed{place}"
-                if name in entries:
+                if other := files.get(folded(name)):
                     raise HeatproofError(
-                        f"The model {name!r} has the name that `training_seeds` gives to {entry.name!r}: rename it."
+                        f"The model {other!r} has the name that `training_seeds` gives to {entry.name!r}: rename it."
                     )
                 pretraining, finetuning = (
                     {**settings, "seed": settings.get("seed", self.config["seed"]) + place}
@@ -120,13 +129,13 @@ class Selection:
     @cached_property
     def kept(self) -> dict[str, tuple[str, int]]:
         """Name of the weights of every kept epoch to the entry that it is of, and the epoch."""
-        found = {}
+        found, files = {}, {folded(name): name for name in self.config["weights"]}
         for entry in self.config["weights"]:
             for epoch in self.keep(entry):
                 name = f"{entry}_epoch{epoch}"
-                if name in self.config["weights"]:
+                if other := files.get(folded(name)):
                     raise HeatproofError(
-                        f"The weights {name!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
+                        f"The weights {other!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
                         "them."
                     )
                 found[name] = (entry, epoch)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from heatproof.options import Count
+from heatproof.options import Cells
 from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
 
 
 def patch_options(
     *,
-    grid: Count | None = None,
+    grid: Cells | None = None,
     baseline: str | None = None,
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",

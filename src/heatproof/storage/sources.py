@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.files import read_bytes, refuse_links, written_aside
-from heatproof.storage.reading import open_regular, shown
+from heatproof.storage.files import written_aside
+from heatproof.storage.reading import open_regular, read_below, shown
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
     import numpy as np
 
 FORMAT = 1
@@ -252,7 +250,7 @@ def write_record(path: str | Path, record: Record) -> None:
 def read_record(path: str | Path) -> Record | None:
     """Return what `write_record` wrote; None where it is missing or damaged."""
     try:
-        content = read_bytes(refuse_links(path), MOST_BYTES)
+        content = read_below(path, MOST_BYTES)
     except OSError:
         return None
     inner = memoryview(content)[32:]
@@ -317,7 +315,7 @@ class ImagesRead:
         for split, start, stop in sorted(set(ranges)) if self.record else ():
             assert self.record is not None
             of_split = found.setdefault(f"{self.dataset}/{split}", [])
-            of_split.append([start, stop, self.record.digest(split, start, stop)])
+            of_split.append([start, stop, self.record.digest(split, start, stop) or ""])
         return found
 
     def whole(self, *splits: str) -> list[tuple[str, int, int]]:
@@ -377,7 +375,7 @@ def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], Record | N
     for name, ranges in recorded.get("data", {}).items():
         dataset, _, split = name.rpartition("/")
         now = record(dataset)
-        if now is not None and any(now.digest(split, *one[:2]) != one[2] for one in ranges):
+        if now is not None and any(now.digest(split, start, stop) != digest for start, stop, digest in ranges):
             return False
     return True
 
@@ -437,7 +435,7 @@ def _digest(path: bytes) -> bytes:
             names = sorted(name for name in os.listdir(path) if not name.startswith(b"."))
             return hashlib.sha256(b"\0".join([b"folder", *names])).digest()
         with open_regular(os.fsdecode(path)) as file:
-            return hashlib.file_digest(cast("BufferedReader", file), "sha256").digest()
+            return hashlib.file_digest(file, "sha256").digest()
     except (OSError, HeatproofError):
         return UNKNOWN
 
