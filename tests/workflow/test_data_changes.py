@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 pytestmark = pytest.mark.workflow
 
