@@ -17,6 +17,7 @@ PROGRAMS = {
 }
 REASONS = {
     "running.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
+    "workflow.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
     "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
     "training/several.py: multiprocessing": "a training on several devices is a process for each",
     "training/several.py: torch.multiprocessing": "names the errors of those processes",
@@ -27,6 +28,7 @@ REASONS = {
     "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
     "data/fashion_mnist.py: zlib": "names the error of damaged ones",
     "options.py: eval": "reads type hints of builders that the config names and that are imported already",
+    "shards.py: zipfile": "reads the list of parts of a batch of a job's own journal; compressed ones are refused",
     "shards.py: np.load": "reads batches of a job's own journal as arrays alone",
 }
 
