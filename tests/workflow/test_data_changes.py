@@ -256,6 +256,20 @@ def test_what_is_said_before_a_run(trained, tmp_path):
     assert project.ran() == SHARD
 
 
+@pytest.mark.long
+def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
+    """What read the shards of before is stale, although a shard keeps the key of its store."""
+    project = trained.copy(tmp_path / "project")
+    replace_picture("evaluation")(project)
+    maps = "results/maps/photos/vgg/finetuned/saliency.1.json"
+    assert project.ran(maps) == {"attribute": 1}
+    # Results whose times say nothing, as after a copy.
+    for path in project.folder.glob("results/**/*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert project.ran() == {stage: count for stage, count in SHARD.items() if stage != "attribute"}
+    assert project.ran() == {}
+
+
 def rows() -> list[str]:
     """Return the lines of the page's table."""
     told = {"trained": "trained on the set", "fetched": "a checkpoint of one's own"}
