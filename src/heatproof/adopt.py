@@ -280,6 +280,8 @@ class Results:
         """Return the files of the user's own that a job reads and whose bytes are others than its manifest says."""
         then = (self.manifest(manifest) or {}).get("input_sha256", {})
         now = self._sources[1] if job.sources else {}
+        # A job that is none of the graph can be asked about as well.
+        now = {**now, **file_digests(None, [one for one in job.sources if one not in now])[1]}
         return [one for one in job.sources if now.get(one, "") != then.get(public(Path(one).as_posix()))]
 
     def remember_sources(self) -> None:

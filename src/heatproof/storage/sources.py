@@ -385,10 +385,10 @@ def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], Record | N
 
 def _from_root(path: str | Path, root: str | Path) -> bytes:
     name, top = os.fspath(path), os.path.join(root, "")
-    if os.fspath(root) == "." or os.path.isabs(name) > name.startswith(top):
-        return os.fsencode(name)
     if name == os.fspath(root):
         return b"."
+    if os.fspath(root) == "." or (os.path.isabs(name) and not name.startswith(top)):
+        return os.fsencode(name)
     return os.fsencode(name.removeprefix(top) if name.startswith(top) else os.path.abspath(name))
 
 
