@@ -19,13 +19,17 @@ import psutil
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.provenance import Key
 from heatproof.registry import load_plugins
-from heatproof.specs import Runtime
+from heatproof.specs import Runtime, is_whole
 from heatproof.stage import read_back
 from heatproof.storage.files import read_json
 from heatproof.storage.manifest import require_manifest
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import require_regular
 
 log = logging.getLogger(__name__)
+
+# Of matplotlib, in the working folder.
+SETTINGS = "matplotlibrc"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         request = read_json(path)
-        if request is None:
-            raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
+        if request is None or not is_whole(path, request):
+            what = "is missing" if request is None else "has another content than its name says"
+            raise HeatproofError(f"{path}, the specification of the job, {what}: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
             if Key.of(require_manifest(manifest)) != Key(*key):
                 raise HeatproofError(
@@ -86,6 +91,9 @@ def guarded(work: Callable[[], object]) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
+        # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
+        if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
+            require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
         work()
         # Here, and not when Python ends, a reader that has gone can be told from an error.
         sys.stdout.flush()

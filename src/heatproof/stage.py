@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from importlib import import_module
 from inspect import cleandoc
-from pkgutil import resolve_name
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -318,7 +318,8 @@ class Report(Stage):
         return {"seed": self.seed, "repetitions": self.bootstrap, "level": self.level}
 
 
-STAGES: Registry[type[Stage]] = Registry("heatproof.stages", "stage")
+OURS = "heatproof.stages"
+STAGES: Registry[type[Stage]] = Registry(OURS, "stage")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -346,16 +347,35 @@ def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
     Parameters
     ----------
     reference
-        The class of the stage, as ``module:name``; it is imported here.
+        The class of the stage, as ``module:name``. A module of heatproof is imported here; one of the user's own has
+        been imported as a plugin.
     plain
         Its fields as JSON has them, as `heatproof.provenance.as_json` returns them.
 
     Raises
     ------
     ValueError
-        If a field is missing, unknown, or of another type.
+        If it is no stage, or a field is missing, unknown, or of another type.
     """
-    return _read(resolve_name(reference), plain, "the job")
+    module = reference.partition(":")[0]
+    if module.startswith(f"{OURS}."):
+        with suppress(ImportError):
+            import_module(module)
+    kind = next((one for one in STAGES.present() if f"{one.__module__}:{one.__qualname__}" == reference), None)
+    if kind is None:
+        raise ValueError(f"{reference!r:.80} is no stage of heatproof or of a plugin")
+    return read_fields(kind, plain)
+
+
+def read_fields(kind: type[T], plain: Mapping[str, Any]) -> T:
+    """Return an object of a dataclass from its fields as JSON has them.
+
+    Raises
+    ------
+    ValueError
+        As `read_back` does.
+    """
+    return _read(kind, plain, "the job")
 
 
 # Not by pydantic, whose import takes longer than all else that a job reads before it starts.

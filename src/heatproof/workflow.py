@@ -20,6 +20,7 @@ from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
+from heatproof.specs import spec_name
 from heatproof.stage import STAGES
 from heatproof.storage.files import refuse_links, write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
@@ -135,7 +136,7 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
         Write the file, unless it is there.
     """
     content = {"run": job.run, "spec": job.spec}
-    path = Path(folder) / SPECS / f"{job.stage}-{digest(content)}.json"
+    path = Path(folder) / SPECS / spec_name(job.stage, content)
     if write and not path.exists():
         write_json(path, {**content, "reads": graph.read_by(job)})
     return str(path)

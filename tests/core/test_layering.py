@@ -114,7 +114,7 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "workflow": {"errors", "provenance", "specs", "stage", "plan", "adopt", "check", "last_run", "storage"},
     "terminal": {"options", "plan", "registry", "stage", "storage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "stage", "storage"},

@@ -11,11 +11,12 @@ import sys
 import time
 import timeit
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from heatproof.models.registry import ModelSpec
 from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.stage import read_back
+from heatproof.stage import read_fields
 
 STEPS = 3
 
@@ -47,7 +48,7 @@ class CountedSteps(TimedSteps):
 def main(arguments: list[str]) -> None:
     """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
     runtime = Runtime(**json.loads(arguments[2]))
-    job: Any = read_back(arguments[0], json.loads(arguments[1]))
+    job: Any = read_fields(resolve_name(arguments[0]), json.loads(arguments[1]))
     # Jobs return nothing.
     found = job.run(runtime) or {}
     # In kilobytes, but for macOS.
