@@ -22,6 +22,7 @@ NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
+    ours.keep_from_the_folder(workflow.deployment_settings)
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec
     graph = ours.check_before_start(config, is_main, deployment, is_local)
