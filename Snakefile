@@ -70,6 +70,11 @@ include: "workflow/rules/checks.smk"
 include: "workflow/rules/report.smk"
 
 
+onstart:
+    # Again: Snakemake's scheduler has put its own handlers of signals in their place.
+    ours.listen(False)
+
+
 onsuccess:
     say_what_came_out(plan.results)
 

@@ -14,7 +14,20 @@ if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
 # Of all that a command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-from heatproof.cli import main
+from heatproof.ending import as_process
+
+
+def command() -> int:
+    """Run the command line, whose modules are imported when a signal can end it in order."""
+    from heatproof.cli import main
+
+    return main()
+
+
+def main() -> None:
+    """Run the command line as all that this process does."""
+    as_process(command, "command")
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 from heatproof.adopt import Results
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
-from heatproof.provenance import Key, digest, file_digest
+from heatproof.provenance import Key, digest
 from heatproof.shards import comparing
-from heatproof.storage.manifest import read_sealed, write_sealed
+from heatproof.storage.manifest import read_sealed, verified_bytes, write_sealed
+from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime
@@ -125,7 +126,7 @@ def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     if told.training.devices > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
-    then = Path(told.files["history"]).read_text(encoding="utf-8").splitlines()[:2]
+    then = verified_bytes(told.files["history"], listed=False).decode("utf-8").splitlines()[:2]
     now = first_epoch(told, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other

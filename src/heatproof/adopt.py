@@ -18,10 +18,11 @@ from typing import Any
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import LONG_AGO
-from heatproof.provenance import Key, file_digest
-from heatproof.storage.files import refuse_links, write_text
+from heatproof.provenance import Key
+from heatproof.storage.files import write_text
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.publishing import public
+from heatproof.storage.reading import file_digest, refuse_links
 
 # Folders that are the same for all targets.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}

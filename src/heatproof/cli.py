@@ -162,13 +162,11 @@ def accept(*paths: str) -> str:
     from heatproof.plan.graph import Graph
     from heatproof.plan.paths import RESULTS
     from heatproof.plan.validate import make_plan
-    from heatproof.storage.lock import hold_folder, let_go
+    from heatproof.storage.lock import held_folder
 
-    held = hold_folder(RESULTS)
     plan = make_plan(read_config(*paths))
-    told = report(Graph(plan), plan.runtime())
-    let_go(held)
-    return told
+    with held_folder(RESULTS):
+        return report(Graph(plan), plan.runtime())
 
 
 def rank(*paths: str, **options: Any) -> None:

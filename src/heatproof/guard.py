@@ -17,9 +17,11 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
+from heatproof.ranking.per_image import read_parquet
 from heatproof.stage import read_back
 from heatproof.storage.files import write_table
-from heatproof.storage.manifest import publish_tables
+from heatproof.storage.manifest import publish_tables, verified_bytes
+from heatproof.storage.tables import parse_csv
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime
@@ -131,11 +133,16 @@ def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
 
 def _scores(path: str) -> pd.DataFrame:
     """Return scores (images, methods)."""
-    return pd.read_parquet(path).pivot(index="image", columns="method", values="score")
+    return read_parquet(path).pivot(index="image", columns="method", values="score")
 
 
 def all_guards(told: Precision) -> None:
     """Write the tables of all networks as one."""
-    tables = [pd.read_csv(one.table).assign(**{key: getattr(one, key) for key in NETWORK}) for one in told.networks]
+    tables = [
+        parse_csv(verified_bytes(one.table, listed=False), text=False).assign(
+            **{key: getattr(one, key) for key in NETWORK}
+        )
+        for one in told.networks
+    ]
     write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], told.files["table"])
     publish_tables(told, told.files.values(), [one.table for one in told.networks])

@@ -5,29 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 import psutil
 
-from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
+from heatproof.ending import Ended, as_process, end_with_controller, ending_in_order
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import Key
 from heatproof.registry import load_plugins
 from heatproof.specs import Runtime, is_whole
 from heatproof.stage import read_back
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import require_manifest
 from heatproof.storage.publishing import escaped
-from heatproof.storage.reading import require_regular
+from heatproof.storage.reading import read_json, require_regular
 
 log = logging.getLogger(__name__)
 
+# Seconds that a job has to end once its Snakemake is gone.
+ORPHANED = 2.0
 # Of matplotlib, in the working folder.
 SETTINGS = "matplotlibrc"
 
@@ -41,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The path of a JSON file with ``run``, the class of the stage as ``module:name``, and ``spec``, its fields. How
         jobs run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
-    _end_with_controller()
-    signal.signal(signal.SIGTERM, _end_in_order)
+    # The next run may begin as soon as its Snakemake is gone.
+    end_with_controller(ORPHANED)
     (path,) = sys.argv[1:] if arguments is None else arguments
     runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
 
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job.work(runtime)()
         log.info("%s: done in %.2f s", job.name, time.time() - started)
 
-    return guarded(work)
+    return guarded(work, "job")
 
 
 class _Escaped(logging.Formatter):
@@ -84,26 +83,35 @@ class _Escaped(logging.Formatter):
         return escaped(super().format(record))
 
 
-def guarded(work: Callable[[], object]) -> int:
-    """Do some work, and return the exit status: 0, or else with one sentence on what is wrong."""
+def guarded(work: Callable[[], object], what: str = "command") -> int:
+    """Do some work, and return the exit status: 0, or else with one sentence on what is wrong.
+
+    Parameters
+    ----------
+    work
+        What is done.
+    what
+        What a user calls it: ``"command"`` or ``"job"``.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Escaped("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
-        # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
-        if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
-            require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
-        work()
-        # Here, and not when Python ends, a reader that has gone can be told from an error.
-        sys.stdout.flush()
+        with ending_in_order(what):
+            # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
+            if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
+                require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
+            work()
+            # Here, and not when Python ends, a reader that has gone can be told from an error.
+            sys.stdout.flush()
     except HeatproofError as error:
         return _say(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return _say(f"Interrupted: run the same command again; {RESUME_HINT}.", 130)
+    except Ended as ended:
+        return ended.status
     except Exception as error:
         fault = fault_of(error)
         if fault is not None:
@@ -117,33 +125,12 @@ def guarded(work: Callable[[], object]) -> int:
     return 0
 
 
-def _say(sentence: str, status: int = 1) -> int:
+def _say(sentence: str) -> int:
     # Where the disk is full, or nobody listens any more, the exit status still tells.
     with suppress(OSError):
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr, flush=True)
-    return status
-
-
-def _end_in_order(number: int, frame: object) -> NoReturn:
-    """End as a scheduler asks before it kills: nothing half-written stays, and the journal has all finished batches."""
-    name = signal.Signals(number).name
-    _say(f"Ended by {name} (a time limit, preemption, or somebody's wish): run the same command again; {RESUME_HINT}.")
-    raise SystemExit(128 + number)
-
-
-def _end_with_controller() -> None:
-    """End when the Snakemake that started this job is gone, so that a killed run leaves no writers behind."""
-    controller = os.environ.get("HEATPROOF_CONTROLLER")
-    if not controller:
-        return
-
-    def watch(pid: int) -> None:
-        while psutil.pid_exists(pid):
-            time.sleep(0.5)
-        os._exit(143)
-
-    threading.Thread(target=watch, args=(int(controller),), daemon=True).start()
+    return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main, "job")

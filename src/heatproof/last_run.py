@@ -17,9 +17,9 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.registry import without_code_of_users
-from heatproof.storage.files import refuse_links
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.publishing import plain_addresses, public
+from heatproof.storage.reading import refuse_links
 
 RECORD = ".last_run.json"
 # The environment variable with the names of a config whose values stand in another file, as a JSON list.

@@ -97,12 +97,6 @@ def _names_of(kind: Hashable) -> tuple[str, ...] | None:
     return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
 
-def file_digest(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that decide what numbers come out."""
     return {name: _version(name) for name in LIBRARIES}

@@ -21,8 +21,10 @@ from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
 from heatproof.registry import nearest
-from heatproof.storage.files import read_json, refuse_links, write_text
-from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.files import write_text
+from heatproof.storage.lock import held_folder
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.reading import refuse_links
 
 KINDS = {
     "maps": "attribution maps that everything which read them is done with",
@@ -116,16 +118,22 @@ def prune(
     wanted = graph.needed(targets or graph.targets())
     if not wanted:
         raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
-    held = hold_folder(str(folder))
-    try:
+    with held_folder(str(folder)):
+        results = Results(graph)
+        damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
         found = find(graph, wanted, folder)
         lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
         removed = sum(one.remove() for one in found if one.kind in delete)
-    finally:
-        let_go(held)
     last = f"Removed {size_told(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
     return "\n".join(
-        [f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is", *lines, "", NOTE, last]
+        [
+            *damaged,
+            f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is",
+            *lines,
+            "",
+            NOTE,
+            last,
+        ]
     )
 
 
@@ -209,7 +217,7 @@ def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
             if ending and base not in known:
                 found.setdefault(base, []).append(path)
     for base, paths in found.items():
-        manifests = [read_json(path) or {} for path in paths if path.suffix == ".json"]
+        manifests = [read_sealed(path) or {} for path in paths if path.suffix == ".json"]
         passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
         seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
         yield Prunable("others", os.path.relpath(base, folder), paths, passes, seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from heatproof.config import config_file, read_config, workflow_folder
+from heatproof.ending import CONTROLLER, SIGNALS, sentence
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import shown
@@ -86,11 +88,21 @@ def _start(
         command += ["--cores", cores or "all"]
     # After --, since options such as --configfile take any number of values.
     command += [*more, *(["--", *targets] if targets else [])]
-    # Jobs of another folder import this very package.
-    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", **environment}
-    done = subprocess.run(command, check=False, env={**os.environ, **given})  # noqa: S603
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    # Jobs of another folder import this very package. Snakemake ends when this process does.
+    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", CONTROLLER: str(os.getpid()), **environment}
+    # Ctrl-C in a terminal reaches Snakemake as well: not before it has begun to listen, which says nothing.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    snakemake = subprocess.Popen(command, env={**os.environ, **given})  # noqa: S603
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Where a signal ends this process, it ends its children as well and waits for them (`heatproof.ending`).
+    code = snakemake.wait()
+    number = -code if code < 0 else code - 128
+    if number in SIGNALS or code < 0:
+        # Snakemake alone was asked to end.
+        print(f"heatproof: {sentence('command', number)}", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+    if code:
+        raise SystemExit(code)
 
 
 def refuse_code_of_snakemake() -> None:
@@ -190,11 +202,15 @@ def status(configs: Sequence[str]) -> str:
     graph = Graph(followed.plan)
     results = Results(graph)
     stages: dict[str, list[bool]] = {}
+    damaged: list[str] = []
     for job in graph.needed(graph.targets()):
+        found = list(filter(None, map(results.damage, job.products)))
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
-        stages.setdefault(job.stage, []).append(whole)
+        stages.setdefault(job.stage, []).append(whole and not found)
+        damaged += found
     every = [one for jobs in stages.values() for one in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     left = len(every) - sum(every)
     rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
-    return "\n".join([*filter(None, [followed.told]), *lines, "", f"{sum(every)} of {len(every)} jobs are made{rest}"])
+    said = f"{sum(every)} of {len(every)} jobs are made{rest}"
+    return "\n".join([*filter(None, [followed.told]), *damaged, *lines, "", said])

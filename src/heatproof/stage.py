@@ -8,33 +8,18 @@ the workflow reads the table of stages while it builds its plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import cleandoc
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    Protocol,
-    Self,
-    TypedDict,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
 from heatproof.provenance import Key, key_of
 from heatproof.registry import Registry
 from heatproof.specs import NO_KEY, Runtime
+from heatproof.typed import as_type
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -364,67 +349,7 @@ def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
     kind = next((one for one in STAGES.present() if f"{one.__module__}:{one.__qualname__}" == reference), None)
     if kind is None:
         raise ValueError(f"{reference!r:.80} is no stage of heatproof or of a plugin")
-    return read_fields(kind, plain)
-
-
-def read_fields(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """Return an object of a dataclass from its fields as JSON has them.
-
-    Raises
-    ------
-    ValueError
-        As `read_back` does.
-    """
-    return _read(kind, plain, "the job")
-
-
-# Not by pydantic, whose import takes longer than all else that a job reads before it starts.
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """Return a value of JSON as an annotation has it."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        for one in args:
-            with suppress(ValueError):
-                return _read(one, value, where)
-    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
-        return value
-    elif origin is Literal:
-        if value in args:
-            return value
-    elif is_dataclass(kind) and isinstance(value, Mapping):
-        return _read_fields(kind, value, where)
-    elif issubclass(origin or kind, list | tuple) and isinstance(value, list | tuple):
-        return _read_items(kind, value, where)
-    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {name: _read(args[1], item, f"{where}.{name}") for name, item in value.items()}
-    raise ValueError(f"{where} is {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
-
-
-def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
-    if more := value.keys() - known.keys():
-        raise ValueError(f"{where} has {min(more)!r}, which {kind.__name__} has not")
-    asked = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
-    if missing := asked - value.keys():
-        raise ValueError(f"{where} lacks {min(missing)!r} of {kind.__name__}")
-    return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
-
-
-# A job reads a hundred explainers of one class.
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
-    """Return a list, a tuple, or a named tuple."""
-    origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(_hints(kind).values())
-    if origin is list or kinds[1:] == (...,):
-        kinds = kinds[:1] * len(value)
-    if len(kinds) != len(value):
-        raise ValueError(f"{where} has {len(value)} values, and not {len(kinds)}")
-    read = [_read(one, item, where) for one, item in zip(kinds, value, strict=True)]
-    return read if origin is list else tuple(read) if origin is tuple else kind(*read)
+    return as_type(kind, plain, "the job")
 
 
 def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:

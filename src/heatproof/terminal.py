@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import atexit
 import csv
+import io
 import logging
+import os
 import re
 import sys
 import time
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from heatproof.ending import asked
+from heatproof.errors import HeatproofError
 from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import LONG_AGO
 from heatproof.registry import nearest
 from heatproof.stage import STAGES, Wildcards
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import open_regular, read_below, refuse_links
+from heatproof.storage.tables import MOST_BYTES
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder
@@ -33,10 +38,18 @@ if TYPE_CHECKING:
 EVERY = 10
 VERDICTS = 6
 SHOWN = 3
+# Bytes, in which the sentence on a failed job stands.
+END_OF_A_LOG = 2**20
 SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
 # Of Snakemake's scheduler after every job, and of its ways to end.
 STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
-ENDS = ("Shutting down", "Exiting because", "WorkflowError:\nAt least one job", "RuleException:\nCalledProcessError")
+ENDS = (
+    "Shutting down",
+    "Terminating processes",
+    "Exiting because",
+    "WorkflowError:\nAt least one job",
+    "RuleException:\nCalledProcessError",
+)
 NOISE = (*STEPS, *ENDS, "Restored previous", "Cannot restore", "Elapsed time")
 
 
@@ -122,7 +135,9 @@ class OneLine(DefaultFormatter):
         return self.progress.line(msg["done"], msg["total"])
 
     def format_job_error(self, msg: dict[str, Any]) -> str:
-        """Return which job failed; why is said at the end."""
+        """Return which job failed, and did not end with the run; why is said at the end."""
+        if asked() is not None:
+            return ""
         line = self.lines.get(msg["jobid"], msg["rule_name"])
         self.failed.append((line, list(msg["log"])))
         return f"[{time.strftime('%H:%M:%S')}] failed: {line}"
@@ -150,7 +165,9 @@ def speak(logger: logging.Logger, graph: Graph) -> OneLine:
 
 
 def say_why(formatter: OneLine) -> None:
-    """Print the one sentence of the job that failed first."""
+    """Print the one sentence of the job that failed first; of a run that a signal ended, that has been said."""
+    if asked() is not None:
+        return
     for line, logs in formatter.failed[:1]:
         others = len({line for line, _ in formatter.failed}) - 1
         more = f" ({others} other jobs failed as well.)" if others else ""
@@ -161,8 +178,10 @@ def sentence_of(logs: list[str]) -> str:
     """Return what the log of a job says of its failure, in one sentence."""
     for log in logs:
         try:
-            lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
+            with open_regular(refuse_links(log)) as file:
+                file.seek(-min(os.fstat(file.fileno()).st_size, END_OF_A_LOG), os.SEEK_END)
+                lines = file.read(END_OF_A_LOG).decode("utf-8", "replace").splitlines()
+        except (OSError, HeatproofError):
             continue
         sentences = [line.removeprefix("heatproof: ") for line in lines if line.startswith("heatproof: ")]
         if sentences:
@@ -180,8 +199,7 @@ def say_what_came_out(results: Folder) -> None:
     if tables := [path for path in shown if _is_current(path)]:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
     if _is_current(verdict := made["tables"]["verdict"]):
-        with open(verdict, encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = _rows(verdict)
         # In-domain scores first: the others are of networks that have seen no deleted patch.
         rows.sort(key=lambda row: not row["metric"].startswith("idsds"))
         for row in rows[:VERDICTS]:
@@ -192,22 +210,20 @@ def say_what_came_out(results: Folder) -> None:
         for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
             print(escaped(sentence), file=sys.stderr)
     if _is_current(summary := made["baselines"]["summary"]):
-        print(escaped(Path(summary).read_text(encoding="utf-8").strip()), file=sys.stderr)
+        print(escaped(read_below(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
     rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
     for of, table in rankings.items():
         if _is_current(table):
             _say_ranking(of, table)
     if _is_current(captions := made["overview"]["captions"]):
-        with open(captions, encoding="utf-8") as file:
-            print(escaped(next(csv.DictReader(file))["conclusion"]), file=sys.stderr)
+        print(escaped(_rows(captions)[0]["conclusion"]), file=sys.stderr)
     if _is_current(page := made["report_page"]["page"]):
         print(f"Page: {page}", file=sys.stderr)
 
 
 def _say_ranking(of: str, table: str) -> None:
     """Print the first methods of a Meta-Rank, and what its κ is of."""
-    with open(table, encoding="utf-8") as file:
-        first = list(islice(csv.DictReader(file), SHOWN))
+    first = _rows(table)[:SHOWN]
     if first:
         print(f"Ranking by {of} (κ over {first[0].get('n_cases', '')} test cases, {table}):", file=sys.stderr)
     for row in first:
@@ -216,6 +232,10 @@ def _say_ranking(of: str, table: str) -> None:
         interval = f"{low} to {high}" if low and high else without
         value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
         print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_below(path, MOST_BYTES).decode("utf-8"))))
 
 
 def _is_current(path: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from heatproof.adopt import adopt, bring_target, times
 from heatproof.check import check_machine
+from heatproof.ending import CONTROLLER, Ended, asked, end_in_order, end_with_controller
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.last_run import NAMED, RECORD
 from heatproof.plan.graph import Graph, Job
@@ -23,9 +24,10 @@ from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
 from heatproof.specs import spec_name
 from heatproof.stage import STAGES
-from heatproof.storage.files import refuse_links, write_json, write_text
+from heatproof.storage.files import write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import refuse_links
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -94,6 +96,21 @@ def named_configs(settings: Any) -> list[str]:
     if NAMED in os.environ:
         return json.loads(os.environ[NAMED])
     return [*map(str, settings.configfiles), *(f"{key}={value}" for key, value in settings.config.items())]
+
+
+def listen(is_main: bool) -> None:
+    """End in order where a signal asks Snakemake to end, with its jobs on this machine; `heatproof run` says so itself.
+
+    Snakemake would wait on SIGTERM for what may take days, and leave its jobs alone on SIGHUP.
+
+    Parameters
+    ----------
+    is_main
+        Whether this is the process that a user or `heatproof run` started, and not one that a cluster did.
+    """
+    end_in_order("" if "HEATPROOF_COMMAND" in os.environ else "run")
+    if is_main:
+        end_with_controller()
 
 
 def begin(graph: Graph, folder: str, dry_run: bool) -> None:
@@ -175,10 +192,11 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
 
 
 # Without the working folder among the places of modules: a psutil.py in a received folder would run in every job.
-# The kernel's SIGKILL leaves a program no word; the shell that outlives it has one.
+# The kernel's SIGKILL leaves a program no word; the shell that outlives it has one. The shell outlives a signal to both
+# as well, since Snakemake takes a job whose shell has ended for one that writes nothing any more.
 RUN = (
-    '"$HEATPROOF_PYTHON" -P -m heatproof.job {params.spec:q} > {log:q} 2>&1 '
-    '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED" >> {log:q}; exit $code; }}'
+    'exec > {log:q} 2>&1; trap : TERM HUP INT; "$HEATPROOF_PYTHON" -P -m heatproof.job {params.spec:q} '
+    '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED"; exit $code; }}'
 )
 """The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
 
@@ -223,7 +241,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
         "PYTHONSAFEPATH": "1",
         "HEATPROOF_MACHINE": json.dumps(vars(plan.runtime()), sort_keys=True),
         # Jobs end when this process does.
-        "HEATPROOF_CONTROLLER": str(os.getpid()),
+        CONTROLLER: str(os.getpid()),
         "HEATPROOF_KILLED": f"heatproof: {KILLED}",
         **{name: os.environ.get(name, value) for name, value in MALLOC.items()},
         **({"PYTHONPATH": path} if conda else {}),
@@ -264,7 +282,15 @@ def check_writable(folder: str) -> None:
 
 
 def why_it_failed(folder: str) -> str | None:
-    """Return what a look at the results folder tells of a failed run, where the jobs' own logs could not be written."""
+    """Return what a look at the results folder tells of a failed run, where the jobs' own logs could not be written.
+
+    Raises
+    ------
+    Ended
+        If a signal ended the run; Snakemake knows no exit status for that.
+    """
+    if (number := asked()) is not None:
+        raise Ended(number)
     try:
         check_writable(folder)
     except HeatproofError as error:

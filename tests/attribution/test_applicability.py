@@ -8,8 +8,8 @@ from toy_project import WHERE
 from heatproof.config import normalise
 from heatproof.errors import HeatproofError
 from heatproof.shards import Shard
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import read_sealed, write_sealed
+from heatproof.storage.reading import read_json
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

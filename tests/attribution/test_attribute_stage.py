@@ -15,8 +15,8 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import mean_value
 from heatproof.provenance import Key
 from heatproof.randomness import counter_normal
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import write_manifest
+from heatproof.storage.reading import read_json
 from heatproof.storage.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}

@@ -12,10 +12,11 @@ from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
-from heatproof.provenance import Key, digest, file_digest
+from heatproof.provenance import Key, digest
 from heatproof.stage import Product, Stage
-from heatproof.storage.files import read_json, write_json
+from heatproof.storage.files import write_json
 from heatproof.storage.manifest import read_sealed, write_manifest, write_sealed
+from heatproof.storage.reading import file_digest, read_json
 
 NAMES = ("weights", "maps", "scores")
 
@@ -61,7 +62,7 @@ def make(name, *upstream, spec_key=KEY, images=None, content=None, sources=()):
 
 def make_dataset(spec_key=KEY):
     os.makedirs("results", exist_ok=True)
-    write_sealed("results/dataset.json", {**spec_key._asdict(), "splits": {}})
+    write_sealed("results/dataset.json", {**spec_key._asdict(), "name": "toy", "class_names": [], "splits": {}})
     date(5000, "results/dataset.json")
     return job_of("results/dataset.json")
 

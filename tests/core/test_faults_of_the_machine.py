@@ -9,15 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from jobs import job_process
 
 from heatproof import cli, workflow
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.network import load_weights, save_weights
-from heatproof.provenance import Key, as_json
+from heatproof.provenance import Key
 from heatproof.ranking.per_image import read_parquet
-from heatproof.specs import DatasetSpec
-from heatproof.stages.prepare import Prepare
 from heatproof.storage import files, store
 from heatproof.storage.files import write_text, written_aside
 from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
@@ -227,19 +224,4 @@ def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
     done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True)
     assert done.returncode == 128 + number
     assert said in (tmp_path / "log").read_text()
-    assert bool((tmp_path / "log").read_text()) == bool(said)
-
-
-def test_sigterm_ends_a_job_with_a_word(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import time\n\ndef dataset(*, seed):\n    print('in', flush=True)\n    time.sleep(60)\n"
-    )
-    told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
-    started = job_process(tmp_path, "heatproof.stages.prepare:Prepare", as_json(told), importable=tmp_path)
-    job = subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert job.stdout.readline() == "in\n"
-    job.terminate()
-    said = job.communicate(timeout=60)[1]
-    assert job.returncode == 143
-    assert "heatproof: Ended by SIGTERM" in said
-    assert "Traceback" not in said
+    assert ("heatproof: " in (tmp_path / "log").read_text()) == bool(said)

@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "ending",
     "randomness",
     "batches",
     "registry",
@@ -23,12 +24,15 @@ BASE = {
     "subsets",
     "options",
     "folder",
+    "typed",
     "specs",
     "stage",
 }
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # How a process ends when it is asked to.
+    "ending": {"errors"},
     # Values that jobs of several stages are given.
     "specs": {"provenance"},
     "randomness": set(),
@@ -38,7 +42,7 @@ ALLOWED = {
     "figures": {"registry"},
     "folder": set(),
     # What a stage is; and the stages, which the plan makes jobs of, with what their jobs run.
-    "stage": {"folder", "provenance", "registry", "specs"},
+    "stage": {"folder", "provenance", "registry", "specs", "typed"},
     "stages": BASE
     | {
         "attribution",
@@ -59,7 +63,8 @@ ALLOWED = {
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
     # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids"},
+    "storage": {"errors", "provenance", "grids", "typed"},
+    "typed": set(),
     "config_types": {"errors", "options", "registry"},
     "config": {"errors", "registry", "config_types", "storage"},
     "data": BASE,
@@ -114,11 +119,11 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"errors", "provenance", "specs", "stage", "plan", "adopt", "check", "last_run", "storage"},
-    "terminal": {"options", "plan", "registry", "stage", "storage"},
+    "workflow": {"ending", "errors", "provenance", "specs", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "terminal": {"ending", "errors", "options", "plan", "storage", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
-    "guard": {"errors", "stage", "storage"},
-    "job": {"errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
+    "guard": {"errors", "storage", "stage", "ranking"},
+    "job": {"ending", "errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE
     | {"attribution", "config", "data", "models", "training", "responses", "plan", "stages", "workflow"},
@@ -140,7 +145,7 @@ ALLOWED = {
         "estimate",
         "storage",
     },
-    "__main__": {"cli"},
+    "__main__": {"cli", "ending"},
 }
 TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatproof.provenance import file_digest
 from heatproof.storage import manifest
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import file_digest, read_json
 
 KEY = manifest.Key("config", "code")
 

@@ -15,7 +15,8 @@ from jobs import write_listed as write_shard
 
 from heatproof.errors import HeatproofError
 from heatproof.storage import store as store_module
-from heatproof.storage.files import read_json, write_json, write_table
+from heatproof.storage.files import write_json, write_table
+from heatproof.storage.reading import read_json
 from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 MAPS = ("saliency", "rise")

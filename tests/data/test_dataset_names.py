@@ -9,7 +9,7 @@ from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.plan.validate import make_plan
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 

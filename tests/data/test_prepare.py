@@ -12,7 +12,7 @@ from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 NAMES = ("train", "validation", "evaluation")
 

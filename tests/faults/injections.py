@@ -145,7 +145,7 @@ def sigterm(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     run, ended, moment = cut_off(whole, folder, draw, signal.SIGTERM, grace=10)
     outcome = Outcome(f"after {moment:.2f} s", injected=ended.status != 0)
     # Between two jobs, or before the first, there is nothing of ours to say it.
-    said = ended.status == 143 and "Ended by SIGTERM" in ended.sentence and "run the same command" in ended.sentence
+    said = ended.status == 143 and "The job was ended by SIGTERM" in ended.sentence
     outcome.noticed = said or ended.status == -15
     if outcome.injected and not outcome.noticed:
         outcome.wrong = f"status {ended.status}: {ended.said[-500:]}"

@@ -22,7 +22,7 @@ from heatproof.config import merge
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 CHANGE = {
     "evaluation": {"images": 10},

@@ -16,7 +16,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")

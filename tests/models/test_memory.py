@@ -9,7 +9,8 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.perturbation.batching import FilledBatches
-from heatproof.storage.files import read_json, write_json
+from heatproof.storage.files import write_json
+from heatproof.storage.reading import read_json
 
 
 class Greedy(torch.nn.Module):

@@ -8,7 +8,7 @@ from toy_project import BASE, NETWORK, WHERE, Project
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.specs import Runtime
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
 

@@ -18,9 +18,10 @@ from heatproof.models.network import build_network, find_layer, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key, file_digest
+from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
+from heatproof.storage.reading import file_digest
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # Of every family the smallest, at a size that takes a moment.

@@ -33,6 +33,7 @@ from heatproof.stages.checks import Checks
 from heatproof.stages.methods import ShownMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 from heatproof.storage.manifest import write_sealed
+from heatproof.storage.reading import file_digest
 from heatproof.storage.store import ArraySpec
 
 RESULTS = Folder()
@@ -131,9 +132,18 @@ def spec(results):
         Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
     write_sealed(
         "results/tables.json",
-        {"key": "tables-key", "config": "tables-config", "code": "tables-code", "versions": {"numpy": "2.1"}},
+        {
+            "key": "tables-key",
+            "config": "tables-config",
+            "code": "tables-code",
+            "versions": {"numpy": "2.1"},
+            "files": [],
+        },
     )
-    write_sealed("results/scores/tiny/net/finetuned/idsds.json", {"key": "scores-key", "versions": {"numpy": "2.1"}})
+    table = Path("results/scores/tiny/net/finetuned/idsds.parquet")
+    listed = {"file": table.name, "sha256": file_digest(table), "bytes": table.stat().st_size}
+    scores = {"key": "scores-key", "config": "c", "code": "d", "versions": {"numpy": "2.1"}, "files": [listed]}
+    write_sealed("results/scores/tiny/net/finetuned/idsds.json", scores)
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
@@ -253,7 +263,7 @@ def test_every_manifest_is_in_the_provenance(spec):
     made = held(written(spec), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
-    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "", ""]
+    assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
     # Two explainers, one gap, one reference, and the curves of the same four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4

@@ -13,7 +13,7 @@ from heatproof.errors import NotApplicable
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.report.similarity import COLUMNS, shared_images
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.storage.store import read
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}

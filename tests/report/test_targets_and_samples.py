@@ -5,7 +5,7 @@ import pytest
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.score import sample
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 
 METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 

@@ -20,7 +20,7 @@ from heatproof.responses.base import Batch, Session
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
 from heatproof.responses.run import explainer_of
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.storage.store import describe, read
 
 CURVES = "results/curves/toy/net/finetuned"

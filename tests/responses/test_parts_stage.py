@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.storage.store import describe, read
 
 STORE = "results/parts/toy/net/finetuned.zarr"

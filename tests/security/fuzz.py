@@ -130,7 +130,8 @@ def stores(folder: Path) -> dict[str, Case]:
     """Return cases of stores: bytes of any file, and metadata whose digests were made anew."""
     from test_received_stores import ARRAYS, make
 
-    from heatproof.provenance import digest, file_digest
+    from heatproof.provenance import digest
+    from heatproof.storage.reading import file_digest
     from heatproof.storage.store import describe, read
 
     store = make(folder / "results/maps/s.zarr")

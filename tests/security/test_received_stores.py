@@ -14,11 +14,12 @@ import zarr
 from jobs import write_listed
 
 from heatproof.errors import HeatproofError
-from heatproof.provenance import digest, file_digest
+from heatproof.provenance import digest
 from heatproof.storage import lock
-from heatproof.storage.files import read_json, write_json, written_aside
+from heatproof.storage.files import write_json, written_aside
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
+from heatproof.storage.reading import file_digest, read_json
 from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
 
 IDS = [f"img-{number}" for number in range(6)]
@@ -315,7 +316,7 @@ def test_a_link_inside_a_store_is_not_followed(store, tmp_path):
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(store):
     (store / "zarr.json").unlink()
     os.mkfifo(store / "zarr.json")
-    refused(lambda: open_store(store), "no regular file")
+    refused(lambda: open_store(store), "not a regular file")
 
 
 # ---- one run at a time -----------------------------------------------------------------------------------------------

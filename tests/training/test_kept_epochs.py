@@ -17,8 +17,8 @@ from heatproof.adopt import Results
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import whole
+from heatproof.storage.reading import read_json
 from heatproof.training import stages
 from heatproof.training.checkpoint import Journal
 

@@ -7,7 +7,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 from heatproof.randomness import derive_seed
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.training import stages
 
 

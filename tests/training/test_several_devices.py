@@ -205,7 +205,7 @@ def cut_off(folder, end, before):
     job.send_signal(end)
     said = job.communicate(timeout=300)[1]
     assert job.returncode == (-9 if end == signal.SIGKILL else 143)
-    assert ("Ended by SIGTERM" in said) == (end == signal.SIGTERM)
+    assert ("The job was ended by SIGTERM" in said) == (end == signal.SIGTERM)
     # Of a process that a signal ends within its exit, Python may say that a finalizer was cut short.
     told = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", said, flags=re.DOTALL)
     assert "Traceback" not in told, said

@@ -11,8 +11,8 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import load_network, normalise
 from heatproof.provenance import Key
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import write_manifest
+from heatproof.storage.reading import read_json
 from heatproof.training import stages
 from heatproof.training.loop import Trained
 

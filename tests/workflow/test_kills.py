@@ -12,8 +12,8 @@ import psutil
 import pytest
 from snakemake_project import MICRO, TABLE, Project, clone
 
-from heatproof.storage.files import read_json
 from heatproof.storage.manifest import whole
+from heatproof.storage.reading import read_json
 
 pytestmark = pytest.mark.workflow
 

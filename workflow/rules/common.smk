@@ -22,6 +22,7 @@ NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
+    ours.listen(workflow.is_main_process)
     ours.keep_from_the_folder(workflow.deployment_settings)
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
+from heatproof.storage.reading import own_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ class Tables(_Found["pd.DataFrame"]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         from heatproof.report.results import read_table
 
-        table = read_table(str(self._path(name)))
+        table = read_table(self._path(name), listed=True)
         return table.drop(columns="gap") if "gap" in table and not (table["gap"] != "").any() else table
 
     def __repr__(self) -> str:
@@ -66,9 +66,9 @@ class Scores(_Found["pd.DataFrame"]):
         super().__init__("score", folder / "scores", sorted((folder / "scores").rglob("*.parquet")))
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        import pandas as pd
+        from heatproof.ranking.per_image import read_parquet
 
-        return pd.read_parquet(self._path(name))
+        return read_parquet(self._path(name), listed=True)
 
     def __repr__(self) -> str:
         return f"Scores({', '.join(self)})"
@@ -77,23 +77,17 @@ class Scores(_Found["pd.DataFrame"]):
 class Arrays(_Found["xarray.Dataset"]):
     """Stores of one kind by their path below it, as ``digits/resnet20/finetuned/grad_cam``, opened when asked for.
 
-    Along ``image`` stand the names of the images, so that ``sel(image=…)`` finds one.
+    Along ``image`` stand the names of the images that were computed, so that ``sel(image=…)`` finds one. Every byte is
+    checked when it is read.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
         super().__init__(kind, folder / kind, sorted((folder / kind).rglob("*.zarr")))
 
     def __getitem__(self, name: str) -> xarray.Dataset:
-        import warnings
+        from heatproof.storage.lazy import open_lazily
 
-        import xarray
-
-        path = self._path(name)
-        with warnings.catch_warnings():
-            # Zarr's consolidated metadata would have to be written anew by every shard.
-            warnings.simplefilter("ignore")
-            opened = xarray.open_zarr(path, consolidated=False, chunks=None)
-        return opened.assign_coords(image=[str(name) for name in opened["image_id"].values])
+        return open_lazily(self._path(name))
 
     def __repr__(self) -> str:
         return f"Arrays({self._what}: {', '.join(self)})"
@@ -177,15 +171,14 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.storage.manifest import read_sealed
+        from heatproof.storage.manifest import read_sealed, shard_manifests
         from heatproof.storage.store import describe
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            shards = (path for path in sorted(base.parent.glob(f"{glob.escape(base.name)}.*.json")) if _is_shard(path))
-            made = list(filter(None, map(read_sealed, shards)))
+            made = list(filter(None, map(read_sealed, shard_manifests(store))))
             return {**describe(store), "manifests": made, "made_from": _made_from(made)}
         wanted = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
@@ -209,10 +202,6 @@ class Results:
     def __repr__(self) -> str:
         stores = ", ".join(f"{len(self.arrays(kind))} {kind}" for kind in KINDS if len(self.arrays(kind)))
         return f"Results of {self.folder}: {len(self.tables)} tables; {stores or 'no stores'}"
-
-
-def _is_shard(manifest: Path) -> bool:
-    return re.search(r"\.\d+\.json$", manifest.name) is not None
 
 
 def _made_from(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -243,11 +232,11 @@ def open(folder: str | Path = "results") -> Results:
     HeatproofError
         If there is no such folder, or it has no results.
     """
-    found = Path(folder)
+    found = own_folder(folder)
     if not found.is_dir():
-        raise HeatproofError(f"There is no folder {found}: name the folder results of a run.")
+        raise HeatproofError(f"There is no folder {folder}: name the folder results of a run.")
     if (found / "results").is_dir() and not any(found.glob("*.csv")):
-        found /= "results"
+        found = own_folder(found / "results")
     results = Results(found)
     if not len(results.tables) and not any(len(results.arrays(kind)) for kind in KINDS):
         raise HeatproofError(f"{found} has neither tables nor stores: name the folder results of a run.")

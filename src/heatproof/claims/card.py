@@ -23,7 +23,8 @@ from heatproof.claims.verdicts import (
 )
 from heatproof.ranking.per_image import read_scores
 from heatproof.storage.files import write_table
-from heatproof.storage.manifest import publish_tables, verified
+from heatproof.storage.manifest import publish_tables, verified_bytes
+from heatproof.storage.tables import parse_csv
 
 if TYPE_CHECKING:
     from heatproof.stages.claims import Claims
@@ -55,7 +56,7 @@ def claims(told: Claims) -> None:
         cases,
         [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in told.methods],
         {name: Model(name, **vars(model)) for name, model in told.models.items()},
-        pd.read_csv(verified(told.accuracy)),
+        parse_csv(verified_bytes(told.accuracy, listed=False), text=False),
         draws=Draws(told.seed, told.bootstrap),
     )
     table = claims_table(evidence, told.level)

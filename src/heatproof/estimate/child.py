@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
+from heatproof.ending import end_with_controller
 from heatproof.models.registry import ModelSpec
 from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.stage import read_fields
+from heatproof.typed import as_type
 
 STEPS = 3
 
@@ -47,8 +48,9 @@ class CountedSteps(TimedSteps):
 
 def main(arguments: list[str]) -> None:
     """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
+    end_with_controller()
     runtime = Runtime(**json.loads(arguments[2]))
-    job: Any = read_fields(resolve_name(arguments[0]), json.loads(arguments[1]))
+    job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
     found = job.run(runtime) or {}
     # In kilobytes, but for macOS.

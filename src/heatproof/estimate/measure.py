@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from heatproof.ending import CONTROLLER
 from heatproof.errors import HeatproofError
 from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
 from heatproof.folder import Folder
@@ -21,7 +22,7 @@ from heatproof.plan.validate import Plan
 from heatproof.provenance import as_json
 from heatproof.specs import FinetuningSettings, ShardRange
 from heatproof.stages.weights import weights_of
-from heatproof.storage.files import read_json
+from heatproof.storage.reading import read_json
 from heatproof.workflow import MALLOC
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Bench:
         command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
         began = time.monotonic()
         # Memory is kept as in the workflow's jobs: without, a network at 224 pixels takes up to twice as long.
-        child = subprocess.run(command, capture_output=True, text=True, check=False, env=MALLOC | os.environ)  # noqa: S603
+        environment = MALLOC | os.environ | {CONTROLLER: str(os.getpid())}
+        child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
         wall = time.monotonic() - began
         if child.returncode:
             last = (child.stderr.strip() or "no message").splitlines()[-1]

@@ -32,11 +32,10 @@ from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
 from heatproof.options import enumerated
 from heatproof.provenance import digest as key_of_inputs
-from heatproof.provenance import file_digest
 from heatproof.storage.files import write_table
 from heatproof.storage.manifest import write_manifest
 from heatproof.storage.publishing import public, without_secrets
-from heatproof.storage.reading import require_regular
+from heatproof.storage.reading import file_digest, require_regular
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Checkpoint

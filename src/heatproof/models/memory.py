@@ -10,7 +10,8 @@ from types import TracebackType
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.storage.files import read_json, write_json
+from heatproof.storage.files import write_json
+from heatproof.storage.reading import read_json
 
 log = logging.getLogger(__name__)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from heatproof.errors import HeatproofError
+from heatproof.storage.publishing import escaped
 
 # Under which training scripts keep the weights, those that are taken first; an average over training (EMA) comes last.
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
@@ -16,7 +18,9 @@ AVERAGES = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema"
 COUNTER = "num_batches_tracked"
 # Parts of a name that can be a wrapper's, such as Lightning's ``model.`` and ``torch.compile``'s ``_orig_mod.``.
 WRAPPERS = 3
-NAMED = 3
+# One in another, as a training script can keep them; a file can say that a mapping is inside itself.
+DEPTH = 8
+NAMED, LONGEST = 3, 100
 
 State = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
@@ -30,7 +34,9 @@ def weights_in(loaded: Any, called: str) -> State:
     HeatproofError
         If there are none.
     """
-    while isinstance(loaded, Mapping):
+    for _ in range(DEPTH):
+        if not isinstance(loaded, Mapping):
+            break
         inner = next((loaded[key] for key in (*HOLDERS, *AVERAGES) if isinstance(loaded.get(key), Mapping)), None)
         if inner is None:
             break
@@ -65,16 +71,17 @@ def fit_names(state: Weights, own: Weights, head: Callable[[], Collection[str]])
     told : str
         What was done, as a clause; empty for nothing.
     """
-    prefixes = {""} | {
-        ".".join(parts[:count]) + "."
-        for parts in (name.split(".") for name in state)
-        for count in range(1, min(WRAPPERS, len(parts) - 1) + 1)
-    }
-    shortest_first = sorted(prefixes, key=lambda one: (len(one), one))
-    known = {prefix: sum(prefix + name in state for name in own) for prefix in shortest_first}
-    prefix = max(known, key=lambda one: known[one])
+    # By the names of the file, of which there can be a million.
+    known = Counter({"": sum(name in own for name in state)})
+    for name in state:
+        parts = name.split(".", WRAPPERS + 1)
+        for count in range(1, min(WRAPPERS, len(parts) - 1) + 1):
+            before = ".".join(parts[:count]) + "."
+            known[before] += name.removeprefix(before) in own
+    shortest_first = sorted(known, key=lambda one: (len(one), one))
+    prefix = max(shortest_first, key=lambda one: known[one])
     named = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    told = f"the prefix {prefix!r} of its names was left out" if prefix else ""
+    told = f"the prefix {prefix[:LONGEST]!r} of its names was left out" if prefix else ""
     before = _missing_prefix(state, own) if not known[prefix] else ""
     if before:
         named = {before + name if before + name in own else name: value for name, value in state.items()}
@@ -114,7 +121,7 @@ def misfits(state: Weights, own: Weights) -> str:
     """Return what keeps weights from fitting a network, as clauses; empty where they fit."""
     missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
     shapes = [
-        f"{name} is {_size(state[name])} and should be {_size(own[name])}"
+        f"{name} is {_size(state[name])[:LONGEST]} and should be {_size(own[name])}"
         for name in own
         if name in state and state[name].shape != own[name].shape
     ]
@@ -124,7 +131,8 @@ def misfits(state: Weights, own: Weights) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names of a list and how many more there are."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    shown = ", ".join(escaped(name[:LONGEST], keep="") for name in names[:NAMED])
+    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _size(value: torch.Tensor) -> str:

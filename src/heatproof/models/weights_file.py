@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 
-from heatproof.errors import HeatproofError, fault_of
-from heatproof.storage.reading import require_regular
+from heatproof.errors import HeatproofError, fault_of, runs_out
+from heatproof.models import saved_by_torch
+from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import open_regular, require_regular
 
 # Training state beside the weights, twice the precision, and a head for far more classes.
 TIMES, MORE = 16, 2**30
+# Characters of what is said of a file, whose names can have any length.
+MOST_TOLD = 200
 
 
 def most_bytes(network: torch.nn.Module) -> int:
@@ -73,7 +74,7 @@ def read_safetensors(
 
 
 def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
-    """Read what ``torch.load(weights_only=True)`` accepts, on the CPU, after a look at its shapes alone.
+    """Read what ``torch.save`` wrote, if it is data and tensors alone; nothing in it is called.
 
     Raises
     ------
@@ -82,70 +83,27 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
     """
     size = require_size(path, called, most)
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as parts:
-                unpacked = sum(part.file_size for part in parts.infolist())
-            if unpacked > size:
-                raise ValueError(f"its parts are compressed and unpack to {unpacked:,} bytes")
-        # On this device tensors have shapes and storages have sizes, and neither has memory.
-        outline = list(_tensors(torch.load(path, map_location="meta", weights_only=True)))
-        _require_bytes(outline, size)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
-        # A damaged length can ask for any amount.
-        if size > psutil.virtual_memory().available / 8:
-            raise
-        raise HeatproofError(
-            f"The checkpoint {called} asks for more memory than its {size:,} bytes can need: it is damaged or hostile."
-        ) from None
+        with open_regular(path) as file:
+            return saved_by_torch.read(file, size)
     except Exception as error:  # a damaged file fails in any way
-        fault = fault_of(error) if isinstance(error, OSError) else None
+        fault = fault_of(error) if isinstance(error, OSError) or runs_out(error) else None
         raise HeatproofError(
             fault or f"The checkpoint {called} is neither safetensors nor weights alone ({_what_else(path, error)})."
         ) from None
 
 
 def _what_else(path: str | Path, error: Exception) -> str:
-    """Return what a file is that holds no weights, and the remedy, in place of what PyTorch says of it."""
-    with open(path, "rb") as file:
+    """Return what a file is that holds no weights, and the remedy."""
+    with open_regular(path) as file:
         head = file.read(512)
     if not head:
         return "it is empty: get it again"
     if head.lstrip()[:1] == b"<":
         return "it is a web page: check the address, and get it again"
-    if isinstance(error, UnpicklingError) and (zipfile.is_zipfile(path) or head[:1] == b"\x80"):
+    if isinstance(error, saved_by_torch.NoWeights):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
-    # Of what PyTorch says of damaged files nothing helps; what was found here does.
-    found = f"; {error}" if type(error) is ValueError else ""
-    return f"it was cut off, or is of another kind{found}: get it again, or save the network's state_dict"
-
-
-def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _tensors(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple | set):
-        for place, item in enumerate(value):
-            yield from _tensors(item, f"{name}.{place}" if name else str(place))
-
-
-def _require_bytes(outline: Collection[tuple[str, torch.Tensor]], size: int) -> None:
-    """Refuse tensors that the bytes of a file cannot fill; views of one storage may share it."""
-    storages: dict[int, int] = {}
-    for name, value in outline:
-        if value.layout != torch.strided or value.is_quantized:
-            raise ValueError(f"the tensor {name!r} is sparse or quantized")
-        storages[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
-        asked = value.numel() * value.element_size()
-        # A stride of zero repeats one number as often as the shape says.
-        if asked > max(size, value.untyped_storage().nbytes()):
-            raise ValueError(
-                f"the tensor {name!r} of shape {tuple(value.shape)} needs {asked:,} bytes, and the file has {size:,}"
-            )
-    if sum(storages.values()) > size:
-        raise ValueError(f"its tensors need {sum(storages.values()):,} bytes, and the file has {size:,}")
+    found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
+    return f"it was cut off, or is of another kind{'; ' * bool(found)}{found}: get it again, or save the network's state_dict"
 
 
 def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.manifest import verified
+from heatproof.storage.manifest import HEAL, verified_bytes
+from heatproof.storage.reading import one_sentence
+from heatproof.storage.tables import parse_parquet
 
 CASE = ("dataset", "model", "weights", "metric")
 NEEDED = ("method", "image", "score", "higher_is_better")
@@ -60,16 +63,26 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
 Place = tuple[str, str, str, str]
 
 
-def read_parquet(path: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: bool = False) -> pd.DataFrame:
     """Read a file of scores.
+
+    Parameters
+    ----------
+    path
+        A Parquet file of a results folder.
+    columns
+        Some columns; None for all.
+    listed
+        Whether a manifest must list it, as `heatproof.storage.manifest.verified_bytes` does.
 
     Raises
     ------
     HeatproofError
         If it is missing, or has not the bytes that its manifest says.
     """
-    # Threads that cannot be started, where memory runs out, are an error of their own kind.
-    return pd.read_parquet(verified(path), columns=columns, use_threads=False)
+    content = verified_bytes(path, listed=listed)
+    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+        return parse_parquet(content, columns)
 
 
 def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:

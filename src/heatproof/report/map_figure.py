@@ -26,6 +26,7 @@ from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.storage.files import written_aside
+from heatproof.storage.reading import own_folder
 from heatproof.storage.store import read
 from heatproof.storage.stored_maps import stored_maps
 
@@ -92,7 +93,7 @@ def show(
     HeatproofError
         If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
     """
-    store = Path(store)
+    store = own_folder(store)
     stores = _open(store)
     first = next(iter(stores.values()))
     image_id = _image_id(first, str(image))

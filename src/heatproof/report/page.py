@@ -29,7 +29,7 @@ from heatproof.report import page_data, results
 from heatproof.report.baselines import sentence
 from heatproof.report.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.results import CASE, above_reference, publish, read_text, render
-from heatproof.storage.manifest import read_sealed, read_shard, require_manifest, verified
+from heatproof.storage.manifest import read_sealed, read_shard, require_manifest, verified_bytes
 
 if TYPE_CHECKING:
     from heatproof.stages.pages import ReportPage
@@ -91,7 +91,8 @@ def report_page(told: ReportPage) -> None:
         about_metrics=against(tables["scores"], told) if "scores" in tables else "",
         beside=side_by_side(tables["idsds_table"], told.references),
         figures=[
-            {**vars(one), "uri": data_uri(verified(one.path).read_bytes(), "image/svg+xml")} for one in told.figures
+            {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
+            for one in told.figures
         ],
         claims=judged_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts.path, link) for facts in told.tables_shown.values()],
@@ -149,7 +150,7 @@ def _library() -> dict[str, Any]:
 
 def _download(path: str, link: Link) -> dict[str, Any]:
     size = Path(path).stat().st_size
-    uri = data_uri(Path(path).read_bytes(), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
+    uri = data_uri(verified_bytes(path, listed=False), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
     return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
 
 

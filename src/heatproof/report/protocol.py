@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from heatproof.ranking.per_image import read_scores
 from heatproof.report.drawing import broken, lay_out, new_figure, white
 from heatproof.report.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, render, save
+from heatproof.storage.reading import read_below
 
 if TYPE_CHECKING:
     from heatproof.stages.checks import Checks
@@ -64,7 +64,7 @@ def checks(told: Checks) -> None:
             save(figure, path)
             made[path] = None
         said = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**said, "uri": data_uri(Path(png).read_bytes()), "rows": _told(pairs)})
+        shown.append({**said, "uri": data_uri(read_below(png)), "rows": _told(pairs)})
     made[told.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
     made[told.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
     publish(told, made, files)

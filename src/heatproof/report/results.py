@@ -15,7 +15,9 @@ import pandas as pd
 
 from heatproof.figures import FIGURES
 from heatproof.storage.files import write_table, write_text, written_aside
-from heatproof.storage.manifest import publish_tables, verified
+from heatproof.storage.manifest import HEAL, publish_tables, verified_bytes
+from heatproof.storage.reading import one_sentence
+from heatproof.storage.tables import MOST_BYTES, parse_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,26 +29,40 @@ NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
 
 
-def read_text(path: str) -> pd.DataFrame:
-    """Read a table with every cell as text: names stay names whatever they look like.
+def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
+    """Read a table with every cell as text, whatever they look like.
+
+    Parameters
+    ----------
+    path
+        A CSV file of a results folder.
+    listed
+        Whether a manifest must list it, as `heatproof.storage.manifest.verified_bytes` does.
 
     Raises
     ------
     HeatproofError
         If it is missing, or has not the bytes that its manifest says.
     """
-    return pd.read_csv(verified(path), dtype=str, keep_default_na=False)
+    content = verified_bytes(path, listed=listed, most=MOST_BYTES)
+    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+        return parse_csv(content)
 
 
-def read_table(path: str) -> pd.DataFrame:
+def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
     """Read a table: names as text whatever they look like, numbers as numbers, ``gap`` "" where there is none.
 
+    Parameters
+    ----------
+    path, listed
+        As for `read_text`.
+
     Raises
     ------
     HeatproofError
-        If it is missing, or has not the bytes that its manifest says.
+        As `read_text` does.
     """
-    table = read_text(path)
+    table = read_text(path, listed=listed)
     for column in table.columns.difference([*CASE, "method"]):
         numbers = pd.to_numeric(table[column], errors="coerce")
         if (numbers.notna() | (table[column] == "")).all():

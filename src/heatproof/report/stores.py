@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.resolve import read_dataset
 from heatproof.registry import look_up
 from heatproof.specs import DatasetSpec
-from heatproof.storage.manifest import read_sealed
+from heatproof.storage.manifest import read_sealed, shard_manifests
 from heatproof.storage.publishing import ELSEWHERE
+from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe
+from heatproof.typed import as_type
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,59 @@ def open_stored(path: str | Path) -> Stored:
     path = Path(path)
     found = describe(path)
     arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
-    if "made_by" not in found["attributes"]:
+    made_by = found["attributes"].get("made_by")
+    if not _says_what_made_it(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
     largest = max((shape[1:] for shape in arrays.values()), key=len, default=())
-    base = re.escape(path.name.removesuffix(".zarr"))
-    files = sorted(file for file in path.parent.glob("*.json") if re.fullmatch(rf"{base}\.\d+\.json", file.name))
-    manifests = [made for file in files if (made := read_sealed(file))]
+    manifests = [made for file in shard_manifests(path) if (made := read_sealed(file))]
     return Stored(
         path=path,
-        made_by=found["attributes"]["made_by"],
+        made_by=made_by,
         image_ids=found["image_ids"],
         maps=tuple(found["coordinates"]["map"]) if "attribution" in arrays else (),
         shape=arrays["attribution"][2:] if "attribution" in arrays else largest,
         computed=tuple(sorted(tuple(made["images"]) for made in manifests if not made.get("gap"))),
         gap=next((made["gap"] for made in manifests if made.get("gap")), None),
     )
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    name: str
+    kind: str
+    options: dict[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Explainer:
+    name: str
+    kind: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Model:
+    name: str
+
+
+# What is shown of what made a store, which can come from anywhere.
+_MADE_BY = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model, "weights": str, "grid": int, "baseline": str}
+
+
+def _says_what_made_it(made_by: Any) -> bool:
+    """Tell whether what made a store is said with the types that readers take it for."""
+    if not isinstance(made_by, dict) or not isinstance(made_by.get("dataset"), dict):
+        return False
+    try:
+        for name, kind in _MADE_BY.items():
+            value = made_by.get(name)
+            if value is not None:
+                shown = {one.name: value[one.name] for one in fields(kind)} if is_dataclass(kind) else value
+                as_type(kind, shown, name)
+    except (KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetSpec:
@@ -139,7 +178,7 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
 
 def stores_below(folder: str | Path) -> Iterator[Path]:
     """Yield the ``.zarr`` stores in a folder and below it, or the folder itself if it is one, sorted by path."""
-    folder = Path(folder)
+    folder = own_folder(folder)
     if folder.suffix == ".zarr":
         if folder.is_dir():
             yield folder

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import ROOT, Key, file_digest
+from heatproof.provenance import ROOT, Key
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, places_of
+from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan

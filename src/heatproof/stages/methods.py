@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan import paths
-from heatproof.provenance import ROOT, Key, digest, file_digest
+from heatproof.provenance import ROOT, Key, digest
 from heatproof.stage import Planned, Report
+from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network

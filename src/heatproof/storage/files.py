@@ -12,53 +12,61 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import without_formulas
+from heatproof.storage.reading import FOLDER, refuse_links
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# The folder below which no symbolic link is followed; it may be one itself.
-FOLDER = "results"
-# No JSON of ours comes near it, and nothing larger is parsed.
-MOST_JSON_BYTES = 2**28
-
-
-def refuse_links(path: str | Path) -> Path:
-    """Return a path below which nothing leaves the results folder.
-
-    Raises
-    ------
-    HeatproofError
-        If the path, or a folder on its way below ``results``, is a symbolic link: results can come from anywhere, and
-        a link would let them overwrite files elsewhere.
-    """
-    path = Path(path)
-    parts = path.parts
-    below = len(parts) - parts[::-1].index(FOLDER) if FOLDER in parts else len(parts)
-    for end in range(below + 1, len(parts) + 1):
-        part = os.path.join(*parts[:end])
-        if os.path.islink(part):
-            raise HeatproofError(
-                f"{part} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put the files "
-                f"in its place, or make {FOLDER} itself the link."
-            )
-    return path
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
-    refuse_links(path)
-    # Opened without following: the file could become a link after it was looked at.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
+    with open_lock(path) as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def open_lock(path: str | Path) -> IO[str]:
+    """Open a lock file, which nobody can open who may not write into its folder.
+
+    Whoever can read a file can hold its lock. So the file can be read and written by its owner, and by its group and
+    all others only where these may write into the folder; one that an earlier version left wider is narrowed by its
+    owner.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no regular file, or leads through a symbolic link below the results folder.
+    OSError
+        If it cannot be opened.
+    """
+    path = refuse_links(path)
+    # Opened without following, and without waiting: the file could become a link or a pipe after it was looked at.
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    folder, status = os.stat(path.parent), os.fstat(number)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(number)
+        raise HeatproofError(f"{path} is no regular file: remove it, and run the same command again.")
+    if status.st_uid == os.geteuid():
+        # The group that may write into the folder; another one that the file keeps may not.
+        with suppress(OSError):
+            os.chown(number, -1, folder.st_gid)
+        mode = 0o600
+        if folder.st_mode & stat.S_IWGRP and os.fstat(number).st_gid == folder.st_gid:
+            mode |= 0o060
+        if folder.st_mode & stat.S_IWOTH:
+            mode |= 0o006
+        # On a file system without permissions, they are those of the whole.
+        with suppress(OSError):
+            os.fchmod(number, mode)
+    return os.fdopen(number, "r+", encoding="utf-8")
 
 
 @contextmanager
@@ -75,7 +83,10 @@ def written_aside(path: str | Path) -> Iterator[Path]:
     HeatproofError
         If the path leads through a symbolic link below the results folder.
     """
-    path = refuse_links(path)
+    path = Path(path)
+    # Where users choose the file, they choose links on the way to it as well.
+    if FOLDER in path.parts:
+        refuse_links(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     host = os.uname().nodename
     for leftover in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
@@ -108,32 +119,6 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a text file aside and move it into place."""
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
-
-
-def read_json(path: str | Path) -> dict[str, Any] | None:
-    """Return a JSON file's mapping; None where it is missing, no regular file, or no whole JSON."""
-    try:
-        value = json.loads(read_bytes(path, MOST_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Return the bytes of a regular file; a pipe or a device is never waited for.
-
-    Raises
-    ------
-    OSError
-        If it is missing, no regular file, or larger than `most`.
-    """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
-        if most is not None and status.st_size > most:
-            raise OSError(f"{path} has {status.st_size:,} bytes, more than {most:,}")
-        return file.read()
 
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:

@@ -7,15 +7,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.storage.files import read_json, refuse_links
+from heatproof.storage.files import open_lock
+from heatproof.storage.reading import read_json
 
 LOCK = ".lock"
 # Seconds between two signs of life of whoever holds the folder.
@@ -38,10 +39,10 @@ def hold_folder(folder: str) -> IO[str]:
     HeatproofError
         If another run is going on; the sentence names its host and process.
     """
-    path = refuse_links(Path(folder) / LOCK)
+    path = Path(folder) / LOCK
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+", encoding="utf-8")
+        file = open_lock(path)
         locked, holder = _lock(file), read_json(path) or {}
         age = time.time() - os.fstat(file.fileno()).st_mtime
     except OSError as error:
@@ -59,6 +60,16 @@ def hold_folder(folder: str) -> IO[str]:
     file.flush()
     threading.Thread(target=_show_life, args=(file,), daemon=True).start()
     return file
+
+
+@contextmanager
+def held_folder(folder: str) -> Iterator[None]:
+    """Hold a results folder within a context, as `hold_folder` does."""
+    held = hold_folder(folder)
+    try:
+        yield
+    finally:
+        let_go(held)
 
 
 def let_go(file: IO[str]) -> None:

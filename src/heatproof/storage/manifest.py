@@ -7,15 +7,21 @@ results folder that was copied to another place is known for what it is.
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key, digest, file_digest, library_versions
-from heatproof.storage.files import FOLDER, read_json, refuse_links, write_json
+from heatproof.provenance import Key, digest, library_versions
+from heatproof.storage.files import write_json
+from heatproof.storage.reading import FOLDER, file_digest, one_sentence, read_bytes, read_json, refuse_links
+from heatproof.typed import as_type
 
 
 class Published(Protocol):
@@ -34,19 +40,110 @@ class Published(Protocol):
 SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 4
-# A manifest can come from anywhere, and its digest right: what stands in it is of these types, or it is damaged.
 MOST_NAME_BYTES = 255
-FILE = {"file": str, "sha256": str, "bytes": int}
-KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("key", "config", "code", "device"), (str,)),
-    **dict.fromkeys(("input_sha256", "read", "made_by", "versions", "gaps", "gates", "gate"), (dict,)),
-    **dict.fromkeys(("files", "kept"), (list,)),
-    "images": (list, int),
-    "gap": (str, type(None)),
-    "seconds": (int, float),
-    "network_passes": (int,),
-}
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
+
+
+# ---- what stands in a record: one can come from anywhere, with a right digest ----------------------------------------
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file that a manifest describes: its path from the manifest's folder, its digest and its size."""
+
+    file: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the applicability check of an explainer found."""
+
+    images: int
+    figures: dict[str, Any]
+    gap: str | None
+    network_passes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What every manifest of files has, and what some have; stages add facts that are only shown."""
+
+    config: str
+    code: str
+    files: list[ListedFile]
+    key: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    input_sha256: dict[str, str] = field(default_factory=dict)
+    read: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    made_by: dict[str, Any] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)
+    gates: dict[str, Check] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    case: dict[str, Any] = field(default_factory=dict)
+    gate: Check | None = None
+    kept: list[int] = field(default_factory=list)
+    device: str = ""
+    seconds: float = 0.0
+    network_passes: int = 0
+
+
+@dataclass(frozen=True)
+class ShardManifest(Manifest):
+    """What the manifest of a shard has beside."""
+
+    key: str = field(kw_only=True)
+    shard: int = field(kw_only=True)
+    images: tuple[int, int] = field(kw_only=True)
+    gap: str | None = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class ListOfImages:
+    """Ids and labels of the images of a split."""
+
+    ids: list[str]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class DatasetManifest:
+    """What the manifest of a dataset has."""
+
+    name: str
+    config: str
+    code: str
+    class_names: list[str]
+    splits: dict[str, ListOfImages]
+    preprocessing: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckRecord(Check):
+    """The record of an applicability check, with the key of the store of the maps."""
+
+    key: str = field(kw_only=True)
+
+
+# What a record must have for what it has: the first that fits decides.
+SCHEMAS = {"splits": DatasetManifest, "shard": ShardManifest, "files": Manifest, "figures": CheckRecord}
+
+
+def _is_sound(value: dict[str, Any], folder: Path) -> bool:
+    """Tell whether what stands in a record is of the types that its readers take it for."""
+    schema: Any = next((kind for name, kind in SCHEMAS.items() if name in value), None)
+    if schema is None:
+        return "key" not in value
+    known = {one.name for one in fields(schema)}
+    try:
+        as_type(schema, {name: item for name, item in value.items() if name in known}, "the record")
+    except ValueError:
+        return False
+    start, stop = value["images"] if schema is ShardManifest else (0, 0)
+    return 0 <= start <= stop and all(_is_inside(folder, facts) for facts in value.get("files", ()))
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -62,27 +159,21 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     Raises
     ------
     HeatproofError
-        If another version of heatproof wrote it, whose results this one does not read.
+        If another version of heatproof wrote it, whose results this one does not read, or a link leads to it.
     """
     value = read_json(path)
     if value is None or value.pop(SEAL, None) != digest(value):
-        return None
-    if not all(isinstance(value[name], kinds) for name, kinds in KINDS.items() if name in value):
-        return None
-    if not all(_is_inside(Path(path).parent, facts) for facts in value.get("files", ())):
         return None
     if value.pop("format", 1) != FORMAT:
         raise HeatproofError(
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    return value
+    return value if _is_sound(value, Path(path).parent) else None
 
 
-def _is_inside(folder: Path, facts: Any) -> bool:
+def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
-    if not isinstance(facts, dict) or {name: type(facts.get(name)) for name in FILE} != FILE:
-        return False
     names = Path(facts["file"]).parts
     # No file can have such a name, and asking for it fails in other ways than "it is missing".
     if "\0" in facts["file"] or any(len(name.encode("utf-8", "replace")) > MOST_NAME_BYTES for name in names):
@@ -111,7 +202,7 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
 def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
     """Return the path of a file whose bytes are those that its stage left.
 
-    A file that no manifest lists is not one of ours, and passes.
+    A job knows the manifests of what it reads by their keys; a file that none in its folder lists passes here.
 
     Parameters
     ----------
@@ -129,27 +220,62 @@ def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
     return Path(path)
 
 
+def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = None) -> bytes:
+    """Return the bytes of a file, which are those that its stage left.
+
+    Parameters
+    ----------
+    path
+        The file.
+    listed
+        Whether a manifest must list it, as where nothing else says that it is what a run left.
+    most
+        The most bytes that such a file has; None for no limit.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, larger, not listed, or its bytes or its manifest are damaged.
+    """
+    refuse_links(path)
+    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+        content = read_bytes(path, most)
+    _require_recorded(Path(path), hashlib.sha256(content).hexdigest(), None, listed)
+    return content
+
+
 def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str:
     path = refuse_links(path)
-    if not path.is_file():
+    if not path.exists():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     actual = file_digest(path)
-    recorded = _recorded_digest(path, manifest)
-    if recorded is not None and recorded != actual:
-        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
+    _require_recorded(path, actual, manifest, listed=False)
     return actual
 
 
-def _recorded_digest(path: Path, manifest: str | Path | None) -> str | None:
-    """Return the digest that the manifest of a file says; None where none lists it."""
+def _require_recorded(path: Path, actual: str, manifest: str | Path | None, listed: bool) -> None:
+    recorded = _recorded_digest(path, manifest, listed)
+    if recorded is not None and recorded != actual:
+        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
+
+
+def _recorded_digest(path: Path, manifest: str | Path | None, must: bool) -> str | None:
+    """Return the digest that the manifest of a file says; None for a manifest, which has one of itself."""
     own = Path(manifest) if manifest else path.with_suffix(".json")
     # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
     alone = manifest is not None or own.exists()
     manifests = [require_manifest(own)] if alone else map(read_sealed, sorted(path.parent.glob("*.json")))
+    if own == path:
+        return None
     every = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
-    listed = (facts["sha256"] for facts in every if os.path.normpath(own.parent / facts["file"]) == here)
-    return next(listed, None)
+    recorded = next((one["sha256"] for one in every if os.path.normpath(own.parent / one["file"]) == here), None)
+    if recorded is None and (alone or must):
+        raise HeatproofError(
+            f"No manifest lists {path}, so that nobody knows whether it is what a run left: remove it, and run your "
+            "snakemake command with this path as its target."
+        )
+    return recorded
 
 
 def whole_key(
@@ -225,11 +351,18 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     """
     path = f"{base}.{shard}.json"
     recorded = require_manifest(path)
-    images = recorded.get("images")
-    is_range = isinstance(images, list) and list(map(type, images)) == [int, int]
-    if not is_range or not {"key", "gap", "files"} <= recorded.keys():
+    if recorded.get("shard") != shard:
         raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
     return recorded
+
+
+def shard_manifests(store: str | Path) -> list[Path]:
+    """Return the manifests of a store's shards that are there, in the order of the shards."""
+    store = Path(store)
+    base = store.name.removesuffix(".zarr")
+    files = [file.name for file in store.parent.glob(f"{glob.escape(base)}.*.json")]
+    numbers = [re.fullmatch(r"0|[1-9][0-9]{0,8}", name[len(base) + 1 : -len(".json")]) for name in files]
+    return [store.with_name(f"{base}.{number}.json") for number in sorted(int(one[0]) for one in numbers if one)]
 
 
 def touch(path: str | Path) -> None:
@@ -240,7 +373,7 @@ def touch(path: str | Path) -> None:
     listed = (read_sealed(path) or {}).get("files", ())
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in listed)]:
         if file.exists():
-            os.utime(refuse_links(file))
+            os.utime(refuse_links(file), follow_symlinks=False)
 
 
 def publish_tables(

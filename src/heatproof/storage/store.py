@@ -32,9 +32,10 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.provenance import digest, file_digest
-from heatproof.storage.files import locked, read_bytes, refuse_links
+from heatproof.provenance import digest
+from heatproof.storage.files import locked
 from heatproof.storage.manifest import SEAL, require_manifest
+from heatproof.storage.reading import file_digest, parse_json, read_bytes, reason_of, refuse_links
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
@@ -385,8 +386,7 @@ def _damage_as_sentence(sentence: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason})", 1)) from None
+        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
 
 
 # ---- metadata, which decide what is opened ---------------------------------------------------------------------------
@@ -400,6 +400,7 @@ class ArrayFacts:
     dtype: str
     shard_size: int
     sharded: bool
+    dims: tuple[str, ...]
 
     @property
     def image_bytes(self) -> int:
@@ -458,7 +459,7 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
     if not signature:
         raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
     with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
-        metadata = json.loads(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
+        metadata = parse_json(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
             raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
@@ -485,7 +486,7 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
         for file in attributes["files"]:
             name, _, rest = file.partition("/")
             if rest == METADATA:
-                facts = _checked_facts(json.loads(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
+                facts = _checked_facts(parse_json(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
                 if len(facts.shape) > 1:
                     arrays[name] = facts
                 else:
@@ -520,7 +521,7 @@ def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
     sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
     if cut[1:] != shape[1:] or metadata != _expected_metadata(metadata, dtype, shape, cut, sharded):
         raise ValueError("the metadata of an array are not of the kind that heatproof writes")
-    return ArrayFacts(tuple(shape), dtype, cut[0], sharded)
+    return ArrayFacts(tuple(shape), dtype, cut[0], sharded, tuple(metadata["dimension_names"]))
 
 
 def _expected_metadata(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import shutil
-import zipfile
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
 
-from heatproof.errors import HeatproofError
-from heatproof.models.weights_file import read_torch
-from heatproof.storage.files import written_aside
+from heatproof.errors import runs_out
+from heatproof.models import saved_by_torch
+from heatproof.storage.files import refuse_links, written_aside
+from heatproof.storage.reading import open_regular
 
 log = logging.getLogger(__name__)
+
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class EpochRow(TypedDict):
@@ -42,33 +46,56 @@ class Journal:
 
     def __init__(self, output: str | Path, key: str) -> None:
         output = Path(output)
-        self.file = output.with_name(f".{output.stem}.journal") / f"{key}.pt"
+        self.file = refuse_links(output.with_name(f".{output.stem}.journal") / f"{key}.pt")
+        # In the digest, so that the state of another training is never taken, whatever its file is called.
+        self.training = f"{output.name} {key}\n".encode()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state atomically."""
+        """Write the state atomically, and behind it a digest of it and of what it belongs to."""
         whole = io.BytesIO()
         torch.save(state, whole)
-        with written_aside(self.file) as aside:
+        with written_aside(self.file) as aside, open(aside, "wb") as file:
             # Not by torch.save, whose errors do not tell a full disk from others.
-            aside.write_bytes(whole.getbuffer())
+            file.write(whole.getbuffer())
+            file.write(self._digest(whole.getbuffer()))
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state of an earlier job, on the CPU; None if there is none or it is damaged."""
-        if not self.file.is_file():
-            return None
+        """Return the state of an earlier job, on the CPU; None if there is none, or it is damaged or another's."""
         try:
-            # torch.load does not look at the checksums that it writes.
-            with zipfile.ZipFile(self.file) as parts:
-                if parts.testzip() is None:
-                    return read_torch(self.file, str(self.file))
-        except (HeatproofError, OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
-            pass
+            with open_regular(self.file) as file:
+                whole = memoryview(file.read())
+            state, told = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
+            if self._digest(state) == told:
+                return saved_by_torch.read(io.BytesIO(state), len(state))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # damage can end in any way
+            if runs_out(error):
+                raise
         log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)
         return None
+
+    def _digest(self, state: memoryview) -> bytes:
+        found = hashlib.sha256(self.training)
+        found.update(state)
+        return found.digest()
 
     def forget(self) -> None:
         """Remove the journal, and those of other configs, once the weights are published."""
         shutil.rmtree(self.file.parent, ignore_errors=True)
+
+
+def require_rows(rows: Any) -> None:
+    """Refuse what is no history.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    for row in rows:
+        if row.keys() != EpochRow.__annotations__.keys() or not all(isinstance(one, Real) for one in row.values()):
+            raise TypeError("no row of a history")
 
 
 class EpochEnded(Exception):

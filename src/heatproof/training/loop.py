@@ -13,11 +13,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from heatproof.batches import prefetch, track
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, runs_out
 from heatproof.grids import patch_masks
+from heatproof.models.names import misfits
 from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.specs import Schedule
-from heatproof.training.checkpoint import EpochRow, Journal
+from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
 
 log = logging.getLogger(__name__)
@@ -145,11 +146,24 @@ def fit(
     trained = Trained({}, [], {})
     left = journal.load() if journal else None
     if left is not None:
-        trained = Trained(*(left[field] for field in Trained._fields))
-        model.load_state_dict(left["model"])
-        optimizer.load_state_dict(left["optimizer"])
-        scheduler.load_state_dict(left["scheduler"])
-        _set_random_state(left["random"], _device(model))
+        try:
+            trained = Trained(*(left[field] for field in Trained._fields))
+            model.load_state_dict(left["model"])
+            optimizer.load_state_dict(left["optimizer"])
+            scheduler.load_state_dict(left["scheduler"])
+            _set_random_state(left["random"], _device(model))
+            require_rows(trained.history)
+            if any(misfits(state, left["model"]) for state in (trained.best, *trained.kept.values())):
+                raise ValueError("weights of another network")
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            if runs_out(error):
+                raise
+            # The model may have half of it.
+            assert journal is not None
+            raise HeatproofError(
+                f"The journal {journal.file} does not fit its training: remove it with `rm {journal.file}`, and run "
+                "the same command again, which trains from the first epoch."
+            ) from None
         log.info("resuming after epoch %d of %d of an earlier job", len(trained.history), schedule.epochs)
     shared = team.join(model)
     epochs = range(len(trained.history), schedule.epochs)

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,12 +17,13 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
+from heatproof.ending import CONTROLLER, children, end_in_order, end_processes, end_with_controller
 from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
 from heatproof.models.network import use_machine
 from heatproof.randomness import derive_seed
@@ -40,14 +40,10 @@ Train = Callable[[J, Devices], None]
 
 # The others wait while one validates and writes; a process that is gone ends them by other means.
 PATIENCE = timedelta(days=1)
-# Seconds that processes have to end by themselves; a scheduler gives about 30 before it kills.
-GRACE = 10.0
 # By these an outer launcher tells a process its place; here nobody but Fabric may.
 PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
 
 QUIET = "TORCH_CPP_LOG_LEVEL"
-# By this a process of a training knows whose it is, before Fabric calls it.
-PARENT = "HEATPROOF_TRAINS"
 # PyTorch kills what does not end within 30 s of the first failure; who was killed earlier was killed by others.
 KILLS_AFTER = 25.0
 
@@ -85,7 +81,7 @@ def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) ->
     kind = _kind(runtime, devices)
     shared = replace(runtime, threads=max(1, runtime.threads // devices))
     level = logging.getLogger("heatproof").getEffectiveLevel()
-    others = set(multiprocessing.active_children())
+    others = set(children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
         # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
         # sums of a training that goes on after a kill would be made in another order otherwise.
@@ -98,7 +94,7 @@ def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) ->
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
-            _end(set(multiprocessing.active_children()) - others)
+            end_processes(lambda: set(children()) - others)
 
 
 def _kind(runtime: Runtime, devices: int) -> str:
@@ -117,14 +113,15 @@ def _kind(runtime: Runtime, devices: int) -> str:
 
 @contextmanager
 def _no_outer_launcher() -> Iterator[None]:
-    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET) if name in os.environ}
+    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET, CONTROLLER) if name in os.environ}
     # PyTorch warns in every process that all parameters were used, which they may be.
     os.environ[QUIET] = before.get(QUIET, "ERROR")
-    os.environ[PARENT] = str(os.getpid())
+    # By this a process of a training knows whose it is, before Fabric calls it.
+    os.environ[CONTROLLER] = str(os.getpid())
     try:
         yield
     finally:
-        for name in (*PLACES, QUIET, PARENT):
+        for name in (*PLACES, QUIET, CONTROLLER):
             os.environ.pop(name, None)
         os.environ.update(before)
 
@@ -167,20 +164,9 @@ def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
             yield from ((rank, process.exitcode) for rank, process in enumerate(context.processes))
 
 
-def _end(processes: set[Any]) -> None:
-    for process in processes:
-        process.terminate()
-    last = time.monotonic() + GRACE
-    for process in processes:
-        process.join(max(0.0, last - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
 def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, reports: str) -> None:
     """Run the training in one of the processes."""
-    signal.signal(signal.SIGTERM, _end_quietly)
+    end_in_order()
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
     try:
@@ -196,25 +182,9 @@ def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, 
         raise
 
 
-def _end_with(parent: int) -> None:
-    # The kernel tells a child of a killed parent, on Linux; and only Python code can listen to that.
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(143)
-
-
-def _watch_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None and os.environ.get(PARENT) == str(parent.pid):
-        threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
-
-
 # When a process reads what it is to do: before the processes meet, for which they would wait a day.
-_watch_parent()
-
-
-def _end_quietly(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
+if multiprocessing.parent_process() is not None:
+    end_with_controller()
 
 
 class Together(Devices):

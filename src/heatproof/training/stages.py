@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from heatproof.provenance import library_versions
 from heatproof.randomness import derive_seed, torch_generator
 from heatproof.specs import FinetuningSettings, Runtime
 from heatproof.storage.files import write_text
-from heatproof.storage.manifest import publish_tables, touch, verified, whole, whole_key
+from heatproof.storage.manifest import publish_tables, touch, verified, verified_bytes, whole, whole_key
 from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
 from heatproof.training.devices import Devices
 from heatproof.training.loop import (
@@ -292,8 +291,8 @@ def keep_epoch(job: KeepEpoch) -> None:
     if not state:
         raise HeatproofError(f"{job.kept} has no weights of epoch {job.epoch}: {_remedy(job)}")
     save_weights(state, job.files["weights"])
-    with open(job.trained, encoding="utf-8") as rows:
-        write_text(job.files["history"], "".join(islice(rows, 1 + job.epoch)))
+    history = verified_bytes(job.trained, listed=False).decode("utf-8").splitlines(keepends=True)
+    write_text(job.files["history"], "".join(history[: 1 + job.epoch]))
     publish_tables(job, job.files.values(), [job.kept, job.trained])
 
 

@@ -1,0 +1,233 @@
+"""How a process ends when a signal asks it to: in order, with its child processes, and within a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from heatproof.errors import RESUME_HINT
+
+if TYPE_CHECKING:
+    import psutil
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+# Seconds that child processes, and then this one, have to end by themselves; a scheduler gives about 30.
+# What a command has started has less, so that it ends before its command does.
+GRACE, OF_COMMAND = 10.0, 15.0
+# Seconds between two looks at whether another process is still there.
+STEP = 0.05
+# The process of which this one is a part, and which it must not outlive.
+CONTROLLER = "HEATPROOF_CONTROLLER"
+
+
+class Ended(SystemExit):
+    """A signal asked this process to end. The exit status is that of a shell: 128 and the number of the signal."""
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        super().__init__(self.status)
+
+
+# The signal that came first, and the thread that ends the child processes since then.
+_first: int | None = None
+_ender: threading.Thread | None = None
+
+
+def asked() -> int | None:
+    """Return the signal that has asked this process to end, else None."""
+    return _first
+
+
+def sentence(what: str, number: int) -> str:
+    """Return what is said of a command or job that a signal has ended."""
+    name = signal.Signals(number).name
+    return (
+        f"The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same command "
+        f"again; {RESUME_HINT}."
+    )
+
+
+def end_in_order(what: str = "") -> None:
+    """Let SIGTERM, SIGHUP and SIGINT raise `Ended` in the main thread, after one sentence, and end child processes.
+
+    A signal that is ignored, as SIGHUP is after ``nohup``, stays ignored. Signals after the first change nothing, so
+    that nobody who presses Ctrl-C twice leaves a file half removed. What has not ended after the grace time is killed.
+
+    Parameters
+    ----------
+    what
+        ``"command"``, ``"run"`` or ``"job"``, for the sentence; nothing is said without.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    process, grace = os.getpid(), OF_COMMAND if what == "command" else GRACE
+
+    def end(number: int, frame: FrameType | None) -> None:
+        global _first, _ender
+        if os.getpid() != process:
+            # A fork, which whoever made it ends: it ends as if nobody listened.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if _first is not None:
+            return
+        _first = number
+        if what:
+            # Not by sys.stderr, which the main thread may be writing to; where nobody listens, the exit status tells.
+            with suppress(OSError):
+                os.write(2, f"heatproof: {sentence(what, number)}\n".encode())
+        _ender = threading.Thread(target=_end_children, args=(number, grace), daemon=True)
+        _ender.start()
+        raise Ended(number)
+
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def ending_in_order(what: str) -> Iterator[None]:
+    """End in order within a context, and leave it when all child processes have ended.
+
+    Parameters
+    ----------
+    what
+        As for `end_in_order`.
+    """
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    end_in_order(what)
+    try:
+        yield
+    finally:
+        if _ender is not None:
+            _ender.join()
+        elif threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def as_process(main: Callable[[], int], what: str) -> NoReturn:
+    """Run the function that is all that this process does, and exit with its status.
+
+    A signal ends it in order from the beginning. Once it is done, none does: whoever waits for this process would take
+    what is finished for unfinished.
+
+    Parameters
+    ----------
+    main
+        Returns the exit status.
+    what
+        As for `end_in_order`.
+    """
+    end_in_order(what)
+    code = main()
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def end_with_controller(grace: float = GRACE) -> None:
+    """End when the process is gone that started this one as a part of its own work, so that no writers are left behind.
+
+    Parameters
+    ----------
+    grace
+        Seconds to end in order.
+    """
+    pid = os.environ.get(CONTROLLER)
+    if not pid:
+        return
+    import psutil
+
+    def watch() -> None:
+        with suppress(psutil.Error):
+            controller = psutil.Process(int(pid))
+            while _runs(controller):
+                time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+        _kill(children())
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = GRACE) -> None:
+    """Ask processes to end, wait, and kill those that have not ended after the grace time.
+
+    Parameters
+    ----------
+    find
+        Returns the processes; called again and again, for those that are started meanwhile.
+    grace
+        In seconds.
+    """
+    import psutil
+
+    asked: set[psutil.Process] = set()
+    last = time.monotonic() + grace
+    while True:
+        new = set(find()) - asked
+        for process in new:
+            with suppress(psutil.Error):
+                process.terminate()
+        asked |= new
+        left = [process for process in asked if _runs(process)]
+        if not left:
+            return
+        if time.monotonic() > last:
+            break
+        time.sleep(STEP)
+    _kill(left)
+
+
+def children() -> list[psutil.Process]:
+    """Return all processes below this one, but for those of Python's own that ignore signals and end when it does."""
+    import psutil
+
+    found = []
+    with suppress(psutil.Error):
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if not any("resource_tracker" in part for part in child.cmdline()):
+                    found.append(child)
+    return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Tell whether a process is there; one that has ended may wait for long until somebody reads its exit status."""
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    import psutil
+
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _end_children(number: int, grace: float) -> None:
+    end_processes(children, grace)
+    threading.Thread(target=_give_up, args=(number, grace), daemon=True).start()
+
+
+def _give_up(number: int, grace: float) -> None:
+    """End a process whose main thread does not."""
+    time.sleep(grace)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(128 + number)

@@ -1,0 +1,77 @@
+"""Plain values, as JSON has them, read as the types that annotations name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+# Not by pydantic, whose import takes longer than all else that a job reads before it starts.
+def as_type(kind: Any, value: Any, where: str) -> Any:
+    """Return a value of JSON as an annotation has it.
+
+    Parameters
+    ----------
+    kind
+        A type: of plain values, lists, tuples, mappings, unions, literals, named tuples and dataclasses.
+    value
+        As JSON has it.
+    where
+        What an error calls the value.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing, unknown, or of another type.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for one in args:
+            with suppress(ValueError):
+                return as_type(one, value, where)
+    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
+        return value
+    elif origin is Literal:
+        if value in args:
+            return value
+    elif is_dataclass(kind) and isinstance(value, Mapping):
+        return _read_fields(kind, value, where)
+    elif issubclass(origin or kind, list | tuple) and isinstance(value, list | tuple):
+        return _read_items(kind, value, where)
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {name: as_type(args[1], item, f"{where}.{name}") for name, item in value.items()}
+    raise ValueError(f"{where} is {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
+
+
+def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
+    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
+    if more := value.keys() - known.keys():
+        raise ValueError(f"{where} has {min(more)!r}, which {kind.__name__} has not")
+    asked = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
+    if missing := asked - value.keys():
+        raise ValueError(f"{where} lacks {min(missing)!r} of {kind.__name__}")
+    return kind(**{name: as_type(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+# A job reads a hundred explainers of one class.
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
+    """Return a list, a tuple, or a named tuple."""
+    origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(_hints(kind).values())
+    if origin is list or kinds[1:] == (...,):
+        # A data set has a million names, which are looked at together.
+        if set(map(type, value)) <= {kinds[0]}:
+            return list(value) if origin is list else tuple(value)
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{where} has {len(value)} values, and not {len(kinds)}")
+    read = [as_type(one, item, where) for one, item in zip(kinds, value, strict=True)]
+    return read if origin is list else tuple(read) if origin is tuple else kind(*read)

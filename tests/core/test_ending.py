@@ -1,0 +1,140 @@
+"""A signal ends a process in order: one sentence, its status, nothing left running, and nothing half done."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from jobs import job_process
+
+from heatproof.ending import SIGNALS, _runs
+from heatproof.provenance import as_json
+from heatproof.specs import DatasetSpec
+from heatproof.stages.prepare import Prepare
+
+SENTENCE = (
+    "heatproof: The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same "
+    "command again; what was finished is kept.\n"
+)
+# The job's own module, with less patience.
+HASTY = "from heatproof import ending, job\nending.GRACE = 0.5\nending.as_process(job.main, 'job')"
+
+
+def start(folder, body, program=("-m", "heatproof.job"), **options):
+    """Start a job that does something slow, and return it once it does."""
+    lines = ["def dataset(*, seed):", *(f"    {line}" for line in body.splitlines())]
+    (folder / "slow.py").write_text("\n".join(["import os, subprocess, sys, time", *lines]))
+    told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
+    started = job_process(folder, "heatproof.stages.prepare:Prepare", as_json(told), importable=folder, program=program)
+    job = subprocess.Popen(**started, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "in\n"
+    return job
+
+
+def said_by(job):
+    """Return what a job says, but for lines of its log."""
+    said = job.communicate(timeout=60)[1]
+    return "".join(line for line in said.splitlines(keepends=True) if not re.match(r"\d\d:\d\d:\d\d ", line))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_job_ends_with_one_sentence_and_with_what_it_started(tmp_path, number):
+    job = start(tmp_path, "subprocess.Popen(['sleep', '60'])\nprint('in', flush=True)\ntime.sleep(60)")
+    children = psutil.Process(job.pid).children(recursive=True)
+    assert children
+    job.send_signal(number)
+    assert said_by(job) == SENTENCE.format(what="job", name=number.name)
+    assert job.returncode == 128 + number
+    assert not any(map(_runs, children))
+
+
+def test_a_second_signal_disturbs_nothing(tmp_path):
+    body = "try:\n    print('in', flush=True)\n    time.sleep(60)\nfinally:\n    time.sleep(1)\n"
+    job = start(tmp_path, body + "    open('tidied', 'w').close()")
+    for number in (*SIGNALS, *SIGNALS):
+        job.send_signal(number)
+        time.sleep(0.1)
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert job.returncode == 143
+    assert (tmp_path / "tidied").exists()
+
+
+STUBBORN = (
+    "import signal, time\n"
+    "for number in (1, 2, 15):\n    signal.signal(number, signal.SIG_IGN)\n"
+    "print(1, flush=True)\ntime.sleep(60)"
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"child = subprocess.Popen([sys.executable, '-c', {STUBBORN!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\nprint('in', flush=True)\ntime.sleep(60)",
+        "print('in', flush=True)\nwhile True:\n    try:\n        time.sleep(60)\n    except SystemExit:\n        pass",
+    ],
+    ids=["a child that ignores signals", "a main thread that does"],
+)
+def test_what_does_not_end_is_killed_after_a_grace_time(tmp_path, body):
+    job = start(tmp_path, body, ("-c", HASTY))
+    tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    job.terminate()
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert job.returncode == 143
+    assert not any(map(_runs, tree))
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As under nohup, and in the background of a script."""
+    body = "print('in', flush=True)\ntime.sleep(1)\nopen('went on', 'w').close()\ntime.sleep(60)"
+    job = start(tmp_path, body, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    job.send_signal(signal.SIGHUP)
+    while not (tmp_path / "went on").exists():
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.terminate()
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+
+
+def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
+    """Snakemake removes what a job leaves that does not end with 0."""
+    program = (
+        "import atexit, time\nfrom heatproof.ending import as_process\n"
+        "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nas_process(lambda: 0, 'job')"
+    )
+    job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "bye\n"
+    for number in SIGNALS:
+        job.send_signal(number)
+    assert said_by(job) == ""
+    assert job.returncode == 0
+
+
+def test_a_fork_that_somebody_ends_says_nothing(tmp_path):
+    body = (
+        "reading, writing = os.pipe()\nchild = os.fork()\n"
+        "if not child:\n    os.write(writing, b'.')\n    time.sleep(60)\n    os._exit(1)\n"
+        "os.read(reading, 1)\nos.kill(child, 15)\nprint('in', flush=True)\n"
+    )
+    job = start(tmp_path, body + "raise ValueError(f'child ended with {os.waitpid(child, 0)[1]}')")
+    said = job.communicate(timeout=60)[1]
+    assert "child ended with 15" in said
+    assert "heatproof: The job" not in said
+
+
+@pytest.mark.parametrize("reaped", [True, False], ids=["gone", "waits for its parent"])
+def test_a_job_ends_with_its_controller_and_so_does_what_it_started(tmp_path, reaped, monkeypatch):
+    controller = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setenv("HEATPROOF_CONTROLLER", str(controller.pid))
+    job = start(tmp_path, "subprocess.Popen(['sleep', '60'])\nprint('in', flush=True)\ntime.sleep(60)")
+    children = psutil.Process(job.pid).children(recursive=True)
+    controller.kill()
+    if reaped:
+        controller.wait()
+    said_by(job)
+    controller.wait()
+    assert job.returncode == 143
+    assert not any(map(_runs, children))

@@ -1,0 +1,386 @@
+"""Damage one file of a finished run or of its bundle at random, open it through one door, and count what became of it.
+
+    python tests/security/doors.py --work FOLDER [--faults 1000] [--starts 60] [--seed 0]
+
+The first call makes two runs of a small project in FOLDER, the second of which has another seed. Each fault is one of a
+bit that is flipped, an end that is cut off, bytes that are zero, two files of a kind exchanged, bytes appended, a pipe
+in the file's place, a link to a copy elsewhere, or that file of the other run (*older*). A door is a command or a
+function that takes a path, drawn at random; of `run` and `report`, which take seconds each, `--starts` are tried up to
+their first job.
+
+*Sentence*: it ends with one, or says one of the file. *Repaired*: it would make the file again. *Same*: it answers what
+it answered before. *Traceback*: anything else came out. *Wrong*: another answer without a word, although the file has a
+digest. *Other*: another answer where none tells. Every case is stored, so that a call goes on where the one before it
+ended. Ends with status 1 for a traceback, a wrong answer, or a door that took 2 GiB or 30 s more than undamaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "workflow"), str(HERE.parent / "faults")]
+
+from flips import kind_of  # noqa: E402
+from snakemake_project import MICRO, Project, clone  # noqa: E402
+
+from heatproof.errors import HeatproofError  # noqa: E402
+
+Answer = dict[str, str]
+CONFIG = {**MICRO, "report": {"all_metrics": True}}
+FAULTS = ("flip", "cut", "zero", "swap", "append", "pipe", "link", "older")
+# Nobody's digest is of them: what a clock or a scheduler wrote, and the record of the last run, which names itself.
+NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
+NEEDED = ("api.results", "bundle", "cli", "diff", "prune", "running", "last_run", "adopt", "storage.lazy", "plan.graph")
+NEEDED += ("report.cli_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
+MORE_SECONDS, MORE_BYTES = 30, 2**31
+
+
+# ---- doors: what each answers, item by item --------------------------------------------------------------------------
+
+
+def said(work: Callable[[], object]) -> str:
+    """Return what a command prints and returns, or the sentence with which it ends."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            result = work()
+        except HeatproofError as error:
+            return f"sentence: {error}"
+    return f"{out.getvalue()}{result or ''}"
+
+
+def opened() -> Answer:
+    """Read all that `heatproof.open` gives."""
+    import heatproof
+
+    answer: Answer = {}
+    try:
+        results = heatproof.open("results")
+        parts = {"tables": results.tables, "scores": results.scores}
+        parts |= {kind: results.arrays(kind) for kind in ("maps", "drops", "curves", "subsets", "features")}
+        answer["answer"] = said(lambda: results.answer)
+        for part, found in parts.items():
+            for name in found:
+                answer[f"{part}/{name}"] = said(lambda found=found, name=name: _digest(found[name]))
+                answer[f"{part}/{name} made"] = said(
+                    lambda part=part, name=name: _plain(
+                        results.provenance(name if part == "tables" else f"{part}/{name}")
+                    )
+                )
+    except HeatproofError as error:
+        answer["open"] = f"sentence: {error}"
+    return answer
+
+
+def _digest(found: object) -> str:
+    import pandas as pd
+
+    if isinstance(found, pd.DataFrame):
+        return hashlib.sha256(found.to_csv().encode()).hexdigest()
+    every = hashlib.sha256()
+    for name, values in found.variables.items():
+        every.update(f"{name}{values.dims}{values.shape}".encode() + values.to_numpy().astype("U").tobytes())
+    return every.hexdigest()
+
+
+def _plain(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def ranked(*paths: str) -> Answer:
+    from heatproof.cli import rank
+
+    with tempfile.TemporaryDirectory() as out:
+        answer = {"rank": said(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
+        made = sorted(Path(out).rglob("*.csv"))
+        return answer | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
+
+
+def differing(one: str, two: str) -> Answer:
+    from heatproof.diff import diff
+
+    return {"diff": said(lambda: diff(one, two))}
+
+
+def verifying(path: str) -> Answer:
+    from heatproof.bundle import verify
+
+    return {"verify": said(lambda: verify(path))}
+
+
+def bundled() -> Answer:
+    from heatproof.bundle import bundle
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.zip"
+        answer = {"bundle": said(lambda: bundle(["micro.yaml"], out=str(out))).replace(folder, "OUT")}
+        return answer | ({"bytes": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
+
+
+def told() -> Answer:
+    from heatproof.running import status
+
+    return {"status": said(lambda: status(["micro.yaml"])), "last": said(lambda: status([]))}
+
+
+def pruned() -> Answer:
+    from heatproof.prune import prune
+
+    return {"prune": said(lambda: prune("micro.yaml"))}
+
+
+def stores() -> Answer:
+    from heatproof.report.cli_list import print_stores
+
+    return {kind: said(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
+
+
+def shown() -> Answer:
+    from heatproof.report.map_figure import show
+
+    store = "results/maps/digits/vgg/finetuned"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "maps.png"
+        answer = {"show": said(lambda: show(store, "0", None, output=str(out), grid=4, drops=True))}
+        return answer | ({"png": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
+
+
+RUN_DOORS: dict[str, Callable[[], Answer]] = {
+    "open": opened,
+    "rank": lambda: ranked("results"),
+    "diff": lambda: differing("results", "../other/results"),
+    "bundle": bundled,
+    "status": told,
+    "prune": pruned,
+    "maps ls": stores,
+    "maps show": shown,
+}
+BUNDLE_DOORS: dict[str, Callable[[], Answer]] = {
+    "verify": lambda: verifying("run.zip"),
+    "rank": lambda: ranked("run.zip"),
+    "diff": lambda: differing("run.zip", "../other/run.zip"),
+}
+
+
+def through(door: Callable[[], Answer], folder: Path) -> tuple[Answer, str, float, int]:
+    """Open a door in a process of its own: its answer, a traceback or "", seconds, and the most bytes of memory."""
+    reading, writing = os.pipe()
+    began = time.monotonic()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        signal.alarm(120)
+        os.chdir(folder)
+        warnings.simplefilter("ignore")
+        sys.stderr = io.StringIO()
+        try:
+            content = [door(), ""]
+        except BaseException:
+            content = [{}, traceback.format_exc()]
+        with os.fdopen(writing, "w") as out:
+            json.dump(content, out)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        text = answers.read()
+    _, status, used = os.wait4(child, 0)
+    seconds = time.monotonic() - began
+    answer, trace = json.loads(text) if text else ({}, f"it ended with status {status}")
+    return answer, trace, seconds, used.ru_maxrss * 1024
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: random.Random) -> Iterator[bool]:
+    """Damage a file, and mend it in the end; gives whether there was something to change."""
+    content, exchanged = path.read_bytes(), None
+    stat = path.stat()
+    aside = Path(tempfile.mkdtemp())
+    changed = True
+    if fault == "flip":
+        place = draw.randrange(len(content))
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
+    elif fault == "cut":
+        path.write_bytes(content[: draw.randrange(len(content))])
+    elif fault == "zero":
+        start = draw.randrange(len(content))
+        length = draw.randint(1, max(1, len(content) - start))
+        path.write_bytes(content[:start] + bytes(length) + content[start + length :])
+    elif fault == "append":
+        path.write_bytes(content + draw.randbytes(draw.randint(1, 64)))
+    elif fault in ("swap", "older"):
+        source = draw.choice(others) if fault == "swap" and others else older if fault == "older" else path
+        changed = source.is_file() and source.read_bytes() != content
+        if changed:
+            exchanged = (source, source.read_bytes()) if fault == "swap" else None
+            path.write_bytes(source.read_bytes())
+            if exchanged:
+                source.write_bytes(content)
+    elif fault == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        shutil.copy(path, aside / path.name)
+        path.unlink()
+        path.symlink_to(aside / path.name)
+    try:
+        yield changed
+    finally:
+        if path.is_symlink() or not path.is_file():
+            path.unlink()
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        if exchanged:
+            exchanged[0].write_bytes(exchanged[1])
+        shutil.rmtree(aside)
+
+
+def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple[str, str]:
+    """Return what became of a fault, and what was said."""
+    if trace:
+        return "traceback", trace[-1500:]
+    words = [text for text in after.values() if text.startswith("sentence: ")]
+    # A line of a list can say it as well, as that of a store.
+    words += [after[name] for name in after if "damaged" in after[name] and "damaged" not in before.get(name, "")]
+    missing = before.keys() - after.keys()
+    others = [name for name in before if name in after and after[name] != before[name] and after[name] not in words]
+    if words and not others:
+        return "sentence", words[0][:300]
+    if not missing and not others:
+        return "same", ""
+    return ("wrong" if has_digest else "other"), str([*missing, *others])[:300]
+
+
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def make_runs(work: Path) -> dict[str, Project]:
+    """Make the two runs with their bundles, unless they are there."""
+    made = {}
+    for name, seed in (("run", 0), ("other", 1)):
+        project = Project(work / name, {**CONFIG, "seed": seed})
+        if not (work / f"{name}.made").exists():
+            shutil.rmtree(work / name, ignore_errors=True)
+            clone(work / name)
+            project.run("all")
+            done = project.heatproof("bundle", "micro.yaml", "--out", "run.zip")
+            assert done.returncode == 0, done.stderr
+            (work / f"{name}.made").touch()
+        made[name] = project
+    return made
+
+
+def kinds(folder: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {"bundle": [folder / "run.zip"]}
+    for path in sorted((folder / "results").rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            name = path.relative_to(folder).as_posix()
+            found.setdefault(kind_of(name), []).append(path)
+    return found
+
+
+def start(project: Project, command: str) -> tuple[str, str]:
+    """Return what `run` or `report` does with a damaged file until its first job, and what it says."""
+    try:
+        done = project.heatproof(command, "micro.yaml", *(["-n"] if command == "run" else []))
+    except subprocess.TimeoutExpired:
+        return "traceback", "it took more than 120 s"
+    printed = done.stdout + done.stderr
+    if "Traceback" in printed:
+        return "traceback", printed[-1500:]
+    words = [line for line in printed.splitlines() if line.startswith("heatproof: ")]
+    if done.returncode:
+        return ("sentence", words[-1]) if words else ("traceback", printed[-500:])
+    if words:
+        return "repaired", words[0]
+    return "same", printed[-200:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--faults", type=int, default=1000)
+    parser.add_argument("--starts", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    project = make_runs(work)["run"]
+    folder, other = work / "run", work / "other"
+    # Once, and not in the process of each door.
+    for module in NEEDED:
+        import_module(f"heatproof.{module}")
+    every = kinds(folder)
+    stored = work / f"cases-{options.seed}.jsonl"
+    done = [json.loads(line) for line in stored.read_text().splitlines()] if stored.exists() else []
+    usual = {}
+    for name, door in [*RUN_DOORS.items(), *((f"bundle: {name}", door) for name, door in BUNDLE_DOORS.items())]:
+        usual[name] = through(door, folder)
+        assert not usual[name][1], f"{name}: {usual[name][1]}"
+        assert not any(text.startswith("sentence: ") for text in usual[name][0].values()), usual[name][0]
+        print(f"{name:<16}{usual[name][2]:>8.1f} s {usual[name][3] / 2**20:>8.0f} MiB", flush=True)
+    with stored.open("a") as out:
+        for number in range(len(done), options.faults + options.starts):
+            draw = random.Random(f"{options.seed} {number}")
+            is_start = number >= options.faults
+            kind = draw.choice([one for one in every if not (is_start and one == "bundle")])
+            path, fault = draw.choice(every[kind]), draw.choice(FAULTS)
+            others = [one for one in every[kind] if one != path]
+            has_digest = not path.name.endswith(NO_DIGEST)
+            older = other / path.relative_to(folder)
+            row = {"file": path.relative_to(folder).as_posix(), "kind": kind, "fault": fault}
+            with damaged(path, fault, others, older, draw) as changed:
+                if is_start:
+                    row["door"] = draw.choice(("run", "report"))
+                    row["became"], row["said"] = start(project, row["door"]) if changed else ("same", "no change")
+                else:
+                    prefix, doors = ("bundle: ", BUNDLE_DOORS) if kind == "bundle" else ("", RUN_DOORS)
+                    row["door"] = prefix + draw.choice(list(doors))
+                    answer, trace, seconds, memory = through(doors[row["door"].removeprefix(prefix)], folder)
+                    before = usual[row["door"]]
+                    row["became"], row["said"] = judged(before[0], answer, trace, has_digest)
+                    row["seconds"], row["bytes"] = seconds - before[2], memory - before[3]
+            done.append(row)
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+    return tell(done)
+
+
+def tell(rows: list[dict]) -> int:
+    names = ("sentence", "repaired", "same", "other", "traceback", "wrong")
+    print(f"\n| door | faults | {' | '.join(names)} |\n| --- |{' --- |' * (len(names) + 1)}")
+    for door in [*sorted({row["door"] for row in rows}), "all"]:
+        of = [row for row in rows if door in (row["door"], "all")]
+        counts = Counter(row["became"] for row in of)
+        print(f"| {door} | {len(of)} | {' | '.join(str(counts[name]) for name in names)} |")
+    slow = [row for row in rows if row.get("seconds", 0) > MORE_SECONDS or row.get("bytes", 0) > MORE_BYTES]
+    bad = [row for row in rows if row["became"] in ("traceback", "wrong")] + slow
+    for row in bad:
+        print(json.dumps(row, indent=1))
+    print(f"{len(slow)} took {MORE_SECONDS} s or {MORE_BYTES >> 30} GiB more than undamaged")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

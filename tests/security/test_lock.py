@@ -1,0 +1,130 @@
+"""Who may not write into a results folder cannot keep others from working on it."""
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heatproof.errors import HeatproofError
+from heatproof.storage.files import locked
+from heatproof.storage.lock import LOCK, hold_folder, let_go
+
+SOMEBODY, GROUP = 65534, 65533
+# Opens a file in whatever way it can, and takes its lock.
+HOLD = """
+import fcntl, os, sys
+user, group, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+os.setgroups([])
+os.setgid(group)
+os.setuid(user)
+for way in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+    try:
+        file = os.open(path, way)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        continue
+    print("held", flush=True)
+    sys.stdin.read()
+    break
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A results folder that everybody can reach."""
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
+
+
+def take(path: Path, user: int, group: int) -> subprocess.Popen | None:
+    """Let another user take a lock, and return who holds it."""
+    command = [sys.executable, "-c", HOLD, str(user), str(group), str(path)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if other.stdout.readline() == "held\n":
+        return other
+    other.communicate(timeout=60)
+    return None
+
+
+def make(lock: str, folder: Path) -> Path:
+    """Take a lock of the folder or of a store in it and give it back, and return its file."""
+    if lock == "the folder's":
+        let_go(hold_folder(str(folder)))
+        return folder / LOCK
+    with locked(folder / ".saliency.zarr.lock"):
+        return folder / ".saliency.zarr.lock"
+
+
+@needs_root
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o000])
+@pytest.mark.parametrize("lock", ["the folder's", "a store's"])
+@pytest.mark.parametrize("before", [None, 0o644, 0o666])
+@pytest.mark.parametrize(
+    ("mode", "group", "may"),
+    [
+        (0o755, 0, False),
+        # Another user of the same group, and one of another.
+        (0o775, SOMEBODY, True),
+        (0o775, 0, False),
+        (0o777, 0, True),
+        (0o755, SOMEBODY, False),
+    ],
+    ids=["owner", "group", "another group", "all", "group that only reads"],
+)
+def test_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
+    results.chmod(mode)
+    os.chown(results, 0, group)
+    old = os.umask(umask)
+    try:
+        if before is not None:
+            # Of an earlier version.
+            path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
+            path.touch()
+            path.chmod(before)
+        path = make(lock, results)
+    finally:
+        os.umask(old)
+    other = take(path, SOMEBODY, SOMEBODY)
+    assert (other is not None) == may
+    if other is not None:
+        other.communicate(timeout=60)
+
+
+@needs_root
+def test_two_of_a_group_work_in_turn(results):
+    """With the usual umask, and whatever group each of them belongs to first."""
+    results.chmod(0o775)
+    os.chown(results, 0, GROUP)
+    held = hold_folder(str(results))
+    assert take(results / LOCK, SOMEBODY, GROUP) is None
+    let_go(held)
+    other = take(results / LOCK, SOMEBODY, GROUP)
+    with pytest.raises(HeatproofError, match="Another run works on"):
+        hold_folder(str(results))
+    other.communicate(timeout=60)
+    let_go(hold_folder(str(results)))
+
+
+@pytest.mark.parametrize("lock", ["the folder's", "a store's"])
+def test_a_pipe_in_the_place_of_a_lock_is_never_waited_for(results, lock):
+    path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
+    os.mkfifo(path)
+    with pytest.raises(HeatproofError, match=r"is no regular file: remove it"):
+        make(lock, results)
+
+
+@pytest.mark.parametrize("lock", ["the folder's", "a store's"])
+def test_a_file_system_without_permissions_or_locks(results, lock, monkeypatch):
+    def fails(*arguments):
+        raise OSError(38, "Function not implemented")
+
+    for module, name in ((os, "fchmod"), (os, "chown"), (fcntl, "flock")):
+        monkeypatch.setattr(module, name, fails)
+    assert stat.S_ISREG(make(lock, results).stat().st_mode)

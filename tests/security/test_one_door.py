@@ -1,0 +1,93 @@
+"""Every file that comes from others is opened by `heatproof.storage.reading`; what else opens files has its reason."""
+
+import ast
+from pathlib import Path
+
+import heatproof
+
+ROOT = Path(heatproof.__file__).parent
+# Functions and methods that open a file by its path, or read it into objects.
+OPENERS = {
+    *("open", "fdopen", "FileIO", "mmap", "memmap", "urlopen", "urlretrieve"),
+    *("read_text", "read_bytes", "read_csv", "read_parquet", "read_json", "read_pickle", "read_excel", "read_table"),
+    *("loadtxt", "genfromtxt", "fromfile", "ZipFile", "is_zipfile", "TarFile", "unpack_archive"),
+    *("open_array", "open_group", "open_zarr", "open_consolidated", "ParquetFile", "safe_open", "load_file"),
+    *("safe_load", "full_load", "unsafe_load", "copyfile", "copytree"),
+}
+# Names of these that are functions of our own which go through the door, and `load` of modules that read files.
+OWN = {"read_below", "read_bytes", "read_json", "read_text", "read_table", "read_parquet"}
+LOADERS = {
+    "torch.load",
+    "np.load",
+    "numpy.load",
+    "json.load",
+    "yaml.load",
+    "pickle.load",
+    "pickle.loads",
+    "shutil.copy",
+}
+
+THE_DOOR = "it is the door"
+PACKAGE = "files that come with heatproof or an installed library"
+WRITES = "what it writes itself, under a name that nobody knows"
+ALLOWED = {
+    "storage.reading": THE_DOOR,
+    "storage.files": WRITES,
+    "storage.lock": "the lock, without following links",
+    "storage.store": "Zarr, after the digests of all that it opens; what it writes itself",
+    "storage.tables": "bytes that went through the door",
+    "provenance": PACKAGE,
+    "registry": PACKAGE,
+    "report.results": PACKAGE,
+    "report.page": PACKAGE,
+    "report.cli_list": PACKAGE,
+    "claims.published_numbers": PACKAGE,
+    "data.digits": PACKAGE,
+    "data.pictures": "Pillow, over a file that the door opened",
+    "data.cifar": "a regular file of a known size, looked at before",
+    "models.weights_file": "weights, by libraries that load no code, after a look at sizes",
+    "models.fetch": "a download, into a file of its own",
+    "job": "the null device",
+}
+
+
+def own_functions(tree: ast.Module) -> set[str]:
+    """Return names that a module imports from us, or defines."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof"):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def openings(tree: ast.Module) -> list[str]:
+    """Return the calls of a module that open a file."""
+    own, found = own_functions(tree), []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        name = called.rpartition(".")[2]
+        is_own = (called in own) or called.startswith(("self.", "cls."))
+        if (name in OPENERS and not is_own) or called in LOADERS:
+            found.append(f"line {node.lineno}: {called}")
+    return found
+
+
+def modules() -> dict[str, ast.Module]:
+    files = sorted(ROOT.rglob("*.py"))
+    return {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts): ast.parse(file.read_text(encoding="utf-8"))
+        for file in files
+    }
+
+
+def test_only_the_door_and_modules_with_reasons_open_files():
+    found = {name: openings(tree) for name, tree in modules().items()}
+    assert {name: calls for name, calls in found.items() if calls and name not in ALLOWED} == {}
+    assert sorted(name for name in ALLOWED if not found[name]) == []
+
+
+def test_the_search_finds_what_opens():
+    code = "from heatproof.storage.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
+    assert [one.rpartition(" ")[2] for one in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

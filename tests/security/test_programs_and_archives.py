@@ -1,0 +1,80 @@
+"""Which modules start processes, unpack what is packed or run code that they read, with the reason: no other does."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import heatproof
+
+ROOT = Path(heatproof.__file__).parent
+STARTS = {"subprocess", "multiprocessing", "torch.multiprocessing", "pty", "webbrowser", "runpy", "ctypes"}
+UNPACKS = {"zipfile", "tarfile", "gzip", "bz2", "lzma", "zlib", "zstandard", "py7zr"}
+RUNS = {"pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "code", "codeop"}
+PROGRAMS = {
+    *("os.system", "os.popen", "os.fork", "os.forkpty", "os.startfile", "os.posix_spawn", "os.posix_spawnp"),
+    *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "exec", "eval", "compile"),
+}
+REASONS = {
+    "running.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
+    "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
+    "training/several.py: multiprocessing": "a training on several devices is a process for each",
+    "training/several.py: torch.multiprocessing": "names the errors of those processes",
+    "bundle.py: zipfile": "packs a bundle, and reads one without unpacking it to a folder",
+    "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; a part that is compressed is refused",
+    "models/saved_by_torch.py: zlib": "computes checksums, and unpacks nothing",
+    "models/saved_by_torch.py: pickletools": "lists the steps of a pickle, and follows none that calls anything",
+    "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
+    "data/fashion_mnist.py: zlib": "names the error of damaged ones",
+    "options.py: eval": "reads type hints of builders that the config names and that are imported already",
+    "shards.py: np.load": "reads batches of a job's own journal as arrays alone",
+}
+
+
+def found_in(tree: ast.Module) -> set[str]:
+    """Return what a module imports or calls that could start, unpack or run what it reads."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        watched = STARTS | UNPACKS | RUNS | {"pickletools", "concurrent.futures.ProcessPoolExecutor"}
+        found |= {name for name in names if name in watched or f"{name}.".startswith(("pickle.", "numpy.load."))}
+        if not isinstance(node, ast.Call):
+            continue
+        called, given = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+        refused = given.get("allow_pickle") == "False"
+        if (
+            called in PROGRAMS
+            or called.startswith(("os.exec", "os.spawn"))
+            or called in ("torch.load", "torch.jit.load", "pd.read_pickle", "yaml.load", "yaml.unsafe_load", "np.load")
+            or called.endswith(("extractall", "unpack_archive", "load_state_dict_from_url", "hub.load"))
+            or given.get("pretrained") == "True"
+        ):
+            found.add(called if called != "np.load" or refused else "np.load with pickles")
+    return found
+
+
+def test_each_module_that_starts_unpacks_or_runs_has_a_reason():
+    found = {
+        f"{file.relative_to(ROOT).as_posix()}: {name}"
+        for file in ROOT.rglob("*.py")
+        for name in found_in(ast.parse(file.read_text(encoding="utf-8")))
+    }
+    assert found == set(REASONS)
+
+
+def test_the_search_finds_what_it_looks_for():
+    source = """
+import os, subprocess as s
+from zipfile import ZipFile
+from multiprocessing import Pool
+from concurrent.futures import ProcessPoolExecutor
+import pickle
+from pickle import Unpickler
+os.execv(a, b); np.load(x); np.load(x, allow_pickle=False); torch.load(x, weights_only=True); archive.extractall()
+"""
+    assert found_in(ast.parse(source)) == {
+        *("subprocess", "zipfile", "multiprocessing", "concurrent.futures.ProcessPoolExecutor", "pickle"),
+        *("pickle.Unpickler", "os.execv", "np.load with pickles", "np.load", "torch.load", "archive.extractall"),
+    }
