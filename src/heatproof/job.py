@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # The next run may begin as soon as its Snakemake is gone.
     end_with_controller(ORPHANED)
+    # Of libraries, which can name files of a data set; they go where our own lines go.
+    logging.captureWarnings(True)
     (path,) = sys.argv[1:] if arguments is None else arguments
     runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
 
@@ -120,7 +122,8 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
         within = error.__traceback__
         while within is not None and within.tb_frame.f_code.co_filename == __file__:
             within = within.tb_next
-        traceback.print_exception(error.with_traceback(within))
+        steps = "".join(traceback.format_exception(error.with_traceback(within)))
+        print(escaped(steps), end="", file=sys.stderr)
         return 1
     return 0
 

@@ -184,7 +184,7 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         values = Path(folder) / "config.yaml"
         values.write_text(dump(followed.config), encoding="utf-8")
         _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
-    print(Path(page).resolve())
+    print(escaped(str(Path(page).resolve()), keep=""))
 
 
 def _command(named: Sequence[str], target: str = "") -> str:

@@ -110,4 +110,4 @@ def training_gpus(w):
 
 def say_why():
     if reason := ours.why_it_failed(results.root):
-        print(f"heatproof: {reason}", file=sys.stderr)
+        print(escaped(f"heatproof: {reason}"), file=sys.stderr)
