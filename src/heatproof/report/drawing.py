@@ -26,7 +26,7 @@ ENDS = ["against the class", "0", "for it"]
 
 
 @contextmanager
-def look(style: Mapping[str, Any] | None = None) -> Iterator[None]:
+def look(style: Any = None) -> Iterator[None]:
     """Draw and save with matplotlib's own settings, a style and ours.
 
     A ``matplotlibrc`` of the working folder, which matplotlib reads by itself, could make figures look different, or
