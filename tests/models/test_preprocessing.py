@@ -1,11 +1,14 @@
 """How published weights read pictures, and that `heatproof check` says where a dataset reads them otherwise."""
 
 import json
+import os
 
 import pytest
 from PIL import Image
 
 from heatproof.config import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.models.from_transformers import transformers_facts
 from heatproof.models.preprocessing import differences, preprocessing
 from heatproof.plan.validate import make_plan
 from heatproof.trial import look_at_pictures
@@ -58,3 +61,62 @@ def test_what_is_read_otherwise_is_said_before_the_run(tmp_path):
         "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set that in the "
         "dataset to read pictures so"
     ]
+
+
+PIPE = object()
+ODD = {
+    "a pipe": PIPE,
+    "a list": b"[1]",
+    "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "a long number": b'{"image_mean": ' + b"1" * 5_000 + b"}",
+    "no JSON": b"{",
+    "not UTF-8": b'{"a": "\xff"}',
+    "more than any": b'{"a": "' + b"b" * 2**26 + b'"}',
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+def test_a_file_of_a_models_folder_that_is_none_is_said(tmp_path, what, file):
+    for name in ("config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_text('{"image_mean": [0.5], "image_std": [0.5]}')
+    (tmp_path / file).unlink()
+    os.mkfifo(tmp_path / file) if ODD[what] is PIPE else (tmp_path / file).write_bytes(ODD[what])
+    with pytest.raises(HeatproofError, match=f"has no {file} that can be read .* nothing is downloaded") as caught:
+        transformers_facts(name=str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        *(("preprocessor_config.json", {"image_mean": given}) for given in (1, [], ["a"], [True], [1e300], [None], {})),
+        *(("preprocessor_config.json", {"image_std": given}) for given in ([0], [0.5, 0.5], [-1], "0.5")),
+        *(
+            ("config.json", {"image_size": given})
+            for given in ("32", [32], [32, -1], 10**9, [32, 32.5], True, {"a": 1})
+        ),
+    ],
+)
+def test_values_of_other_types_are_said(tmp_path, file, told):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
+    given = json.loads((tmp_path / file).read_text()) | told
+    (tmp_path / file).write_text(json.dumps(given).replace("1e+300", "1e999"))
+    with pytest.raises(HeatproofError, match="that no images have: save the model"):
+        transformers_facts(name=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "told", [{"size": "big"}, {"size": -1}, {"size": {"height": []}}, {"size": True}, {"size": 10**12}, {}]
+)
+def test_sizes_that_no_pictures_have_are_as_if_not_said(tmp_path, told):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+    assert preprocessing("transformers_model", {"name": str(tmp_path)}) == {}
+
+
+@pytest.mark.parametrize("more", [{"crop_pct": "a"}, {"crop_pct": 1e-300}, {"resample": [3]}, {"crop_pct": -1}])
+def test_options_that_no_pictures_have_are_those_by_default(tmp_path, more):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 64, **more}))
+    expected = {"size": 64, "resize": 64, "interpolation": "bilinear"}
+    assert preprocessing("transformers_model", {"name": str(tmp_path)}) == expected

@@ -1,5 +1,7 @@
 """Names of weights that others wrote."""
 
+import time
+
 import pytest
 import torch
 
@@ -103,3 +105,22 @@ def test_what_does_not_fit_is_named():
         "head.weight is 3×4 and should be 10×4"
     )
     assert misfits(OWN, OWN) == ""
+
+
+def test_names_of_a_hostile_file_take_no_time_and_stay_in_one_line():
+    own = {f"layer.{number}.weight": torch.zeros(1) for number in range(300)}
+    one = torch.zeros(1)
+    state = {f"a{number}.b.c.\n\x1b[2J{'x' * 300}": one for number in range(100_000)}
+    began = time.monotonic()
+    named, _ = fit_names(state, own, set)
+    said = misfits(named, own)
+    assert time.monotonic() - began < 10
+    assert "\n" not in said
+    assert "\x1b" not in said
+    assert len(said) < 1_000
+
+
+def test_a_mapping_in_itself_ends():
+    inside = {"w": torch.zeros(1)}
+    inside["model"] = inside
+    assert list(weights_in(inside, "w")) == ["w"]

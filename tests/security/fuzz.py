@@ -22,6 +22,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -262,10 +263,12 @@ def checkpoints(folder: Path) -> dict[str, Case]:
     from heatproof.models.fetch import read_state
 
     state = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.zeros(3)}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], momentum=0.9).state_dict()
+    beside = {"optimizer": optimizer, "epoch": 3, "names": ["a", "é"], "sizes": torch.Size([2]), "more": {1, 2.5}}
     made = [save(state)]
     for old in (False, True):
         into = io.BytesIO()
-        torch.save({"state_dict": state}, into, _use_new_zipfile_serialization=not old)
+        torch.save({"state_dict": state, **beside}, into, _use_new_zipfile_serialization=not old)
         made.append(into.getvalue())
 
     def checkpoint(draw: random.Random) -> str:
@@ -275,7 +278,18 @@ def checkpoints(folder: Path) -> dict[str, Case]:
         read_state(path, str(path))
         return "other"
 
-    return {"checkpoint": checkpoint}
+    with zipfile.ZipFile(io.BytesIO(made[1])) as archive:
+        parts = {part.filename: archive.read(part) for part in archive.infolist()}
+
+    def steps_of_a_checkpoint(draw: random.Random) -> str:
+        path = folder / "s.pth"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, mutate_bytes(content, draw) if name.endswith("data.pkl") else content)
+        read_state(path, str(path))
+        return "other"
+
+    return {"checkpoint": checkpoint, "steps of a checkpoint": steps_of_a_checkpoint}
 
 
 def score_files(folder: Path) -> dict[str, Case]:

@@ -5,21 +5,26 @@ import hashlib
 import json
 import os
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from bombs import SAID, SECONDS, bombs, read_in_a_process
 from safetensors.torch import save_file
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import check_checkpoint, read_state
+from heatproof.models.fetch import check_checkpoint
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
-from heatproof.specs import DatasetSpec
+from heatproof.models.weights_file import read_state
+from heatproof.specs import DatasetSpec, Schedule
 from heatproof.stages.weights import Fetch
 from heatproof.training.checkpoint import Journal
+from heatproof.training.loop import Examples, Session, fit
 
 ROOT = Path(heatproof.__file__).parent
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
@@ -155,6 +160,90 @@ def test_a_journal_of_expanded_tensors_counts_as_damaged(tmp_path):
     journal = Journal(tmp_path / "w.safetensors", "key")
     journal.save({"model": {"w": torch.zeros(1).expand(10**6, 10**5)}})
     assert journal.load() is None
+
+
+SMALL = 100_000
+SCHEDULE = Schedule(1, 4, "sgd", 0.1, 0.0, 0.0, "step", 0.1, 1, 0.0, 0)
+
+
+def assert_bounded(folder, chosen):
+    """Each is refused in a sentence, or read, within the memory and the time that bombs.py allows."""
+    paths = [folder / f"{place}.pt" for place in range(len(chosen))]
+    for path, content in zip(paths, chosen.values(), strict=True):
+        path.write_bytes(content)
+    told = dict(zip(chosen, read_in_a_process(paths), strict=True))
+    for name, one in told.items():
+        assert one["said"].startswith(SAID), (name, one)
+        assert "\n" not in one["said"], name
+        assert one["seconds"] < SECONDS, (name, one)
+
+
+def test_small_files_take_no_more_than_they_are_worth(tmp_path):
+    made = {name: make() for name, make in bombs(small=True).items()}
+    assert len(made) > 60
+    assert max(map(len, made.values())) < SMALL
+    assert_bounded(tmp_path, made)
+
+
+@pytest.mark.slow
+def test_no_file_takes_more_than_it_is_worth(tmp_path):
+    assert_bounded(tmp_path, {name: make() for name, make in bombs().items()})
+
+
+def test_a_process_with_limited_memory_is_limited(tmp_path):
+    """Or the tests above could not fail."""
+    ask = "import sys; sys.path[:0] = [sys.argv[1]]; import bombs; bombs.limit_memory(0); bytearray(2_700_000_000)"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, str(Path(__file__).parent)], capture_output=True, text=True, env=os.environ
+    )
+    assert "MemoryError" in done.stderr
+
+
+@pytest.mark.parametrize("change", ["exchanged", "of another key", "of other weights", "with a changed number"])
+def test_the_state_of_another_training_is_never_taken(tmp_path, change):
+    mine = Journal(tmp_path / "a.safetensors", "key")
+    mine.save({"model": {"w": torch.zeros(100)}})
+    other = Journal(tmp_path / ("a" if change == "of another key" else "b.safetensors"), "other")
+    if change == "with a changed number":
+        content = mine.file.read_bytes()
+        changed = content.replace(bytes(400), b"\1" + bytes(399), 1)
+        assert changed != content
+        mine.file.write_bytes(changed)
+    else:
+        if change == "of other weights":
+            other = Journal(tmp_path / "b.safetensors", "key")
+        other.save({"model": {"w": torch.ones(100)}})
+        mine.file.write_bytes(other.file.read_bytes())
+    assert mine.load() is None
+
+
+def test_a_journal_is_not_read_through_links_and_pipes(tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    journal = Journal(folder / "w.safetensors", "key")
+    journal.save({"model": {}})
+    os.rename(journal.file, tmp_path / "elsewhere.pt")
+    os.symlink(tmp_path / "elsewhere.pt", journal.file)
+    with pytest.raises(HeatproofError, match="is a symbolic link"):
+        Journal(folder / "w.safetensors", "key")
+    journal.file.unlink()
+    os.mkfifo(journal.file)
+    assert journal.load() is None
+
+
+def test_a_journal_with_a_right_digest_that_fits_no_training_is_refused(tmp_path):
+    network = torch.nn.Linear(2, 2)
+    examples = Examples(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))
+    for state in (
+        {},
+        {"best": 1, "history": [1], "kept": {}},
+        {"best": {}, "history": [], "kept": {}, "model": {}},
+        [],
+    ):
+        journal = Journal(tmp_path / "w.safetensors", "key")
+        journal.save(state)
+        with pytest.raises(HeatproofError, match="does not fit its training: remove it with `rm"):
+            fit(network, examples, examples, SCHEDULE, 0, session=Session(journal=journal))
 
 
 def test_one_module_opens_checkpoints():

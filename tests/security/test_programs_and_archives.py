@@ -21,7 +21,7 @@ REASONS = {
     "training/several.py: multiprocessing": "a training on several devices is a process for each",
     "training/several.py: torch.multiprocessing": "names the errors of those processes",
     "bundle.py: zipfile": "packs a bundle, and reads one without unpacking it to a folder",
-    "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; a part that is compressed is refused",
+    "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; compressed ones are refused",
     "models/saved_by_torch.py: zlib": "computes checksums, and unpacks nothing",
     "models/saved_by_torch.py: pickletools": "lists the steps of a pickle, and follows none that calls anything",
     "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",

@@ -6,6 +6,7 @@ import http.client
 import logging
 import os
 import tempfile
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,17 +20,16 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 import yaml
-from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.expected_accuracy import Accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
-from heatproof.models.names import fit_names, misfits, weights_in
+from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
-from heatproof.models.weights_file import most_bytes, read_safetensors, read_torch, require_copies, require_finite
+from heatproof.models.weights_file import most_bytes, read_state, require_copies, require_finite, require_size
 from heatproof.options import enumerated
 from heatproof.provenance import digest as key_of_inputs
 from heatproof.storage.files import write_table
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from heatproof.stages.weights import Checkpoint
 
 log = logging.getLogger(__name__)
+
+SCHEMES = ("https", "http", "file")
+# Seconds without an answer, and bytes a second of one, after which a download ends.
+PATIENCE, SLOWEST = 60, 2**13
 
 
 def fetch(job: Checkpoint) -> None:
@@ -100,6 +104,8 @@ def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Acc
     most = most_bytes(network)
     with tempfile.TemporaryDirectory() as folder:
         path = _local(job.checkpoint, Path(folder), most)
+        # Before it is read for its digest.
+        require_size(path, told, most)
         digest = file_digest(path)
         if job.sha256 and not digest.startswith(job.sha256):
             raise HeatproofError(
@@ -107,7 +113,7 @@ def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Acc
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
         if job.model.architecture == "transformers_model":
-            state = read_weights(path, job.model.options["name"])
+            state = read_weights(path, job.model.options["name"], most)
         else:
             state = read_state(path, told, most)
     advise = partial(_advice, job.model, state, classes)
@@ -193,9 +199,13 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
             local = urllib.request.url2pathname(urllib.parse.urlsplit(checkpoint).path)
             require_regular(local, os.stat(local).st_mode)
         # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
-        with urllib.request.urlopen(checkpoint, timeout=60) as answer, open(path, "wb") as file:  # noqa: S310
-            fetched = 0
-            while block := answer.read(2**20):
+        with urllib.request.urlopen(checkpoint, timeout=PATIENCE) as answer, open(path, "xb") as file:  # noqa: S310
+            # It follows redirects to ftp as well.
+            if urllib.parse.urlsplit(getattr(answer, "url", checkpoint)).scheme not in SCHEMES:
+                raise urllib.error.URLError("it is redirected to an address that is none of the web")
+            began, fetched = time.monotonic(), 0
+            # What has come, and not what was asked for: a trickle would never fill a block.
+            while block := answer.read1(2**20):
                 file.write(block)
                 fetched += len(block)
                 # What is answered can be without end.
@@ -204,6 +214,8 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
                         f"The checkpoint {_told(checkpoint)} has more than {most:,} bytes, the limit for this "
                         "architecture: check the address and the architecture."
                     )
+                if time.monotonic() - began > PATIENCE + fetched / SLOWEST:
+                    raise TimeoutError(f"fewer than {SLOWEST:,} bytes a second came")
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         fault, reason = fault_of(error), without_secrets(str(error), checkpoint)
         raise HeatproofError(
@@ -212,27 +224,3 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
             "this machine's way to the network, and run again."
         ) from None
     return path
-
-
-def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str, torch.Tensor]:
-    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts.
-
-    Parameters
-    ----------
-    path
-        Path of the file.
-    checkpoint
-        Name of the checkpoint in the config, for messages.
-    most
-        The most bytes that the file may have; None for any number.
-
-    Raises
-    ------
-    HeatproofError
-        If the file needs a pickle, holds no weights, or is too large.
-    """
-    try:
-        return read_safetensors(path, checkpoint, most=most)
-    except SafetensorError:
-        loaded = read_torch(path, checkpoint, most)
-    return weights_in(loaded, checkpoint)

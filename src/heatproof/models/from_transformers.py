@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.models.registry import Design, InputFacts, architecture
+from heatproof.storage.reading import open_regular
 
-CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
+# Those with the names of 21,841 classes have 2 MB, and an index of a thousand files as much.
+MOST_BYTES = 2**26
+LARGEST_SIDE, MOST_CHANNELS = 2**16, 2**10
 
 
 def transformers_facts(*, name: str) -> InputFacts:
@@ -20,27 +26,66 @@ def transformers_facts(*, name: str) -> InputFacts:
     HeatproofError
         If the folder has no config, or no image processor that says how images are normalised.
     """
-    config, processor = (_read(name, file) for file in (CONFIG, PROCESSOR))
+    config, processor = (read_file(name, file) for file in (CONFIG, PROCESSOR))
     if "image_mean" not in processor or "image_std" not in processor:
         raise HeatproofError(
             f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there."
         )
+    mean, std = (_numbers(name, processor, key) for key in ("image_mean", "image_std"))
+    if len(mean) != len(std) or min(std) <= 0:
+        raise _unusable(name, PROCESSOR, "image_mean and image_std")
     sides = config.get("image_size")
-    size = (sides, sides) if isinstance(sides, int) else tuple(sides) if sides else None
-    return InputFacts(tuple(processor["image_mean"]), tuple(processor["image_std"]), size)
+    if not sides:
+        return InputFacts(mean, std, None)
+    size = sides if isinstance(sides, list) else [sides, sides]
+    if len(size) != 2 or not all(map(is_side, size)):
+        raise _unusable(name, CONFIG, "image_size")
+    return InputFacts(mean, std, (size[0], size[1]))
+
+
+def is_side(value: Any) -> bool:
+    """Tell whether a value is a number of pixels along a side."""
+    return type(value) is int and 0 < value <= LARGEST_SIDE
+
+
+def _numbers(name: str, processor: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    given = processor[key]
+    fits = isinstance(given, list) and 0 < len(given) <= MOST_CHANNELS
+    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in given):
+        raise _unusable(name, PROCESSOR, key)
+    return tuple(given)
+
+
+def _unusable(name: str, file: str, key: str) -> HeatproofError:
+    return HeatproofError(
+        f"The {file} in {name} says an {key} that no images have: save the model and its image processor there again."
+    )
 
 
 def _design(*, name: str) -> Design:
-    return Design(_read(name, CONFIG).get("model_type", "transformers"))
+    return Design(str(read_file(name, CONFIG).get("model_type", "transformers"))[:100])
 
 
-def _read(name: str, file: str) -> dict[str, Any]:
-    path = Path(name).expanduser() / file
+def read_file(name: str, file: str) -> dict[str, Any]:
+    """Return what a JSON file in the folder of a model says.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no regular file, longer than any such file, or no JSON of a mapping.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with open_regular(Path(name).expanduser() / file) as opened:
+            content = opened.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        told = json.loads(content)
+        if not isinstance(told, dict):
+            raise ValueError("it is no mapping")
+        return told
+    except (OSError, ValueError, RecursionError, HeatproofError) as error:
         raise HeatproofError(
-            f"The model transformers:{name} has no {file} that can be read ({error}): give a folder that "
+            f"The model transformers:{name} has no {file} that can be read ({first_line(error)}): give a folder that "
             "`save_pretrained` of the model and of its image processor wrote; nothing is downloaded."
         ) from None
 
@@ -54,37 +99,60 @@ def transformers_model(num_classes: int, *, name: str) -> Any:
         raise HeatproofError(
             "The architecture transformers_model needs transformers: pip install 'heatproof[transformers]'."
         ) from None
+    # Before transformers opens it.
+    read_file(name, CONFIG)
     try:
         # Code in the folder is not run.
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, trust_remote_code=False)
         config.num_labels = num_classes
         return AutoModelForImageClassification.from_config(config)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of values that fit no network it raises anything
+        if runs_out(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The model transformers:{name} is no image classifier ({reason}).") from None
 
 
-def read_weights(path: Path, name: str) -> dict[str, Any]:
+def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, Any]:
     """Return the weights of a folder under the names of this version of transformers, which differ from those in files.
 
     Raises
     ------
     HeatproofError
-        If the file is not in the folder of the model, or transformers cannot read it.
+        If the file is not in the folder of the model, is damaged, or transformers does not know its names.
     """
-    from transformers import AutoModelForImageClassification
+    from transformers import AutoConfig, AutoModelForImageClassification
 
     if path.parent.resolve() != Path(name).expanduser().resolve():
         raise HeatproofError(
             f"The checkpoint {path} is not in the folder of the model transformers:{name}: name the weights in it, "
-            f"such as {name}/model.safetensors, and with several files their model.safetensors.index.json."
+            f"such as {name}/model.safetensors, and with several files their model.safetensors{INDEX}."
         )
-    safe = ".safetensors" in path.name
+    # transformers would unpickle what is not safetensors.
+    state = _read_parts(path, most)
     try:
-        inner = AutoModelForImageClassification.from_pretrained(
-            path.parent, local_files_only=True, trust_remote_code=False, use_safetensors=safe, weights_only=True
-        )
+        config = AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
+        kind = AutoModelForImageClassification._model_mapping[type(config)]
+        inner = kind.from_pretrained(None, config=config, state_dict=state)
     except Exception as error:  # the library and those under it fail in any way
+        if runs_out(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The weights {path} cannot be read by transformers ({reason}).") from None
     return dict(inner.state_dict())
+
+
+def _read_parts(path: Path, most: int | None) -> dict[str, Any]:
+    """Return the tensors of a file, or of the files beside an index that it names."""
+    from heatproof.models.weights_file import read_state
+
+    if not path.name.endswith(INDEX):
+        return read_state(path, str(path), most)
+    told = read_file(str(path.parent), path.name).get("weight_map")
+    files = set(map(str, told.values())) if isinstance(told, dict) else set()
+    if not files or any(Path(file).name != file for file in files):
+        raise HeatproofError(f"The index {path} does not name files beside it: save the model there again.")
+    state: dict[str, Any] = {}
+    for file in sorted(files):
+        state |= read_state(path.parent / file, str(path.parent / file), most)
+    return state

@@ -19,7 +19,7 @@ from heatproof.models.names import misfits
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import nearest
-from heatproof.storage.files import written_aside
+from heatproof.storage.files import refuse_links, written_aside
 
 if TYPE_CHECKING:
     from heatproof.specs import Runtime
@@ -152,7 +152,7 @@ def load_weights(
     """
     called = called or str(path)
     try:
-        state = read_safetensors(path, called, most=most_bytes(network))
+        state = read_safetensors(refuse_links(path), called, most=most_bytes(network))
     except (OSError, SafetensorError) as error:
         raise HeatproofError(
             fault_of(error)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
+
+from heatproof.models.from_transformers import PROCESSOR, is_side, read_file
 
 # What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}
@@ -67,24 +67,27 @@ def _torchvision(name: str) -> dict[str, Any]:
 
 
 def _transformers(name: str) -> dict[str, Any]:
-    told = json.loads((Path(name).expanduser() / "preprocessor_config.json").read_text(encoding="utf-8"))
+    told = read_file(name, PROCESSOR)
     edge = _side(told.get("size"))
     cut = _side(told.get("crop_size")) if told.get("do_center_crop") else None
     size = cut or edge
     if size is None or edge is None:
         return {}
-    resize = round(edge / told["crop_pct"]) if told.get("crop_pct") and not cut else edge
+    share: Any = told.get("crop_pct")
+    if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
+        share = 1
+    resize, filter_ = round(edge / share), told.get("resample")
     return {
         "size": size,
         "resize": max(resize, size),
-        "interpolation": RESAMPLING.get(told.get("resample"), "bilinear"),
+        "interpolation": RESAMPLING.get(filter_, "bilinear") if type(filter_) is int else "bilinear",
     }
 
 
 def _side(told: Any) -> int | None:
     if isinstance(told, Mapping):
         told = told.get("shortest_edge", told.get("height"))
-    return told if isinstance(told, int) else None
+    return told if is_side(told) else None
 
 
 def _usable(interpolation: str) -> str:

@@ -24,6 +24,8 @@ MOST_BYTES = 2**25
 # About 30 name one tensor.
 MOST_STEPS = 2_000_000
 MOST_SIDES = 64
+# The largest networks have some thousand, and training state three times as many.
+MOST_TENSORS = 100_000
 # What files before PyTorch 1.6 begin with.
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001
 BOUND = 2**60
@@ -143,7 +145,7 @@ def _read_zip(file: BinaryIO, size: int) -> Any:
             part = parts[f"{roots[0]}data/{key}"]
             if part.file_size != len(into):
                 raise Damaged(f"its part {key} has {part.file_size:,} bytes and should have {len(into):,}")
-            _fill(pieces, part, memoryview(into.numpy()))
+            _fill(pieces, part, _bytes_of(into))
 
         steps = _Steps(size, fill)
         return steps.follow(io.BytesIO(_content(pieces, parts[f"{roots[0]}data.pkl"], MOST_BYTES)))
@@ -170,6 +172,11 @@ def _fill(file: BinaryIO, part: zipfile.ZipInfo, into: memoryview) -> None:
     # PyTorch can be told to write none.
     if part.CRC and zlib.crc32(into) != part.CRC:
         raise Damaged(f"its part {part.filename} has another checksum")
+
+
+def _bytes_of(storage: torch.Tensor) -> memoryview:
+    numbers: Any = storage.numpy()
+    return memoryview(numbers)
 
 
 def _read_into(file: BinaryIO, into: memoryview) -> None:
@@ -207,7 +214,7 @@ def _read_old(file: BinaryIO, size: int) -> Any:
         (count,) = struct.unpack("<q", file.read(8))
         if count * steps.widths[key] != len(data):
             raise Damaged(f"its part {key} has {count:,} numbers and should have {len(data) // steps.widths[key]:,}")
-        _read_into(file, memoryview(data.numpy()))
+        _read_into(file, _bytes_of(data))
         place += 8 + len(data)
     return value
 
@@ -225,7 +232,7 @@ class _Steps:
 
     def __init__(self, size: int, fill: Callable[[str, torch.Tensor], None]) -> None:
         self.size, self.fill = size, fill
-        self.left = MOST_STEPS
+        self.left, self.tensors = MOST_STEPS, 0
         self.data: dict[str, torch.Tensor] = {}
         self.widths: dict[str, int] = {}
         self.bytes = 0
@@ -235,15 +242,16 @@ class _Steps:
         stack: list[Any] = []
         marks: list[list[Any]] = []
         memo: dict[int, Any] = {}
-        for opcode, value, _ in pickletools.genops(pickle):
+        given: Any
+        for opcode, given, _ in pickletools.genops(pickle):
             self._count(1)
             step = opcode.name
             if step in GIVEN:
-                stack.append(value)
+                stack.append(given)
             elif step in PUT:
-                memo[value] = stack[-1]
+                memo[given] = stack[-1]
             elif step in GET:
-                stack.append(memo[value])
+                stack.append(memo[given])
             elif step in FRESH:
                 stack.append(FRESH[step]())
             elif step == "MARK":
@@ -265,11 +273,11 @@ class _Steps:
                 if not isinstance(stack[-1], Unread):
                     _of(dict, stack[-1]).update(zip(map(_key, items[::2]), items[1::2], strict=True))
             elif step == "GLOBAL":
-                stack.append(_known(value))
+                stack.append(_known(given))
             elif step in ("REDUCE", "NEWOBJ"):
-                given, function = stack.pop(), stack.pop()
+                arguments, function = stack.pop(), stack.pop()
                 called = stack[-1] if stack and type(stack[-1]) is str else ""
-                stack.append(self._made(function, given, called))
+                stack.append(self._made(function, arguments, called))
             elif step == "BUILD":
                 # Versions of layers beside a state dict, and what belongs to objects that are passed over.
                 stack.pop()
@@ -277,7 +285,7 @@ class _Steps:
                 stack.append(self._storage(*_of(tuple, stack.pop())))
             elif step == "SHORT_BINSTRING":
                 # Text of Python 2.
-                stack.append(value.encode("latin-1").decode("utf-8"))
+                stack.append(given.encode("latin-1").decode("utf-8"))
             elif step == "STOP":
                 return stack.pop()
             elif step != "PROTO":
@@ -297,7 +305,7 @@ class _Steps:
             self._count(len(pairs))
             return {_key(key): value for key, value in pairs}
         if function == SUBCLASS and isinstance(given[0], _Name) and given[0] != SUBCLASS:
-            return self._made(given[0], given[1], called)
+            return self._made(given[0], given[2], called)
         if function in PARAMETER:
             return _of(torch.Tensor, given[0])
         if function in PLAIN:
@@ -330,6 +338,9 @@ class _Steps:
     def _tensor(
         self, called: str, typed: bool, storage: Any, offset: Any, shape: Any, strides: Any, *more: Any
     ) -> torch.Tensor:
+        self.tensors += 1
+        if self.tensors > MOST_TENSORS:
+            raise Damaged(f"it has more than {MOST_TENSORS:,} tensors, which no network has")
         # Behind them: whether it has a gradient, hooks, of the third kind a type, and what PyTorch computes later.
         dtype = _of(torch.dtype, more[2]) if typed else _of(_Storage, storage).dtype
         later = more[3:] if typed else more[2:]

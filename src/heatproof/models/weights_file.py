@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from heatproof.errors import HeatproofError, fault_of, runs_out
 from heatproof.models import saved_by_torch
+from heatproof.models.names import weights_in
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import open_regular, require_regular
 
@@ -66,6 +67,8 @@ def read_safetensors(
     try:
         with safe_open(path, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            if len(names) > saved_by_torch.MOST_TENSORS:
+                raise SafetensorError(f"it has {len(names):,} tensors, which no network has")
             return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, MemoryError):
         raise
@@ -103,7 +106,32 @@ def _what_else(path: str | Path, error: Exception) -> str:
     if isinstance(error, saved_by_torch.NoWeights):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
-    return f"it was cut off, or is of another kind{'; ' * bool(found)}{found}: get it again, or save the network's state_dict"
+    more = f"; {found}" if found else ""
+    return f"it was cut off, or is of another kind{more}: get it again, or save the network's state_dict"
+
+
+def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str, torch.Tensor]:
+    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    checkpoint
+        Name of the checkpoint in the config, for messages.
+    most
+        The most bytes that the file may have; None for any number.
+
+    Raises
+    ------
+    HeatproofError
+        If the file needs a pickle, holds no weights, or is too large.
+    """
+    try:
+        return read_safetensors(path, checkpoint, most=most)
+    except SafetensorError:
+        loaded = read_torch(path, checkpoint, most)
+    return weights_in(loaded, checkpoint)
 
 
 def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:

@@ -1,0 +1,253 @@
+"""Every command and function that takes a path refuses the same things; docs/security.md has the table.
+
+    python tests/workflow/test_doors.py FOLDER
+
+writes the table into the page, by a run that is made in FOLDER.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from snakemake_project import MICRO, Project
+
+import heatproof
+from heatproof import cli, running
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "security"))
+from doors import said, through
+
+pytestmark = pytest.mark.workflow
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+BEGIN, END = "<!-- doors: written by tests/workflow/test_doors.py -->\n", "<!-- doors end -->"
+
+# ---- what is put in the place of a file ------------------------------------------------------------------------------
+
+
+def missing(path: Path, content: bytes) -> None:
+    pass
+
+
+def pipe(path: Path, content: bytes) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, content: bytes) -> None:
+    path.mkdir()
+
+
+def link(path: Path, content: bytes) -> None:
+    aside = path.with_name(f"{path.name}.elsewhere")
+    aside.write_bytes(content)
+    path.symlink_to(aside)
+
+
+def large(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**33)
+
+
+def cut(path: Path, content: bytes) -> None:
+    path.write_bytes(content[: len(content) // 2])
+
+
+def foreign(path: Path, content: bytes) -> None:
+    path.write_text('{"files": 5, "key": [], "format": 4}')
+
+
+CHECKS = {
+    "missing": missing,
+    "a pipe": pipe,
+    "a folder": folder,
+    "a link": link,
+    "of 8 GiB": large,
+    "cut off": cut,
+    "of another kind": foreign,
+}
+CHOSEN, NO_DIGEST, NOT_MADE = "the user's choice", "has no digest", "counts as not made"
+
+
+@dataclass(frozen=True)
+class Door:
+    """A command or function, the file that is damaged, and why a check does not apply."""
+
+    file: str
+    open: Callable[[], object]
+    exempt: Mapping[str, str] = field(default_factory=dict)
+
+
+def command(*arguments: str) -> Callable[[], object]:
+    """Return a command of the command line, without Snakemake."""
+
+    def run() -> object:
+        running._start = lambda *_, **__: None
+        given = vars(cli._parser().parse_args(arguments))
+        found = cli.resolve_name(given.pop("run"))
+        return found(*given.pop("paths", ()), **given)
+
+    return run
+
+
+def opened(part: str, name: str) -> Callable[[], object]:
+    def read() -> object:
+        found = getattr(heatproof.open("results"), part)[name]
+        return found if part in ("tables", "scores") else found.load()
+
+    return read
+
+
+CONFIG = {"a link": CHOSEN, "cut off": NO_DIGEST}
+STORE, CASE = "results/maps/digits/vgg/finetuned/saliency", "results/scores/digits/vgg/finetuned/idsds"
+SHARD = f"{STORE}.zarr/attribution/c/0/0/0/0"
+MAPS = opened("maps", "digits/vgg/finetuned/saliency")
+MADE = {"missing": NOT_MADE}
+TABLE, TABLES = "results/idsds_table.csv", "results/tables.json"
+DOORS: dict[str, Door] = {
+    **{
+        f"{' '.join(words)} CONFIG": Door("micro.yaml", command(*words, "micro.yaml"), CONFIG)
+        for words in (["check"], ["run", "-n"], ["status"], ["report"], ["accept"], ["prune"], ["estimate"], ["bundle"])
+    },
+    "list --config CONFIG": Door("micro.yaml", command("list", "methods", "--config", "micro.yaml"), CONFIG),
+    "maps show --config CONFIG": Door(
+        "micro.yaml", command("maps", "show", str(Path(STORE).parent), "--config", "micro.yaml"), CONFIG
+    ),
+    "init --checkpoint FILE": Door(
+        "weights.safetensors",
+        command("init", "photos", "--model", "cifar_vgg11_bn", "--checkpoint", "weights.safetensors"),
+        {"a link": CHOSEN, **MADE},
+    ),
+    "rank TABLE": Door("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "cut off": NO_DIGEST}),
+    "rank RESULTS, a table": Door(TABLE, command("rank", "results")),
+    "rank RESULTS, a manifest": Door(TABLES, command("rank", "results")),
+    "rank BUNDLE": Door("run.zip", command("rank", "run.zip"), {"a link": CHOSEN}),
+    "diff RESULTS, a table": Door(TABLE, command("diff", "results", "results")),
+    "diff BUNDLE": Door("run.zip", command("diff", "run.zip", "run.zip"), {"a link": CHOSEN}),
+    "verify BUNDLE": Door("run.zip", command("verify", "run.zip"), {"a link": CHOSEN}),
+    "bundle, a table": Door(TABLE, command("bundle", "micro.yaml", "--out", "made.zip")),
+    "bundle, a manifest": Door(TABLES, command("bundle", "micro.yaml", "--out", "made.zip")),
+    "status, a manifest": Door(TABLES, command("status", "micro.yaml"), MADE),
+    "status, the last run": Door("results/.last_run.json", command("status")),
+    "prune, a manifest": Door(TABLES, command("prune", "micro.yaml"), MADE),
+    "maps ls, metadata": Door(f"{STORE}.zarr/zarr.json", command("maps", "ls")),
+    "maps show, a shard": Door(SHARD, command("maps", "show", f"{STORE}.zarr")),
+    "maps show, metadata": Door(f"{STORE}.zarr/attribution/zarr.json", command("maps", "show", f"{STORE}.zarr")),
+    "open, a table": Door(TABLE, opened("tables", "idsds_table")),
+    "open, its manifest": Door(TABLES, opened("tables", "idsds_table")),
+    "open, scores": Door(f"{CASE}.parquet", opened("scores", "digits/vgg/finetuned/idsds")),
+    "open, their manifest": Door(f"{CASE}.json", opened("scores", "digits/vgg/finetuned/idsds")),
+    "open, a shard": Door(SHARD, MAPS),
+    "open, its manifest of a store": Door(f"{STORE}.0.json", MAPS, MADE),
+    "open, metadata of a store": Door(f"{STORE}.zarr/zarr.json", MAPS),
+    "open, names of images": Door(f"{STORE}.zarr/image_id/c/0", MAPS),
+}
+
+
+def cell(project: Project, name: str, check: str) -> str:
+    """Return what a door makes of a damaged file: ``refused``, ``named``, or why the check does not apply."""
+    door = DOORS[name]
+    if check in door.exempt:
+        return door.exempt[check]
+    path = project.folder / door.file
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        CHECKS[check](path, content)
+        answer, trace, seconds, memory = through(lambda: {"answer": said(door.open)}, project.folder)
+    finally:
+        if path.is_symlink() or path.exists():
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        path.with_name(f"{path.name}.elsewhere").unlink(missing_ok=True)
+        path.write_bytes(content)
+    assert not trace, f"{name}, {check}: {trace}"
+    assert seconds < 60, f"{name}, {check}: {seconds:.0f} s"
+    assert memory < 2**31, f"{name}, {check}: {memory / 2**20:.0f} MiB"
+    told = answer["answer"]
+    # The file itself, or the store, table or folder that a reader knows it by.
+    names = [door.file, Path(door.file).name.partition(".")[0], "results"]
+    assert any(one in told for one in names), f"{name}, {check}: {told[-500:]}"
+    if told.startswith("sentence: "):
+        return "refused"
+    assert "damaged" in told or "link" in told, f"{name}, {check}: {told[-500:]}"
+    return "named"
+
+
+def prepared(project: Project) -> Project:
+    """Add a table, a bundle, weights and photographs to a finished project."""
+    project.write_config()
+    project.heatproof("bundle", "micro.yaml", "--out", "run.zip")
+    (project.folder / "table.csv").write_text("method,score\na,1\nb,2\nc,3\n")
+    weights = next(project.folder.glob("results/weights/digits/vgg/*.safetensors"))
+    (project.folder / "weights.safetensors").write_bytes(weights.read_bytes())
+    from PIL import Image
+
+    for number in range(12):
+        picture = project.folder / f"photos/{'ab'[number % 2]}/{number}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (20 * number, 0, 0)).save(picture)
+    return project
+
+
+@pytest.fixture
+def received(finished: Project, tmp_path: Path) -> Project:
+    return prepared(finished.copy(tmp_path / "project"))
+
+
+def rows_of_the_page() -> dict[str, list[str]]:
+    text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    lines = [line.strip("| ").split(" | ") for line in text.strip().splitlines()[2:]]
+    return {line[0].strip("`"): line[1:] for line in lines}
+
+
+def test_every_command_and_function_that_takes_a_path_has_a_row():
+    choices = next(one.choices for one in cli._parser()._actions if one.choices)
+    covered = {name.split()[0].rstrip(",") for name in DOORS}
+    assert set(choices) <= covered
+    takes = {
+        name
+        for name in heatproof.__all__
+        if inspect.isfunction(found := getattr(heatproof, name))
+        and any("Path" in str(one.annotation) for one in inspect.signature(found).parameters.values())
+    }
+    assert takes <= covered
+    assert list(rows_of_the_page()) == list(DOORS)
+
+
+@pytest.mark.slow
+def test_some_cells_are_those_of_the_page(received):
+    """Each door with one check, each check with several doors."""
+    page = rows_of_the_page()
+    for number, name in enumerate(DOORS):
+        place = number % len(CHECKS)
+        assert cell(received, name, list(CHECKS)[place]) == page[name][place], name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", DOORS)
+def test_every_cell_is_that_of_the_page(received, name):
+    assert [cell(received, name, check) for check in CHECKS] == rows_of_the_page()[name]
+
+
+def write(project: Project) -> None:
+    """Write the table into the page."""
+    lines = [f"| door | {' | '.join(CHECKS)} |", f"| --- |{' --- |' * len(CHECKS)}"]
+    for name in DOORS:
+        lines.append(f"| `{name}` | {' | '.join(cell(project, name, check) for check in CHECKS)} |")
+        print(lines[-1], flush=True)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    table = "\n".join(lines)
+    PAGE.write_text(f"{before}{BEGIN}{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    from conftest import finish
+
+    made = Path(sys.argv[1]).resolve()
+    if not (made / "results").exists():
+        finish(made)
+    write(prepared(Project(made, MICRO)))
