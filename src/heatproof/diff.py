@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.registry import listed
 from heatproof.report.results import CASE, render, rounded, told
 from heatproof.storage.files import write_table, write_text
-from heatproof.storage.publishing import public
+from heatproof.storage.publishing import escaped, public
 
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]
@@ -152,7 +152,7 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
 def print_diff(before: str, after: str, out: str | None = None) -> None:
     """Print what moved; write the table or a page where asked to."""
     found = diff(before, after)
-    print(found)
+    print(escaped(str(found)))
     if out is None:
         return
     if out.endswith(".html"):

@@ -119,7 +119,7 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "config", "plan", "models", "trial"},
-    "workflow": {"ending", "errors", "provenance", "stage", "plan", "adopt", "check", "last_run", "storage"},
+    "workflow": {"ending", "errors", "provenance", "specs", "stage", "plan", "adopt", "check", "last_run", "storage"},
     "terminal": {"ending", "errors", "options", "plan", "storage", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "storage", "stage", "ranking"},

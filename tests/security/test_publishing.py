@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import http.client
 import io
 import logging
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -220,16 +223,92 @@ def test_no_text_of_a_table_begins_as_a_formula(tmp_path):
     )
     write_table(table, tmp_path / "a.csv")
     read = pd.read_csv(tmp_path / "a.csv")
-    assert list(read["method"]) == ["'" + text.replace("\r", "\n") for text in FORMULAS]
+    assert list(read["method"]) == [
+        "'=1+1",
+        "'+1+1",
+        "'-1+1",
+        "'@SUM(A1)",
+        "\t'=1",
+        "\n'=1",
+        '\'=HYPERLINK("http://x","y")',
+    ]
     np.testing.assert_allclose(read["score"], table["score"], rtol=1e-7)
     write_table(read, tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+STARTS = tuple("=+-@＝＋－＠")
+BETWEEN = ' \t\n\r\v\f"`“”‘’\u200b\ufeff\u202e\xa0\0'
+
+
+def is_formula(cell: str) -> bool:
+    cell = cell.strip(BETWEEN)
+    try:
+        # A number before the file's own separator, where another one is taken for it.
+        float(cell.partition(",")[0].strip(f"()[]{{}}'%.{BETWEEN}"))
+    except ValueError:
+        return cell.startswith(STARTS) and len(cell) > 1
+    return False
+
+
+def readings(text: str) -> Iterator[list[str]]:
+    """Yield the rows of a CSV file as programs with other separators and other rules for quotes read it."""
+    for separator in (",", ";", "\t", "|", ":", " "):
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
+            for skips in (False, True):
+                lines = text.splitlines(keepends=True)
+                yield from csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=skips)
+
+
+ATTACKS = [
+    "a;=cmd|' /C calc'!A0",
+    "a\t=1+1",
+    "a|@SUM(A1)",
+    "a\n=1+1",
+    "a\r\n=1+1",
+    'a;"=1+1"',
+    'a,""=1+1',
+    'a; "  =1+1',
+    "a;'\"=1+1",
+    "x;+1+1;-1+1",
+    ";;;=1+1",
+    ";=;=1+1",
+    "a;\u200b=1+1",
+    "a;\ufeff=1",
+    "a;＝1+1",
+    "a =1+1",
+    "a:-cmd()",
+    "a\x85=1+1",
+    "a\u2028=1+1",
+    "-1+cmd|x",
+    "-5;=x",
+    "(3, -1)",
+    "-0.5",
+]
+
+
+def test_no_cell_is_a_formula_whatever_separates(tmp_path):
+    draw = random.Random(0)
+    drawn = ["".join(draw.choices("=+-@;,\t|\n\r\"' :a1.＝\u200b", k=draw.randrange(1, 12))) for _ in range(400)]
+    texts = [*ATTACKS, *drawn]
+    table = pd.DataFrame({"plain": "x", "text": texts, "score": -0.5, "=a;=b": texts[::-1]})
+    write_table(table, tmp_path / "a.csv")
+    content = (tmp_path / "a.csv").read_text(encoding="utf-8")
+    for row in readings(content):
+        assert not [cell for cell in row if is_formula(cell)], row
+    read = pd.read_csv(tmp_path / "a.csv", keep_default_na=False)
+    write_table(read, tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
+    # Nothing but apostrophes is added.
+    for text, made in zip(texts, read["text"], strict=True):
+        assert made.replace("'", "") == text.replace("\r", "\n").replace("'", "")
 
 
 def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
     table = pd.DataFrame(
         {
             "method": ["saliency", "grad_cam", "a=b", "x-1"],
+            "said": ["κ 0.5 (-0.2 to 0.9)", "shape (3, -1)", "two - three = -1", "a–b, 5; c: d"],
             "score": [-0.5, np.nan, 1e-9, -np.inf],
             "as_text": ["-0.5", "", "+3e-4", "-inf"],
             "holds": [True, False, True, True],

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 # Before the name of a file or folder of which the place is not told.
 ELSEWHERE = "…/"
 SHORT = 3
-# What spreadsheets take for the start of a formula, in Latin and in wide letters, or skip before one.
-FORMULA = tuple("=+-@\t\n＝＋－＠")
+APOSTROPHE = "'"
+# Between cells, to one spreadsheet or another.
+SEPARATORS = r",;|:\t\n\v\f\x1c-\x1f\x85\u2028\u2029"
+# What a spreadsheet takes for the start of a formula, in Latin and in wide letters: at the start of a cell, with what
+# it skips before one, or behind a space, which can separate cells too, unless one follows as behind a dash.
+SKIPPED = r"\0\"'`“”‘’\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff"
+FORMULA = re.compile(rf"(?:(?:\A|[{SEPARATORS}])[\s{SKIPPED}]*[=+\-@＝＋－＠]|\s[{SKIPPED}]*[=+\-@＝＋－＠](?! ))")
 # Of Unicode: control, format (bidirectional overrides among them), half a character, separators of lines.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -83,9 +88,10 @@ def without_secrets(text: str, address: str) -> str:
 
 
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which no text begins as a formula of a spreadsheet: an apostrophe stands before those that do.
+    """Return a table in whose CSV no cell is a formula to a spreadsheet, whatever it takes for a separator.
 
-    Texts that are numbers stay as they are, negative ones too.
+    An apostrophe stands before what begins a formula, in cells and in names of columns. Numbers stay as they are,
+    negative ones too. A table that was made so stays as it is.
     """
     import pandas as pd
 
@@ -100,13 +106,26 @@ def _without_formula(cell: Any) -> Any:
         return cell
     # Alone it is not quoted in a CSV file, and what follows would begin a row.
     cell = cell.replace("\r", "\n")
-    if not cell.startswith(FORMULA):
-        return cell
+    return FORMULA.sub(lambda found: _with_apostrophe(found, cell), cell)
+
+
+def _with_apostrophe(found: re.Match[str], cell: str) -> str:
+    before, start, rest = found[0][:-1], found[0][-1], cell[found.end() - 1 :]
+    # A cell ends where the separator comes again before which it begins; the first of all has any.
+    ends = [rest.partition(one)[0] for one in set(before) if one.isspace() or re.match(f"[{SEPARATORS}]", one)]
+    if found.start() == 0 or not ends:
+        ends.append(rest)
+    if before.endswith(APOSTROPHE) or all(map(_is_number, ends)):
+        return found[0]
+    return f"{before}{APOSTROPHE}{start}"
+
+
+def _is_number(text: str) -> bool:
     try:
-        float(cell)
+        float(text.strip(" ()[]{}'\"%."))
     except ValueError:
-        return f"'{cell}"
-    return cell
+        return False
+    return True
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
