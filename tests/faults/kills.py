@@ -53,8 +53,8 @@ KINDS = [
     ("command", signal.SIGINT),
     ("command", signal.SIGKILL),
 ]
-# Seconds, and what is made of them: the cost of methods, its figure, and the pages that show them. The place of labels in
-# the diagram of critical differences is not the same in two undisturbed runs.
+# Seconds, and what is made of them: the cost of methods, its figure, and the pages that show them. The diagram
+# of critical differences is not the same in two undisturbed runs.
 MEASURED = re.compile(
     r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
 )
@@ -82,6 +82,7 @@ class Run:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=listen,
         )
 
     def finish(self, *arguments: str) -> str:
@@ -141,6 +142,12 @@ class Run:
             if recorded and "files" in recorded and not whole(path, recorded["key"]):
                 found.append(path.name)
         return found
+
+
+def listen() -> None:
+    """Ignore no signal that this script was told to ignore, as by a shell that runs it in the background."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -204,6 +211,9 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     with suppress(psutil.NoSuchProcess):
         victims[0].send_signal(number)
     said = running.communicate(timeout=300)[0]
+    if not at and running.returncode == 0:
+        # Its work was done.
+        return {"hit": False}
     psutil.wait_procs(tree, timeout=20)
     left = [process.pid for process in tree if _runs(process)]
     sentences = [line for line in said.splitlines() if line.startswith("heatproof: ") and " was ended by " in line]
@@ -219,15 +229,18 @@ def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, d
     """Kill once, run again and compare."""
     kind = draw.choice(KINDS)
     stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
-    what, _, stage = name.partition(": ")
-    if what == "bundle":
+    stage = name.partition(": ")[2]
+    if name.startswith("bundle"):
         return bundle_cell(whole_run, folder, draw.choice(KINDS[4:]), draw)
     begin = stage or draw.choice(stages)
     run = whole_run.without(begin, folder)
     begun = time.monotonic()
     longest = whole_run.seconds(stage) * 0.8 if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
-    came = hit(run.start(), kind, stage, draw.uniform(0.0, longest))
+    running = run.start()
+    came = hit(running, kind, stage, draw.uniform(0.0, longest))
     if not came["hit"]:
+        running.terminate()
+        running.communicate(timeout=60)
         return {}
     broken = run.broken()
     wrong = [*came["wrong"], *([f"manifests that do not hold: {broken}"] if broken else [])]
@@ -253,6 +266,8 @@ def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], 
         return {}
     running.send_signal(kind[1])
     said = running.communicate(timeout=60)[0]
+    if running.returncode == 0:
+        return {}
     wrong = [failed] if failed else []
     half = [path.name for path in folder.glob("*one.zip*") if path.read_bytes() != expected]
     if kind[1] in SIGNALS and running.returncode and (half or said.count("heatproof: ") != 1):
@@ -295,7 +310,8 @@ def main() -> int:
             assert not failed, failed
         expected = whole_run.state()
         stages = dict.fromkeys(job.stage for job in whole_run.jobs())
-        names = [*(f"stage: {stage}" for stage in stages), "bundle 0", "bundle 1"]
+        # The last ones first, after which the least is made again.
+        names = ["bundle 0", "bundle 1", *(f"stage: {stage}" for stage in reversed(stages))]
         names += [f"random {number}" for number in range(options.kills)]
         for name in names:
             if options.only not in name or name in cells:
