@@ -52,6 +52,8 @@ KINDS = [
     ("command", signal.SIGHUP),
     ("command", signal.SIGINT),
     ("command", signal.SIGKILL),
+    # As when a node is lost.
+    ("everything", signal.SIGKILL),
 ]
 # Seconds, and what is made of them: the cost of methods, its figure, and the pages that show them. The diagram
 # of critical differences is not the same in two undisturbed runs.
@@ -205,11 +207,13 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     whose, number = kind
     chosen = [process for process, name in at if not stage or name == stage]
     snakemake = [process for process in tree if "snakemake" in " ".join(process.cmdline())][:1]
-    victims = {"job": chosen, "Snakemake": snakemake, "command": [psutil.Process(running.pid)] if tree else []}[whose]
+    command = [psutil.Process(running.pid)] if tree else []
+    victims = {"job": chosen[:1], "Snakemake": snakemake, "command": command, "everything": [*command, *tree]}[whose]
     if not victims or running.poll() is not None:
         return {"hit": False}
-    with suppress(psutil.NoSuchProcess):
-        victims[0].send_signal(number)
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(number)
     said = running.communicate(timeout=300)[0]
     if not at and running.returncode == 0:
         # Its work was done.
@@ -231,7 +235,7 @@ def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, d
     stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
     stage = name.partition(": ")[2]
     if name.startswith("bundle"):
-        return bundle_cell(whole_run, folder, draw.choice(KINDS[4:]), draw)
+        return bundle_cell(whole_run, folder, draw.choice(KINDS[4:8]), draw)
     begin = stage or draw.choice(stages)
     run = whole_run.without(begin, folder)
     begun = time.monotonic()
