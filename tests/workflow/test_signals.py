@@ -118,6 +118,7 @@ def test_a_signal_to_all_before_snakemake_has_begun(project, number):
 @pytest.mark.slow
 def test_a_command_that_is_killed_leaves_no_snakemake_and_no_job(project):
     shutil.rmtree(project.folder / "results/maps")
+    (project.folder / TABLE).unlink()
     running = start(project, RUN)
     tree = tree_of(running, "heatproof.job")
     running.kill()
