@@ -90,7 +90,7 @@ def end_in_order(what: str = "") -> None:
         raise Ended(number)
 
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -113,7 +113,9 @@ def ending_in_order(what: str) -> Iterator[None]:
             _ender.join()
         elif threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None is that of a program that Python is a part of.
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def as_process(main: Callable[[], int], what: str) -> NoReturn:
