@@ -75,13 +75,13 @@ def _in_bounds(look: Callable[[], None], memory: int) -> None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
-        kind, _, said = answer.read(8 * MOST_TOLD).decode(errors="replace").partition(" ")
+        kind, _, told = answer.read(8 * MOST_TOLD).decode(errors="replace").partition(" ")
     os.waitpid(child, 0)
     if kind == "whole":
         return
     if kind == "pickle":
-        raise UnpicklingError(said)
-    raise Damaged(said if kind == "damaged" else "it asks for more memory or time than its bytes can need")
+        raise UnpicklingError(told)
+    raise Damaged(told if kind == "damaged" else "it asks for more memory or time than its bytes can need")
 
 
 def _look(file: BinaryIO, size: int) -> None:
