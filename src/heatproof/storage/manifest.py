@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key, digest, library_versions
 from heatproof.storage.files import write_json
+from heatproof.storage.publishing import public
 from heatproof.storage.reading import FOLDER, file_digest, one_sentence, read_bytes, read_json, refuse_links
 from heatproof.typed import as_type
 
@@ -39,6 +40,8 @@ SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 4
 MOST_NAME_BYTES = 255
+# Facts with reasons why there is nothing, which quote errors of libraries, and so files.
+REASONS = {"gap", "gaps", "gate", "gates"}
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
@@ -324,7 +327,7 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         for file in files
     ]
     base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
-    write_sealed(path, {**base, **facts})
+    write_sealed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
 
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:
