@@ -24,6 +24,7 @@ from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
 from heatproof.storage.files import write_table
 from heatproof.storage.publishing import escaped
+from heatproof.storage.tables import OwnTable
 
 # Rows of a printed table.
 SHOWN = 15
@@ -46,7 +47,7 @@ class Ranking:
 
 
 def rank(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path | OwnTable],
     *,
     out: str | Path | None = None,
     lower: Sequence[str] = (),

@@ -19,7 +19,7 @@ from heatproof.errors import HeatproofError
 from heatproof.provenance import Key, digest, library_versions
 from heatproof.storage.files import write_json
 from heatproof.storage.publishing import public
-from heatproof.storage.reading import FOLDER, file_digest, one_sentence, read_bytes, read_json, refuse_links
+from heatproof.storage.reading import FOLDER, file_digest, one_sentence, parse_json, read_bytes, read_json, refuse_links
 from heatproof.typed import as_type
 
 
@@ -162,7 +162,32 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     HeatproofError
         If another version of heatproof wrote it, whose results this one does not read, or a link leads to it.
     """
-    value = read_json(path)
+    return _unsealed(read_json(path), Path(path))
+
+
+def parse_sealed(content: bytes, path: Path) -> dict[str, Any] | None:
+    """Return what stands in the bytes of a record, as `read_sealed` does.
+
+    Parameters
+    ----------
+    content
+        The bytes.
+    path
+        Where they would lie in a results folder: files that it lists are in that folder.
+
+    Raises
+    ------
+    HeatproofError
+        If another version of heatproof wrote it.
+    """
+    try:
+        value = parse_json(content)
+    except ValueError:
+        return None
+    return _unsealed(value if isinstance(value, dict) else None, path)
+
+
+def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
     if value is None or value.pop(SEAL, None) != digest(value):
         return None
     if value.pop("format", 1) != FORMAT:
@@ -170,7 +195,7 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    return value if _is_sound(value, Path(path).parent) else None
+    return value if _is_sound(value, path.parent) else None
 
 
 def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:

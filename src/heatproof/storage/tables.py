@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.storage.reading import read_bytes, reason_of, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,6 +19,60 @@ if TYPE_CHECKING:
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**29, 2**24, 2**12
 # In memory, of scores of images, which have no text that is not repeated.
 MOST_UNPACKED = 2**31
+
+
+class OwnTable(NamedTuple):
+    """A table as it was read: its path, to be named in errors, and its bytes."""
+
+    path: Path
+    content: bytes
+
+
+def read_own_table(path: str | Path) -> OwnTable:
+    """Return a table that the user names, which no manifest need list.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no regular file, or larger than any table.
+    """
+    with table_of(path):
+        return OwnTable(Path(path), read_bytes(path, MOST_BYTES))
+
+
+@contextmanager
+def table_of(path: str | Path) -> Iterator[None]:
+    """Turn whatever goes wrong while a table of the user's own is read into a sentence.
+
+    Raises
+    ------
+    HeatproofError
+        One from inside, as it is, or the sentence.
+    """
+    try:
+        yield
+    except HeatproofError:
+        raise
+    except Exception as error:
+        said = f"{shown(path)} cannot be read as a table ({reason_of(error)}): give a CSV file with a header."
+        raise HeatproofError(fault_of(error) or said) from None
+
+
+def header_of(content: bytes, separator: str) -> list[str]:
+    """Return the names of the columns of CSV, as they stand there.
+
+    Raises
+    ------
+    ValueError
+        If there is no header, or it is not text in UTF-8.
+    """
+    if b"\0" in content:
+        raise ValueError("it is not text in UTF-8")
+    rows = csv.reader(TextIOWrapper(BytesIO(content), "utf-8-sig", newline=""), delimiter=separator)
+    try:
+        return next(rows, [])
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
 
 
 def parse_csv(content: bytes, separator: str = ",", *, text: bool = True) -> pd.DataFrame:
@@ -35,8 +96,8 @@ def parse_csv(content: bytes, separator: str = ",", *, text: bool = True) -> pd.
 
     import pandas as pd
 
-    own = separator.encode()
-    columns, rows = content.partition(b"\n")[0].count(own) + 1, content.count(b"\n") + 1
+    # Each of the two ends a row. Cells that a row lacks are filled in.
+    columns, rows = len(header_of(content, separator)), content.count(b"\n") + content.count(b"\r") + 1
     if columns > MOST_COLUMNS:
         raise ValueError(f"it has {columns:,} columns, and {MOST_COLUMNS:,} is the limit")
     if columns * rows > MOST_CELLS:
