@@ -224,7 +224,7 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
     HeatproofError
         If it is no bundle, or not whole.
     """
-    members = read_archive(path, {**keep, **KEPT}, AGAIN)
+    members = read_archive(path, {**keep, **KEPT}, AGAIN, "a bundle")
     if SUMS not in members:
         raise HeatproofError(f"{path} has no {SUMS}: it is no bundle of heatproof, or was packed again without it.")
     sums = members.pop(SUMS).content

@@ -30,6 +30,8 @@ from heatproof.storage.tables import OwnTable
 SHOWN = 15
 # Test cases of which a heat map can be read with its numbers, and with its names.
 WITH_NUMBERS, WITH_NAMES = 15, 60
+# Each test case is left out once, and methods are compared in pairs: what is below these takes at most half a minute.
+MOST_CASES, MOST_METHODS, MOST_SCORES = 400, 3_000, 30_000
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def rank(
     Raises
     ------
     HeatproofError
-        If the tables cannot be read or ranked.
+        If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
     """
     scores = read_scores(paths, lower)
+    _require_rankable(scores)
     found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
     remedy = "name metrics of which lower is better by --lower"
     sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found, level)}"))
@@ -87,6 +90,15 @@ def rank(
             write_table(table, folder / f"{name}.csv")
     save(draw(found), folder / "consistency.png")
     sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
+
+
+def _require_rankable(scores: pd.DataFrame) -> None:
+    cases, methods = len(scores[CASE].drop_duplicates()), scores["method"].nunique()
+    if cases > MOST_CASES or methods > MOST_METHODS or cases * methods > MOST_SCORES:
+        raise HeatproofError(
+            f"There are {cases:,} test cases (networks with a metric) and {methods:,} methods, and at most "
+            f"{MOST_CASES:,} of {MOST_METHODS:,} are ranked, {MOST_SCORES:,} scores together: rank a part of the table."
+        )
 
 
 def directions_told(scores: pd.DataFrame, remedy: str) -> str:

@@ -14,7 +14,8 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.registry import nearest
-from heatproof.storage.tables import OwnTable, header_of, parse_csv, read_own_table, table_of
+from heatproof.storage.reading import one_sentence
+from heatproof.storage.tables import AS_TABLE, OwnTable, parse_csv, read_own_table, rows_of
 
 # How others call the same column.
 NAMES = {
@@ -35,6 +36,8 @@ NAMES = {
 # Numbers of our tables, and of others', that are no scores.
 COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+# Read, and made into rows of one score each, they take 1 GiB and half a minute.
+MOST_OWN_CELLS = 2**22
 # Rows are counted as spreadsheets do: the header is the first.
 FIRST_ROW = 2
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
@@ -111,20 +114,21 @@ def _read(table: OwnTable) -> pd.DataFrame:
 
 
 def _parse(path: Path, content: bytes) -> pd.DataFrame:
-    with table_of(path):
+    with one_sentence(path, *AS_TABLE):
         first = content.partition(b"\n")[0]
         separator = max((b",", b";", b"\t"), key=first.count).decode()
-        raw = parse_csv(content, separator)
-        # Pandas would give the second another name.
-        twice = [name for name, count in Counter(header_of(content, separator)).items() if name and count > 1]
+        raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)
+        # Pandas would give the second of two columns another name, and fill rows up.
+        rows = rows_of(content, separator)
+        header = next(rows)
+        twice = [name for name, count in Counter(header).items() if name and count > 1]
         if twice:
             raise ValueError(f"it has two columns {twice[0]!r:.60}")
+        for number, row in enumerate(rows, FIRST_ROW):
+            if row and len(row) != len(header):
+                raise ValueError(f"row {number} has {len(row)} cells, and the header {len(header)}")
     if raw.empty or len(raw.columns) < 2:
         raise HeatproofError(f"{path} has {len(raw)} rows and {len(raw.columns)} columns: there is nothing to rank.")
-    short = raw.isna().any(axis=1)
-    if short.any():
-        row = int(short.idxmax()) + FIRST_ROW
-        raise HeatproofError(f"Row {row} of {path} has fewer cells than the header: write all, empty ones too.")
     return raw
 
 

@@ -46,7 +46,7 @@ class Member:
     content: bytes = b""
 
 
-def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str) -> dict[str, Member]:
+def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind: str) -> dict[str, Member]:
     """Return the members of a zip archive by name.
 
     Parameters
@@ -57,6 +57,8 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str) -> di
         How the names of those end of which the content is kept, each with the most bytes that one has.
     remedy
         What to do where it cannot be read.
+    kind
+        What it is, such as "a bundle".
 
     Raises
     ------
@@ -64,7 +66,7 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str) -> di
         If it is no zip archive and nothing else, a member is not a plain file, stored or deflated, of the size that the
         archive says, with a name that is the same on every system, or the archive is larger than any bundle.
     """
-    with one_sentence(path, remedy), open_regular(path) as file:
+    with one_sentence(path, remedy, kind), open_regular(path) as file:
         _require_plain_end(file)
         with zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
