@@ -20,6 +20,7 @@ import yaml
 
 from heatproof.errors import HeatproofError
 from heatproof.plan.paths import RESULTS
+from heatproof.provenance import Key
 from heatproof.storage.archive import MOST_UNPACKED, Member, read_archive
 from heatproof.storage.files import written_aside
 from heatproof.storage.manifest import parse_sealed, read_sealed, verified_bytes
@@ -66,8 +67,8 @@ class About:
     format: int
     heatproof: str
     config: dict[str, Any]
-    datasets: dict[str, tuple[str, str]]
-    keys: dict[str, tuple[str, str]]
+    datasets: dict[str, Key]
+    keys: dict[str, Key]
 
 
 def bundle(configs: Sequence[str], *, out: str) -> str:
@@ -118,7 +119,7 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     return f"{told}; `heatproof verify {out}` checks it. {followed.told}".rstrip()
 
 
-def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, tuple[str, str]]]:
+def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
     """Return the files to pack with their manifests by name, and the keys of the manifests.
 
     Parameters
@@ -131,8 +132,8 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, tuple
     from heatproof.adopt import Results
 
     results, root = Results(graph), graph.plan.results.root
-    contents, keys = dict[str, bytes](), dict[str, tuple[str, str]]()
-    asked = []
+    contents, keys = dict[str, bytes](), dict[str, Key]()
+    asked: list[str] = []
     for job in graph.jobs():
         for product in job.products:
             names = {os.path.relpath(file, root): file for file in product.files if file != product.manifest}
@@ -147,7 +148,7 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, tuple
                 with one_sentence(file, f"`{command}` makes it again; pack it then"):
                     contents[name] = read_below(file)
             recorded = parse_sealed(contents[own], Path(product.manifest)) or {}
-            keys[own] = (recorded.get("config", ""), recorded.get("code", ""))
+            keys[own] = Key.of(recorded)
             for name, file in names.items():
                 if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
                     raise HeatproofError(
@@ -277,7 +278,7 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
             recorded = parse_sealed(members[name].content, Path(FOLDER, name))
         if recorded is None or "files" not in recorded:
             raise HeatproofError(f"{name} in {path} is damaged, or no manifest of files: {AGAIN}.")
-        if (recorded["config"], recorded["code"]) != tuple(about.keys[name]):
+        if Key.of(recorded) != about.keys[name]:
             raise HeatproofError(f"{name} in {path} is of another config or code than {ABOUT} says: {AGAIN}.")
         folder = os.path.dirname(name)
         for one in recorded["files"]:

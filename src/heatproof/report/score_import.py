@@ -153,14 +153,15 @@ def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) 
 
 def _numeric(path: Path, column: pd.Series) -> bool:
     """Tell whether a column has numbers; one with a few other cells has a mistake, and is not left out for it."""
-    values = column[~_missing(column)]
-    wrong = pd.to_numeric(values, errors="coerce").isna()
-    if 0 < wrong.sum() < len(values) / 2:
+    there = ~_missing(column)
+    wrong = there & pd.to_numeric(column, errors="coerce").isna()
+    if 0 < wrong.sum() < there.sum() / 2:
+        at = int(np.argmax(wrong))
         raise HeatproofError(
-            f"{path} has {values[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of the column "
-            f"{column.name!r}, whose other cells are numbers: write a number, or leave the cell empty."
+            f"{path} has {column.iloc[at]!r:.60} in row {at + FIRST_ROW} of the column {column.name!r:.60}, whose "
+            "other cells are numbers: write a number, or leave the cell empty."
         )
-    return bool(len(values)) and not wrong.any()
+    return bool(there.any()) and not wrong.any()
 
 
 def _missing(column: pd.Series) -> pd.Series:
@@ -172,7 +173,7 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
     values = pd.to_numeric(column.mask(gap), errors="coerce").astype(float)
     wrong = ~np.isfinite(values) & ~gap
     if wrong.any():
-        at = int(wrong.to_numpy().argmax())
+        at = int(np.argmax(wrong))
         kind = "finite " if np.isinf(values[at]) else ""
         raise HeatproofError(
             f"{path} gives {methods[at]!r} the score {column[at]!r:.60}, which is not a {kind}number (row {rows[at]}): "
