@@ -109,7 +109,7 @@ ALLOWED = {
     "adopt": {"errors", "provenance", "plan", "storage"},
     # Shows what a results folder records, and runs nothing of it.
     "last_run": BASE | {"config", "plan"},
-    "bundle": BASE | {"last_run", "plan"},
+    "bundle": BASE | {"adopt", "last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
     "running": BASE | {"adopt", "config", "last_run", "plan"},
     "prune": BASE | {"adopt", "config", "plan", "estimate", "storage"},

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from toy_project import BASE
 
 from heatproof.adopt import Results
+from heatproof.attribution.applicability import write_gate
 from heatproof.cli import main
 from heatproof.config import default_config, merge
 from heatproof.data.registry import Split
@@ -42,6 +43,7 @@ from heatproof.shards import Origin, open_shard
 from heatproof.specs import Runtime, ShardRange
 from heatproof.stages.weights import FetchStart
 from heatproof.storage.files import write_table
+from heatproof.storage.manifest import write_manifest
 from heatproof.storage.store import ArraySpec
 from heatproof.terminal import say_what_came_out, say_why
 
@@ -161,6 +163,17 @@ def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(
     assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
 
 
+def test_no_place_is_in_the_reason_of_a_gap(home):
+    reason = f"[Errno 2] No such file: '{home}/my nets/x.pth', nor {ADDRESS}"
+    gate = write_gate("results/a.gate.json", "key", 2, {}, reason, 2)
+    facts = {"gap": reason, "gaps": {"saliency": reason}, "gate": gate, "gates": {"saliency": {**gate, "gap": reason}}}
+    write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
+    left = everything_in(Path("results"))
+    assert left.count("x.pth") == 10, "the names stay"
+    assert str(home) not in left
+    assert not [secret for secret in SECRETS if secret in left]
+
+
 @pytest.fixture
 def photos(home):
     """Maps of pictures that lie in a home folder, made by the stages themselves."""
@@ -186,29 +199,71 @@ def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, pho
     assert Path("maps.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("said", "published"),
-    {
-        "/home/alice/data/photos": "…/photos",
-        "/data/photos/": "…/photos",
-        "/home/alice": "…/home",
-        "~alice/photos": "…/photos",
-        "~alice": "…/home",
-        "../alice/photos": "…/photos",
-        r"C:\Users\alice\photos": "…/photos",
-        "file:///home/alice/x.pth": "…/x.pth",
-        "~/photos": "~/photos",
-        "data/photos": "data/photos",
-        "package:resnet50": "package:resnet50",
-        ADDRESS: "https://example.org/nets/x.pth",
-        "http://[broken": "…/",
-    }.items(),
-)
+PLACES = {
+    "/home/alice/data/photos": "…/photos",
+    "/data/photos/": "…/photos",
+    "/home/alice": "…/home",
+    "/home/alice/my photos/": "…/my photos",
+    "~alice/photos": "…/photos",
+    "~alice": "…/home",
+    "../alice/photos": "…/photos",
+    "photos/../alice/x": "…/x",
+    r"C:\Users\alice\photos": "…/photos",
+    r"C:\Users\alice": "…/home",
+    r"\\server\alice\photos": "…/photos",
+    r"\\?\C:\Users\alice\x": "…/x",
+    "file:///home/alice/x.pth": "…/x.pth",
+    "file://server/alice/x.pth": "…/x.pth",
+    "file:/home/alice/x.pth": "file:…/x.pth",
+    "file:///home%2Falice": "…/home",
+    "local-dir:/home/alice/net": "local-dir:…/net",
+    "$HOME/alice/photos": "…/photos",
+    "${SCRATCH}/alice/photos": "…/photos",
+    r"%USERPROFILE%\alice\photos": "…/photos",
+    "~/photos": "~/photos",
+    "data/photos": "data/photos",
+    "package:resnet50": "package:resnet50",
+    "hf-hub:timm/x@main": "hf-hub:timm/x@main",
+    "timm:resnet50.a1_in1k": "timm:resnet50.a1_in1k",
+    "100%25 of 3/4, and/or ~5": "100%25 of 3/4, and/or ~5",
+    "http://[broken": "…/",
+    # Addresses.
+    ADDRESS: "https://example.org/nets/x.pth",
+    "https://alice:hun/ter2@example.org/x": "https://example.org/x",
+    "https://alice:hunter2%40@example.org:8080/x": "https://example.org:8080/x",
+    "https://example.org/my file.pth?sig=SECRET": "https://example.org/my file.pth",
+    "s3://alice:hunter2@bucket/x?versionId=SECRET": "s3://bucket/x",
+    "//alice:hunter2@example.org/x?sig=SECRET": "…/x",
+    "alice@example.org:photos/x": "example.org:photos/x",
+    "alice@server:/home/alice/x": "server:…/x",
+    "alice:hunter2@example.org/x.pth": "example.org/x.pth",
+    "https%3A%2F%2Falice%3Ahunter2%40example.org%2Fx%3Fsig%3DSECRET": "https://example.org/x",
+    "https://example.org/x%3Fsig%3DSECRET": "https://example.org/x",
+    f"https://proxy.org/{ADDRESS}": "https://proxy.org/https://example.org/nets/x.pth",
+    # Sentences with some of them.
+    f"{ADDRESS} is away, and so is {ADDRESS}": " is away, and so is ".join(["https://example.org/nets/x.pth"] * 2),
+    "[Errno 2] No such file: '/home/alice/my photos/x'": "[Errno 2] No such file: '…/x'",
+    "cannot open /home/alice/x.pth (missing)": "cannot open …/x.pth (missing)",
+    r"root=C:\Users\alice\x is away": "root=…/x is away",
+    "GET /x?sig=SECRET failed with token=SECRET": "GET /x failed with token=…",
+    "digits / vgg finetuned, of (N, C)/(H, W)": "digits / vgg finetuned, of (N, C)/(H, W)",
+}
+
+
+@pytest.mark.parametrize(("said", "published"), PLACES.items())
 def test_what_is_published_of_a_place(said, published):
     from heatproof.storage.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
+    assert public({said: 1}) == {published: 1}
     assert public(public(said)) == public(said)
+
+
+def test_options_that_keep_a_secret_are_published_without_it():
+    from heatproof.storage.publishing import public
+
+    said = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
+    assert public(said) == {**said, "hf_token": "…", "api-key": "…"}
 
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
