@@ -33,7 +33,8 @@ WRITES = "what it writes itself, under a name that nobody knows"
 ALLOWED = {
     "storage.reading": THE_DOOR,
     "storage.files": WRITES,
-    "storage.lock": "the lock, without following links",
+    "storage.archive": "ZIP files over a file that the door opened",
+    "bundle": "what it writes itself",
     "storage.store": "Zarr, after the digests of all that it opens; what it writes itself",
     "storage.tables": "bytes that went through the door",
     "provenance": PACKAGE,
@@ -45,8 +46,12 @@ ALLOWED = {
     "data.digits": PACKAGE,
     "data.pictures": "Pillow, over a file that the door opened",
     "data.cifar": "a regular file of a known size, looked at before",
+    "models.saved_by_torch": "weights, over a file that the door opened",
     "models.weights_file": "weights, by libraries that load no code, after a look at sizes",
     "models.fetch": "a download, into a file of its own",
+    "training.checkpoint": WRITES,
+    "training.several": "reports of its own processes, in a folder of its own",
+    "shards": WRITES,
     "job": "the null device",
 }
 
