@@ -132,6 +132,9 @@ def bring_target(folder: str | Path, target: str | int) -> None:
         read_sealed(manifest)
     stays = here if present == str(target) else aside / present
     for source, place in ((here, stays), (aside / str(target), here)):
+        if source != here and present != str(target) and here.is_dir():
+            # As soon as nothing of the other target is here: from now on, what is here is of this one.
+            write_text(marker, str(target))
         refuse_links(source)
         for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
             moved = refuse_links(place / path.name)
@@ -142,8 +145,6 @@ def bring_target(folder: str | Path, target: str | int) -> None:
                 refuse_links(path).rename(moved)
             except OSError as error:
                 raise HeatproofError(fault_of(error) or f"{path} cannot be moved ({error.strerror}).") from None
-    if present != str(target) and here.is_dir():
-        write_text(marker, str(target))
 
 
 class Results:

@@ -7,9 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from pkgutil import resolve_name
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from heatproof.errors import HeatproofError
@@ -173,11 +171,10 @@ def accept(*paths: str) -> str:
 
 def rank(*paths: str, **options: Any) -> None:
     """Rank tables, of bundles and runs as well."""
-    from heatproof.bundle import unpacked
+    from heatproof.bundle import tables
     from heatproof.report import ranking
 
-    with TemporaryDirectory() as folder:
-        ranking.rank(unpacked(paths, Path(folder)), **options)
+    ranking.rank(tables(paths), **options)
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from heatproof.bundle import unpacked
+from heatproof.bundle import tables
 from heatproof.errors import HeatproofError
 from heatproof.registry import listed
 from heatproof.report.results import CASE, render, rounded, told
+from heatproof.report.score_import import FIRST_ROW
 from heatproof.storage.files import write_table, write_text
-from heatproof.storage.publishing import public
+from heatproof.storage.publishing import escaped, public
+from heatproof.storage.reading import one_sentence
+from heatproof.storage.tables import parse_csv
 
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]
@@ -65,21 +67,28 @@ def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Diff
     HeatproofError
         If a run cannot be read, or the two have no score in common.
     """
-    with TemporaryDirectory() as folder:
-        first, second = (_read(path, Path(folder) / str(number)) for number, path in enumerate((before, after)))
-    table = _beside(first, second, level)
+    table = _beside(_read(before), _read(after), level)
     if not (table["only"] == "").any():
         raise HeatproofError(f"{before} and {after} have no score in common: not one network, method and metric.")
     return Difference(table, list(_sentences(table)))
 
 
-def _read(path: str | Path, folder: Path) -> pd.DataFrame:
-    (found,) = unpacked([path], folder)
-    table = pd.read_csv(found, dtype=str, keep_default_na=False)
+def _read(path: str | Path) -> pd.DataFrame:
+    ((_, content),) = tables([path])
+    with one_sentence(f"The table of {path}", "name results of the workflow, or a bundle of them"):
+        table = parse_csv(content)
     if missing := [name for name in (*KEY, *NUMBERS, "in_best_set") if name not in table]:
         raise HeatproofError(f"The table of {path} has no column {missing[0]!r}: name results of the workflow.")
     for name in NUMBERS:
-        table[name] = pd.to_numeric(table[name], errors="coerce")
+        texts = table[name].fillna("")
+        table[name] = pd.to_numeric(texts, errors="coerce").astype(float)
+        wrong = ~np.isfinite(table[name]) & (texts != "")
+        if wrong.any():
+            said = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
+            raise HeatproofError(f"The table of {path} has {said}, which is not a finite number: name another.")
+    if (twice := table.duplicated(KEY)).any():
+        row = table.loc[twice, KEY].iloc[0]
+        raise HeatproofError(f"The table of {path} has {' / '.join(map(str, row))} twice: take one row out.")
     return table.assign(in_best_set=table["in_best_set"] == "True")
 
 
@@ -152,7 +161,7 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
 def print_diff(before: str, after: str, out: str | None = None) -> None:
     """Print what moved; write the table or a page where asked to."""
     found = diff(before, after)
-    print(found)
+    print(escaped(str(found)))
     if out is None:
         return
     if out.endswith(".html"):

@@ -83,12 +83,14 @@ def end_in_order(what: str = "") -> None:
             # Not by sys.stderr, which the main thread may be writing to; where nobody listens, the exit status tells.
             with suppress(OSError):
                 os.write(2, f"heatproof: {sentence(what, number)}\n".encode())
-        _ender = threading.Thread(target=_end_children, args=(number, grace), daemon=True)
+        # Snakemake is to know that it ends before its jobs do, which it would take for failed; it ends them itself.
+        alone = 2.0 if what == "command" else -1.0
+        _ender = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
         _ender.start()
         raise Ended(number)
 
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -111,7 +113,9 @@ def ending_in_order(what: str) -> Iterator[None]:
             _ender.join()
         elif threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None is that of a program that Python is a part of.
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def as_process(main: Callable[[], int], what: str) -> NoReturn:
@@ -189,13 +193,19 @@ def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = G
     _kill(left)
 
 
-def children() -> list[psutil.Process]:
-    """Return all processes below this one, but for those of Python's own that ignore signals and end when it does."""
+def children(recursive: bool = True) -> list[psutil.Process]:
+    """Return the processes below this one, but for those of Python's own that ignore signals and end when it does.
+
+    Parameters
+    ----------
+    recursive
+        Whether those are meant as well that its child processes have started.
+    """
     import psutil
 
     found = []
     with suppress(psutil.Error):
-        for child in psutil.Process().children(recursive=True):
+        for child in psutil.Process().children(recursive):
             with suppress(psutil.Error):
                 if not any("resource_tracker" in part for part in child.cmdline()):
                     found.append(child)
@@ -220,8 +230,9 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
-def _end_children(number: int, grace: float) -> None:
-    end_processes(children, grace)
+def _end_children(number: int, grace: float, alone: float) -> None:
+    begun = time.monotonic()
+    end_processes(lambda: children(time.monotonic() - begun > alone), grace)
     threading.Thread(target=_give_up, args=(number, grace), daemon=True).start()
 
 

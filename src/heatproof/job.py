@@ -17,16 +17,18 @@ from heatproof.ending import Ended, as_process, end_with_controller, ending_in_o
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import Key
 from heatproof.registry import load_plugins
-from heatproof.specs import Runtime
+from heatproof.specs import Runtime, is_whole
 from heatproof.stage import read_back
 from heatproof.storage.manifest import require_manifest
 from heatproof.storage.publishing import escaped
-from heatproof.storage.reading import read_json
+from heatproof.storage.reading import read_json, require_regular
 
 log = logging.getLogger(__name__)
 
 # Seconds that a job has to end once its Snakemake is gone.
 ORPHANED = 2.0
+# Of matplotlib, in the working folder.
+SETTINGS = "matplotlibrc"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,13 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # The next run may begin as soon as its Snakemake is gone.
     end_with_controller(ORPHANED)
+    # Of libraries, which can name files of a data set; they go where our own lines go.
+    logging.captureWarnings(True)
     (path,) = sys.argv[1:] if arguments is None else arguments
     runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
 
     def work() -> None:
         request = read_json(path)
-        if request is None:
-            raise HeatproofError(f"{path}, the specification of the job, is missing: run your snakemake command again.")
+        if request is None or not is_whole(path, request):
+            what = "is missing" if request is None else "has another content than its name says"
+            raise HeatproofError(f"{path}, the specification of the job, {what}: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
             if Key.of(require_manifest(manifest)) != Key(*key):
                 raise HeatproofError(
@@ -96,6 +101,9 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
         with ending_in_order(what):
+            # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
+            if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
+                require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
             work()
             # Here, and not when Python ends, a reader that has gone can be told from an error.
             sys.stdout.flush()
@@ -114,7 +122,8 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
         within = error.__traceback__
         while within is not None and within.tb_frame.f_code.co_filename == __file__:
             within = within.tb_next
-        traceback.print_exception(error.with_traceback(within))
+        steps = "".join(traceback.format_exception(error.with_traceback(within)))
+        print(escaped(steps), end="", file=sys.stderr)
         return 1
     return 0
 

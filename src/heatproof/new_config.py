@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from heatproof.config import default_config, merge
-from heatproof.data.pictures import pictures_below
+from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
@@ -174,14 +174,12 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def shorter_sides(folder: Path) -> list[int]:
     """Read the shorter sides of pictures below a folder, in pixels, from their headers."""
-    from PIL import Image
-
     found = pictures_below(folder)
     sides = []
     # From all of the folder, not the first class alone.
     for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
         # What cannot be opened is named by the dataset.
-        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(folder / picture.path) as opened:
+        with suppress(HeatproofError), opened_picture(folder / picture.path, 1) as opened:
             sides.append(min(opened.size))
     if not sides:
         raise HeatproofError(f"No picture below {folder} can be opened.")

@@ -168,6 +168,10 @@ class Registry(MutableMapping[str, T]):
         entry: Any = self[name]
         return getattr(entry, entry.code)
 
+    def present(self) -> list[T]:
+        """Return what the modules that are imported already have registered."""
+        return list(self._entries.values())
+
     def __getitem__(self, name: str) -> T:
         return self._entries[name] if name in self._entries else self._complete()[name]
 

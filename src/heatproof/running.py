@@ -17,10 +17,14 @@ from heatproof.config import config_file, read_config, workflow_folder
 from heatproof.ending import CONTROLLER, SIGNALS, sentence
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped
+from heatproof.storage.reading import shown
 from heatproof.storage.strict_yaml import dump
 
-# Of a working folder, from where Snakemake imports every plugin that it finds.
-PIP_DEPLOYMENTS = ".snakemake/pip-deployments"
+# Of a working folder; in the first, Snakemake imports every plugin that it finds, and in the others it makes no files
+# for a run of heatproof.
+SNAKEMAKE = ".snakemake"
+PIP_DEPLOYMENTS = f"{SNAKEMAKE}/pip-deployments"
+ENVIRONMENTS = ("conda", "conda-archive", "singularity", "storage")
 
 
 def run(
@@ -107,12 +111,18 @@ def refuse_code_of_snakemake() -> None:
     Raises
     ------
     HeatproofError
-        If Snakemake would import plugins of the folder, or would take its profile for one of the user's own.
+        If Snakemake would import plugins of the folder, would take its profile for one of the user's own, or would
+        write through a link.
     """
     if os.path.lexists(PIP_DEPLOYMENTS):
         raise HeatproofError(
             f"Snakemake would execute what is in {PIP_DEPLOYMENTS} of this folder, and no run of heatproof puts "
             "anything there: remove it."
+        )
+    if odd := _no_file(SNAKEMAKE):
+        raise HeatproofError(
+            f"{shown(odd)} is neither a file nor a folder, and Snakemake would write through it or wait for it: remove "
+            "it."
         )
     profiles = os.environ.get("SNAKEMAKE_PROFILE", "").split(",")
     for profile in profiles:
@@ -121,6 +131,22 @@ def refuse_code_of_snakemake() -> None:
                 f"The environment variable SNAKEMAKE_PROFILE names {profile}, and Snakemake would take that of this "
                 "folder: let it name the whole path."
             )
+
+
+def _no_file(place: str) -> str | None:
+    """Return the first link, pipe or the like of Snakemake's folder; environments have links."""
+    if os.path.islink(place):
+        return place
+    try:
+        for entry in os.scandir(place):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in ENVIRONMENTS and (odd := _no_file(entry.path)):
+                    return odd
+            elif not entry.is_file(follow_symlinks=False):
+                return entry.path
+    except FileNotFoundError:
+        return None
+    return None
 
 
 def report(configs: Sequence[str], *, cores: str | None = None) -> None:
@@ -160,7 +186,7 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         values = Path(folder) / "config.yaml"
         values.write_text(dump(followed.config), encoding="utf-8")
         _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
-    print(Path(page).resolve())
+    print(escaped(str(Path(page).resolve()), keep=""))
 
 
 def _command(named: Sequence[str], target: str = "") -> str:

@@ -6,12 +6,39 @@ A stage (`heatproof.stage`) is made of these, and so are the networks and explai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from heatproof.provenance import Key
+from heatproof.provenance import Key, digest
 
 NO_KEY = Key("", "")
+
+
+def spec_name(stage: str, content: Mapping[str, Any]) -> str:
+    """Return the name of the file that tells a job what to do.
+
+    Parameters
+    ----------
+    stage
+        Name of the stage.
+    content
+        ``run``, the class of the stage as ``module:name``, and ``spec``, its fields; the name has a digest of both.
+    """
+    return f"{stage}-{digest({key: content[key] for key in ('run', 'spec')})}.json"
+
+
+def is_whole(path: str | Path, content: Mapping[str, Any]) -> bool:
+    """Tell whether such a file says what its name says, so that no other content of the folder is executed."""
+    if not isinstance(content.get("run"), str) or not isinstance(content.get("spec"), dict):
+        return False
+    reads = content.get("reads", {})
+    keys = reads.values() if isinstance(reads, dict) else [None]
+    if not all(isinstance(key, list) and len(key) == 2 for key in keys):
+        return False
+    name = Path(path).name
+    return name == spec_name(name.rpartition("-")[0], content)
 
 
 @dataclass(frozen=True)

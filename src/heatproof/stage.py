@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from inspect import cleandoc
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.folder import Folder
@@ -302,7 +303,8 @@ class Report(Stage):
         return {"seed": self.seed, "repetitions": self.bootstrap, "level": self.level}
 
 
-STAGES: Registry[type[Stage]] = Registry("heatproof.stages", "stage")
+OURS = "heatproof.stages"
+STAGES: Registry[type[Stage]] = Registry(OURS, "stage")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -330,16 +332,24 @@ def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
     Parameters
     ----------
     reference
-        The class of the stage, as ``module:name``; it is imported here.
+        The class of the stage, as ``module:name``. A module of heatproof is imported here; one of the user's own has
+        been imported as a plugin.
     plain
         Its fields as JSON has them, as `heatproof.provenance.as_json` returns them.
 
     Raises
     ------
     ValueError
-        If a field is missing, unknown, or of another type.
+        If it is no stage, or a field is missing, unknown, or of another type.
     """
-    return as_type(resolve_name(reference), plain, "the job")
+    module = reference.partition(":")[0]
+    if module.startswith(f"{OURS}."):
+        with suppress(ImportError):
+            import_module(module)
+    kind = next((one for one in STAGES.present() if f"{one.__module__}:{one.__qualname__}" == reference), None)
+    if kind is None:
+        raise ValueError(f"{reference!r:.80} is no stage of heatproof or of a plugin")
+    return as_type(kind, plain, "the job")
 
 
 def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:

@@ -225,7 +225,8 @@ def _say_ranking(of: str, table: str) -> None:
     """Print the first methods of a Meta-Rank, and what its κ is of."""
     first = _rows(table)[:SHOWN]
     if first:
-        print(f"Ranking by {of} (κ over {first[0].get('n_cases', '')} test cases, {table}):", file=sys.stderr)
+        over = first[0].get("n_cases", "")
+        print(escaped(f"Ranking by {of} (κ over {over} test cases, {table}):"), file=sys.stderr)
     for row in first:
         low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
         without = ", ".join(filter(None, ["no interval", row.get("note")]))

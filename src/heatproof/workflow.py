@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import made_with
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.provenance import digest
+from heatproof.specs import spec_name
 from heatproof.stage import STAGES
 from heatproof.storage.files import write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
@@ -39,6 +41,9 @@ KILLED = (
     "batch_size at the top of the config, which remakes nothing and helps all jobs but trainings, and run the same "
     f"command again; {RESUME_HINT}."
 )
+PICKLE = ".snakemake/iocache/latest.pkl"
+# Where `snakemake --archive` puts packages of environments.
+CONDA_ARCHIVE = ".snakemake/conda-archive"
 # Megabytes with which no job can do anything.
 LITTLE = 16
 
@@ -59,6 +64,34 @@ def check_before_start(
         # A login node needs no GPU.
         check_machine(plan, libraries=not uses_conda(deployment), here=local)
     return Graph(plan)
+
+
+def keep_from_the_folder(deployment: Any) -> None:
+    """Let Snakemake execute nothing that lies below ``.snakemake`` of the working folder.
+
+    Parameters
+    ----------
+    deployment
+        Snakemake's settings; environments of conda are made in a folder of the user's, unless they name one.
+
+    Raises
+    ------
+    HeatproofError
+        If Snakemake would install packages from there.
+    """
+    # What a dry run knew of files, which --trust-io-cache reads; it may be another's.
+    with suppress(OSError):
+        os.unlink(PICKLE)
+    if not (deployment and uses_conda(deployment.deployment_method)):
+        return
+    if os.path.isdir(CONDA_ARCHIVE) and os.listdir(CONDA_ARCHIVE):
+        raise HeatproofError(
+            f"Snakemake would install the packages in {CONDA_ARCHIVE} of this folder, and no run of heatproof puts "
+            "anything there: remove it."
+        )
+    if deployment.conda_prefix is None:
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        deployment.conda_prefix = (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "heatproof/conda"
 
 
 def named_configs(settings: Any) -> list[str]:
@@ -204,7 +237,7 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
         Write the file, unless it is there.
     """
     content = {"run": job.run, "spec": job.spec}
-    path = Path(folder) / SPECS / f"{job.stage}-{digest(content)}.json"
+    path = Path(folder) / SPECS / spec_name(job.stage, content)
     if write and not path.exists():
         write_json(path, {**content, "reads": graph.read_by(job)})
     return str(path)

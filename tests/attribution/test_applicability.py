@@ -127,6 +127,35 @@ def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch
     assert said_by_manifests(killed) == said_by_manifests(undisturbed)
 
 
+@pytest.mark.parametrize("layer", ["features", None], ids=["named", "found"])
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, monkeypatch, layer, batches):
+    """What is found once for a network, such as its layer for CAMs, does not count for who happens to ask first."""
+    change = {
+        "explainers": ["grad_cam", "hires_cam", "saliency", IG],
+        "models": [{"net": {"architecture": "toy_plugin:network", "cam_layer": layer}}],
+        "shard_size": 16,
+    }
+    undisturbed = project(**change).attribute(batch_size=3)
+    killed, add = project(**change), Shard.add
+    for _ in killed.plan.model_explainers:
+        left = [None] * batches
+
+        def add_some(piece, *given, left=left):
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            add(piece, *given)
+
+        monkeypatch.setattr(Shard, "add", add_some)
+        with pytest.raises(KeyboardInterrupt):
+            killed.attribute(batch_size=3, reference=False)
+        monkeypatch.setattr(Shard, "add", add)
+    killed.attribute(batch_size=3)
+    assert said_by_manifests(killed) == said_by_manifests(undisturbed)
+    assert record(killed, "hires_cam") == record(undisturbed, "hires_cam")
+
+
 def test_the_table_has_a_row_for_every_figure_and_every_gap(project):
     made = project(explainers=[IG, {"odd": {"explainer": "toy_plugin:never_applies"}}, "saliency", "random"])
     made.attribute().drop().score()

@@ -517,6 +517,38 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
     assert (tmp_path / ".targets" / "3" / "maps").is_dir()
 
 
+@pytest.mark.parametrize("then", ["label", "predicted", 3])
+@pytest.mark.parametrize("moves", range(6))
+def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_path, monkeypatch, moves, then):
+    """Also where another target yet is asked for after the kill, and then each of them again."""
+    names = ("drops", "maps", "scores")
+
+    def fill(target):
+        for name in names:
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "of").write_text(str(target))
+
+    for target in ("label", "predicted", 3, "label"):
+        bring_target(tmp_path, target)
+        if not (tmp_path / "maps").exists():
+            fill(target)
+    left, rename = [None] * moves, Path.rename
+
+    def killed(path, place):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return rename(path, place)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bring_target(tmp_path, "predicted")
+    monkeypatch.undo()
+    for target in (then, "label", "predicted", 3):
+        bring_target(tmp_path, target)
+        assert {(tmp_path / name / "of").read_text() for name in names} == {str(target)}
+
+
 def test_a_target_with_a_folder_that_is_a_link(tmp_path):
     results = tmp_path / "results"
     results.mkdir()

@@ -7,6 +7,8 @@ import pytest
 from heatproof.cli import main
 from heatproof.diff import diff
 from heatproof.errors import HeatproofError
+from heatproof.provenance import Key
+from heatproof.storage.manifest import write_manifest
 
 METHODS = [f"method{number:02d}" for number in range(20)]
 
@@ -25,7 +27,14 @@ def run(folder, seed, images=200, planted=0.0, methods=METHODS):
     table["rank"] = table["score"].rank(ascending=False)
     table["in_best_set"] = table["ci_high"] > table["ci_low"].max()
     folder.mkdir(parents=True)
-    table.to_csv(folder / "idsds_table.csv", index=False)
+    return written(table, folder)
+
+
+def written(table, folder):
+    """Write a table with the manifest of it."""
+    path = folder / "idsds_table.csv"
+    table.to_csv(path, index=False)
+    write_manifest(folder / "tables.json", [path], spec_key=Key("config", "code"), key="key")
     return folder
 
 
@@ -77,9 +86,9 @@ def test_what_cannot_be_compared_is_one_sentence(tmp_path, bad):
     path = after / "idsds_table.csv"
     table = pd.read_csv(path)
     if bad == "nothing in common":
-        table.assign(model="other").to_csv(path, index=False)
+        written(table.assign(model="other"), after)
     elif bad == "no column":
-        table.drop(columns="ci_low").to_csv(path, index=False)
+        written(table.drop(columns="ci_low"), after)
     else:
         path.unlink()
     with pytest.raises(HeatproofError, match=r"no score in common|no column 'ci_low'|has neither"):

@@ -110,7 +110,7 @@ ALLOWED = {
     "changes": {"adopt", "plan", "provenance", "storage"},
     # Shows what a results folder records, and runs nothing of it.
     "last_run": BASE | {"config", "plan"},
-    "bundle": BASE | {"last_run", "plan"},
+    "bundle": BASE | {"adopt", "last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
     "running": BASE | {"adopt", "changes", "config", "last_run", "plan"},
     "prune": BASE | {"adopt", "config", "plan", "estimate", "storage"},
@@ -120,7 +120,19 @@ ALLOWED = {
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
     "check": BASE | {"attribution", "changes", "config", "plan", "models", "trial"},
-    "workflow": {"ending", "errors", "provenance", "stage", "plan", "adopt", "changes", "check", "last_run", "storage"},
+    "workflow": {
+        "ending",
+        "errors",
+        "provenance",
+        "specs",
+        "stage",
+        "plan",
+        "adopt",
+        "changes",
+        "check",
+        "last_run",
+        "storage",
+    },
     "terminal": {"ending", "errors", "options", "plan", "storage", "registry", "stage"},
     # A job finds its function by name: what it is of decides what is loaded.
     "guard": {"errors", "storage", "stage", "ranking"},

@@ -3,7 +3,7 @@
     python tests/faults/run.py --seed 0 --runs 200
 
 Ends with status 1 if anything was lost, or anything wrong was not noticed. A file that is still damaged at the end
-because no job reads it is counted as unread and named.
+because no job reads it is counted as unread and named. `kills.py` kills Snakemake itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import sys
 import tempfile
 import time
 from importlib import import_module
+from itertools import cycle, islice
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent), str(HERE.parent / "workflow")]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 LATE = (
     "heatproof.responses.explanations",
@@ -58,15 +59,10 @@ def main() -> int:
         "--part", type=int, nargs=2, default=(0, 1), help="of so many, to share the runs among processes"
     )
     parser.add_argument("--only", default="", help="part of a kind's name")
-    parser.add_argument(
-        "--without-snakemake", action="store_true", help="leave out the kinds that run Snakemake itself"
-    )
     options = parser.parse_args()
-    from others import HEAVY, LIGHT, schedule
+    from downloads import KINDS
 
-    light, heavy = ({name: kind for name, kind in of.items() if options.only in name} for of in (LIGHT, HEAVY))
-    heavy = {} if options.without_snakemake else heavy
-    kinds = {**light, **heavy}
+    kinds = {name: kind for name, kind in KINDS.items() if options.only in name}
     began = time.monotonic()
     table: dict[str, list] = {name: [0, 0, 0, 0, 0, 0, 0, 0.0] for name in kinds}
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -74,7 +70,8 @@ def main() -> int:
     bad = 0
     try:
         whole = undisturbed(folder / "whole")
-        for number, name in enumerate(schedule(options.runs, light, heavy)):
+        # Each kind in turn.
+        for number, name in enumerate(islice(cycle(kinds), options.runs)):
             if number % options.part[1] != options.part[0]:
                 continue
             start = time.monotonic()

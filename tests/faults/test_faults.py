@@ -1,11 +1,12 @@
 """A few injections of each kind; `python tests/faults/run.py` makes hundreds."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from others import LIGHT, schedule
+from downloads import KINDS
 
 SCRIPT = Path(__file__).with_name("run.py")
 RUNS = 10
@@ -15,15 +16,15 @@ RUNS = 10
 def test_nothing_is_lost_and_nothing_goes_unnoticed():
     # In a process of its own: forks of one in which tests have used torch's threads may wait for ever.
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--seed", "3", "--runs", str(RUNS), "--without-snakemake"],
+        [sys.executable, SCRIPT, "--seed", "3", "--runs", str(RUNS)],
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     table = {line[:28].strip(): line[28:].split() for line in done.stdout.splitlines()}
-    assert set(LIGHT) <= set(table)
-    hit = {name: int(table[name][1]) for name in LIGHT}
+    assert set(KINDS) <= set(table)
+    hit = {name: int(table[name][1]) for name in KINDS}
     assert sum(hit.values()) > RUNS / 2, hit
 
 
@@ -35,7 +36,17 @@ def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed(every):
     assert int(done.stdout.splitlines()[-1].split()[0]) > 50 // every
 
 
-def test_every_kind_has_its_turn():
-    assert schedule(7, dict.fromkeys("abc"), {}) == list("abcabca")
-    names = schedule(200, dict.fromkeys("abc"), dict.fromkeys("xy"))
-    assert {name: names.count(name) for name in "abcxy"} == {"a": 65, "b": 65, "c": 64, "x": 3, "y": 3}
+def kills(folder, *arguments):
+    """Kill Snakemake's run as told, and return the cells."""
+    out = folder / "kills.json"
+    command = [sys.executable, SCRIPT.with_name("kills.py"), "--out", out, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=7200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_in_any_of_its_stages_ends_in_the_same_bytes(tmp_path):
+    cells = kills(tmp_path, "--kills", "4", "--seed", "1")
+    hit = {stage for cell in cells.values() for stage in cell["at"]}
+    assert {"attribute", "bundle", "curves", "drops", "finetune", "report_page", "score", "tables"} <= hit

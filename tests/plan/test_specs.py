@@ -20,6 +20,7 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import as_json
 from heatproof.stage import STAGES, read_back
+from heatproof.typed import as_type
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +142,7 @@ GOOD = {"inner": {"count": 1, "share": 1}, "pair": [1, "a"], "many": [1, 2.5], "
 )
 def test_values_are_read_as_they_are_annotated(change, read):
     plain = Odd(inner=Inner(1, 1), pair=(1, "a"), many=(1, 2.5), named={"n": [Inner(2)]})
-    assert read_back(f"{__name__}:Odd", {**GOOD, **change}) == replace(plain, **read)
+    assert as_type(Odd, {**GOOD, **change}, "the job") == replace(plain, **read)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_values_are_read_as_they_are_annotated(change, read):
 )
 def test_values_of_another_type_are_named(change, where):
     with pytest.raises(ValueError, match=rf"the job\.{re.escape(where)} "):
-        read_back(f"{__name__}:Odd", {**GOOD, **change})
+        as_type(Odd, {**GOOD, **change}, "the job")
 
 
 @dataclass(frozen=True)
@@ -170,4 +171,4 @@ class Nothing:
 
 
 def test_what_has_no_fields_is_told_as_well():
-    assert read_back(f"{__name__}:Nothing", as_json(Nothing())) == Nothing()
+    assert as_type(Nothing, as_json(Nothing()), "the job") == Nothing()

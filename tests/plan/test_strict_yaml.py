@@ -332,3 +332,51 @@ def test_without_libyaml_configs_are_read_as_well():
     program += "assert read_config('cifar10')['seed'] == 0\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+MODULE = """
+configfile: "theirs.yaml"
+module heatproof:
+    snakefile: {snakefile!r}
+    config: config["ours"]
+use rule * from heatproof
+"""
+
+
+def snakemake(folder, *options):
+    command = [sys.executable, "-P", "-m", "snakemake", "-n", "--cores", "1", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_plain_snakemake_reads_configs_as_all_commands_do(tmp_path):
+    snakefile = str(workflow_folder() / "Snakefile")
+    given = ("--snakefile", snakefile, "--workflow-profile", "none", "--configfile")
+    (tmp_path / "twice.yaml").write_text("seed: 1\nfinetuning: {epochs: 5}\nfinetuning: {grid: 4}\n")
+    status, said = snakemake(tmp_path, *given, "twice.yaml")
+    assert status == 1
+    assert "heatproof: The config" in said
+    assert "'finetuning' a second time in line 3: the first is in line 2; remove one of the two." in said
+    assert "Traceback" not in said
+    (tmp_path / "few.yaml").write_text("models: [{first: {architecture: small_vit}}]\nexplainers: [saliency]\n")
+    (tmp_path / "more.yaml").write_text("models: [{second: {architecture: small_vit}}]\n")
+    status, said = snakemake(tmp_path, *given, "few.yaml", "more.yaml", "--config", "seed=x")
+    assert status == 1
+    assert "'seed' in the config must be a whole number, not 'x'" in said, "over what files say"
+    status, said = snakemake(tmp_path, *given, "few.yaml", "more.yaml", "--config", "seed=5")
+    assert status == 0, said
+    assert " / second " in said
+    assert " / first " not in said
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_a_workflow_that_uses_this_one_gives_it_a_config_of_its_own(tmp_path):
+    (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(workflow_folder() / "Snakefile")))
+    (tmp_path / "theirs.yaml").write_text("theirs: yes\nours: {models: [{second: {architecture: small_vit}}]}\n")
+    status, said = snakemake(tmp_path)
+    assert status == 0, said
+    assert "cifar_resnet20" not in said
+    assert " / second " in said

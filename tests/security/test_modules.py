@@ -1,5 +1,6 @@
 """A module in the working folder, which somebody may have sent, does not run in place of a library."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import heatproof
 from heatproof.config import default_config
 from heatproof.plan.validate import make_plan
+from heatproof.specs import spec_name
 from heatproof.workflow import RUN, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
@@ -47,34 +49,104 @@ def test_the_command_line_imports_nothing_from_the_working_folder(received):
         assert not (received / "ran").exists()
 
 
-def shell_of_a_job() -> str:
-    return RUN.replace("{params.spec:q}", "spec.json").replace("{log:q}", "log").replace("{{", "{").replace("}}", "}")
+def spec_of(folder, run):
+    """Write what a job is told, and return the name of the file."""
+    told = {"run": run, "spec": {}}
+    (folder / spec_name("work", told)).write_text(json.dumps(told))
+    return spec_name("work", told)
+
+
+def environment_of():
+    return job_environment(make_plan(default_config()), "here", [])
+
+
+def shell_of_a_job(spec) -> str:
+    return RUN.replace("{params.spec:q}", spec).replace("{log:q}", "log").replace("{{", "{").replace("}}", "}")
 
 
 def test_jobs_import_nothing_from_the_working_folder(received):
-    (received / "spec.json").write_text('{"run": "my_plugin:work", "spec": {}}')
-    environment = job_environment(make_plan(default_config()), "here", [])
-    done = run(received, ["bash", "-c", shell_of_a_job()], **environment, PYTHONPATH=str(SOURCE))
+    spec = spec_of(received, "my_plugin:Work")
+    environment = environment_of() | {"PYTHONPATH": str(SOURCE)}
+    environment["HEATPROOF_MACHINE"] = json.dumps({"plugins": ["my_plugin"]})
+    done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment)
     assert done.returncode != 0
     assert "No module named 'my_plugin'" in (received / "log").read_text()
     assert not (received / "ran").exists()
 
 
+NO_STAGES = {
+    "a module on PYTHONPATH that the config does not name": "my_code:Work",
+    "a program": "os:system",
+    "a class that is no stage": "heatproof.specs:Runtime",
+    "no stage of its own": "heatproof.stage:Stage",
+    "a function of a stage's module": "heatproof.stages.prepare:prepare",
+    "no module": "heatproof.stages.none:None",
+    "a method": "heatproof.stages.prepare:Prepare.work",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("reference", NO_STAGES.values(), ids=list(NO_STAGES))
+def test_a_job_runs_nothing_but_stages(received, reference):
+    """A spec lies in the results folder, which others can have written."""
+    (received / "own").mkdir()
+    (received / "own" / "my_code.py").write_text(f"open({str(received / 'ran')!r}, 'w')\n{STAGE}")
+    spec = spec_of(received, reference)
+    environment = environment_of() | {"PYTHONPATH": f"{SOURCE}:{received / 'own'}"}
+    done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment)
+    assert done.returncode == 1
+    said = (received / "log").read_text()
+    assert "is no stage of heatproof or of a plugin): run your snakemake command again" in said
+    assert "Traceback" not in said
+    assert not (received / "ran").exists()
+
+
+CHANGES = {
+    "another stage": lambda told: told | {"run": "my_code:Other"},
+    "another field": lambda told: told | {"spec": {"grid": 5}},
+    "no stage": lambda told: {"spec": told["spec"]},
+    "a number": lambda told: told | {"run": 5},
+    "odd keys of what is read": lambda told: told | {"reads": {"x": "yz"}},
+    "a list of what is read": lambda told: told | {"reads": ["x"]},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_a_job_refuses_a_spec_that_is_not_what_its_name_says(received, change):
+    spec = spec_of(received, "heatproof.stages.prepare:Prepare")
+    told = json.loads((received / spec).read_text())
+    (received / spec).write_text(json.dumps(change(told)))
+    done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment_of())
+    assert done.returncode == 1
+    said = (received / "log").read_text()
+    assert "the specification of the job, has another content than its name says: run your snakemake" in said
+    assert "Traceback" not in said
+
+
 def test_processes_of_a_job_import_nothing_from_the_working_folder(received):
-    environment = job_environment(make_plan(default_config()), "here", [])
+    environment = environment_of()
     done = run(received, [sys.executable, "-c", "import psutil"], **environment)
     assert done.returncode == 0, done.stderr
     assert not (received / "ran").exists()
 
 
 def test_code_of_the_users_own_is_imported_from_pythonpath(received):
-    """What the documentation promises: installed, or on PYTHONPATH."""
+    """What the documentation promises: a plugin, installed or on PYTHONPATH, whose stages are run."""
     (received / "own").mkdir()
     (received / "own" / "my_code.py").write_text(STAGE)
-    (received / "spec.json").write_text('{"run": "my_code:Work", "spec": {}}')
-    environment = job_environment(make_plan(default_config()), "here", [])
-    environment["PYTHONPATH"] = f"{SOURCE}:{received / 'own'}"
-    done = run(received, ["bash", "-c", shell_of_a_job()], **environment)
+    spec = spec_of(received, "my_code:Work")
+    environment = environment_of() | {"PYTHONPATH": f"{SOURCE}:{received / 'own'}"}
+    environment["HEATPROOF_MACHINE"] = json.dumps({"plugins": ["my_code"]})
+    done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment)
     assert done.returncode == 0, (received / "log").read_text()
     assert "worked" in (received / "log").read_text()
+    assert not (received / "ran").exists()
+
+
+@pytest.mark.parametrize("path", [":{}", "{}:", ":{}:", "{}::{}"])
+def test_an_empty_entry_of_pythonpath_does_not_stand_for_the_folder(received, path):
+    """PYTHONPATH=$PYTHONPATH:/mine leaves one where it was not set, and Python reads it as the working folder."""
+    command = [sys.executable, "-m", "heatproof", "list", "metrics"]
+    done = run(received, command, PYTHONPATH=path.format(SOURCE, SOURCE))
+    assert done.returncode == 0, done.stderr
     assert not (received / "ran").exists()

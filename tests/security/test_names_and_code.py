@@ -12,16 +12,19 @@ import pytest
 from toy_project import BASE, Project
 
 import heatproof
-from heatproof.config import default_config, merge
+from heatproof.config import default_config, merge, workflow_folder
 from heatproof.errors import HeatproofError
+from heatproof.job import guarded
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import digest
 from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
 from heatproof.storage.manifest import SEAL, read_sealed, write_sealed
+from heatproof.storage.publishing import escaped
 from heatproof.storage.store import describe
 
 ROOT = Path(heatproof.__file__).parent
+WORKFLOW = [workflow_folder() / "Snakefile", *(workflow_folder() / "workflow/rules").glob("*.smk")]
 ENTRIES = {
     "datasets": {"dataset": "digits"},
     "models": {"architecture": "small_vit"},
@@ -185,6 +188,36 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
     (tmp_path / "s.zarr/zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}))
     with pytest.raises(HeatproofError, match="is damaged, or not a store"):
         describe(tmp_path / "s.zarr")
+
+
+# Numbers, paths of our own, what was escaped cell by cell, and JSON, which escapes by itself.
+PLAIN = {
+    "api/choose.py": "what a caller's own data are planned to take, and its progress",
+    "estimate/child.py": "JSON for the process that started it",
+    "report/cli_list.py": "cells that were escaped one by one",
+    "running.py": "the name of a signal",
+    "terminal.py": "paths of the results folder",
+}
+
+
+def test_what_is_printed_is_escaped():
+    """Names of files, classes and images can hold control characters, which terminals obey."""
+    plain = set()
+    for file in [*ROOT.rglob("*.py"), *WORKFLOW]:
+        for line in re.findall(r"(?:print|sys\.std(?:out|err)\.write)\(.*", file.read_text(encoding="utf-8")):
+            if "escaped(" not in line and not line.startswith("print()"):
+                plain.add(str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else file.name)
+    assert plain == set(PLAIN)
+
+
+def test_a_traceback_is_escaped(capsys):
+    def work():
+        raise RuntimeError("\x1b[2Jgone\u202e")
+
+    assert guarded(work) == 1
+    said = capsys.readouterr().err
+    assert "RuntimeError: \\x1b[2Jgone\\u202e" in said
+    assert escaped(said) == said
 
 
 def test_only_the_plan_and_its_jobs_import_what_a_config_names():

@@ -21,10 +21,11 @@ REASONS = {
     "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
     "training/several.py: multiprocessing": "a training on several devices is a process for each",
     "training/several.py: torch.multiprocessing": "names the errors of those processes",
-    "bundle.py: zipfile": "packs a bundle, and reads one without unpacking it to a folder",
+    "bundle.py: zipfile": "packs a bundle",
+    "storage/archive.py: zipfile": "reads a bundle in pieces, without unpacking it to a folder",
     "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; compressed ones are refused",
-    "models/saved_by_torch.py: zlib": "computes checksums, and unpacks nothing",
-    "models/saved_by_torch.py: pickletools": "lists the steps of a pickle, and follows none that calls anything",
+    "models/saved_by_torch.py: torch.load": "weights alone, after a look at their shapes within bounds",
+    "models/saved_by_torch.py: os.fork": "looks at the shapes of a checkpoint, within bounds of memory and time",
     "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
     "data/fashion_mnist.py: zlib": "names the error of damaged ones",
     "options.py: eval": "reads type hints of builders that the config names and that are imported already",
@@ -38,7 +39,8 @@ def found_in(tree: ast.Module) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
+        # The name of an error runs nothing.
+        if isinstance(node, ast.ImportFrom) and not all(alias.name.endswith("Error") for alias in node.names):
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         watched = STARTS | UNPACKS | RUNS | {"pickletools", "concurrent.futures.ProcessPoolExecutor"}
         found |= {name for name in names if name in watched or f"{name}.".startswith(("pickle.", "numpy.load."))}

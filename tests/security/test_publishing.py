@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import http.client
 import io
 import logging
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +24,7 @@ from safetensors.torch import save_file
 from toy_project import BASE
 
 from heatproof.adopt import Results
+from heatproof.attribution.applicability import write_gate
 from heatproof.cli import main
 from heatproof.config import default_config, merge
 from heatproof.data.registry import Split
@@ -39,6 +43,7 @@ from heatproof.shards import Origin, open_shard
 from heatproof.specs import Runtime, ShardRange
 from heatproof.stages.weights import FetchStart
 from heatproof.storage.files import write_table
+from heatproof.storage.manifest import write_manifest
 from heatproof.storage.store import ArraySpec
 from heatproof.terminal import say_what_came_out, say_why
 
@@ -158,6 +163,17 @@ def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(
     assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
 
 
+def test_no_place_is_in_the_reason_of_a_gap(home):
+    reason = f"[Errno 2] No such file: '{home}/my nets/x.pth', nor {ADDRESS}"
+    gate = write_gate("results/a.gate.json", "key", 2, {}, reason, 2)
+    facts = {"gap": reason, "gaps": {"saliency": reason}, "gate": gate, "gates": {"saliency": {**gate, "gap": reason}}}
+    write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
+    left = everything_in(Path("results"))
+    assert left.count("x.pth") == 10, "the names stay"
+    assert str(home) not in left
+    assert not [secret for secret in SECRETS if secret in left]
+
+
 @pytest.fixture
 def photos(home):
     """Maps of pictures that lie in a home folder, made by the stages themselves."""
@@ -183,29 +199,71 @@ def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, pho
     assert Path("maps.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("said", "published"),
-    {
-        "/home/alice/data/photos": "…/photos",
-        "/data/photos/": "…/photos",
-        "/home/alice": "…/home",
-        "~alice/photos": "…/photos",
-        "~alice": "…/home",
-        "../alice/photos": "…/photos",
-        r"C:\Users\alice\photos": "…/photos",
-        "file:///home/alice/x.pth": "…/x.pth",
-        "~/photos": "~/photos",
-        "data/photos": "data/photos",
-        "package:resnet50": "package:resnet50",
-        ADDRESS: "https://example.org/nets/x.pth",
-        "http://[broken": "…/",
-    }.items(),
-)
+PLACES = {
+    "/home/alice/data/photos": "…/photos",
+    "/data/photos/": "…/photos",
+    "/home/alice": "…/home",
+    "/home/alice/my photos/": "…/my photos",
+    "~alice/photos": "…/photos",
+    "~alice": "…/home",
+    "../alice/photos": "…/photos",
+    "photos/../alice/x": "…/x",
+    r"C:\Users\alice\photos": "…/photos",
+    r"C:\Users\alice": "…/home",
+    r"\\server\alice\photos": "…/photos",
+    r"\\?\C:\Users\alice\x": "…/x",
+    "file:///home/alice/x.pth": "…/x.pth",
+    "file://server/alice/x.pth": "…/x.pth",
+    "file:/home/alice/x.pth": "file:…/x.pth",
+    "file:///home%2Falice": "…/home",
+    "local-dir:/home/alice/net": "local-dir:…/net",
+    "$HOME/alice/photos": "…/photos",
+    "${SCRATCH}/alice/photos": "…/photos",
+    r"%USERPROFILE%\alice\photos": "…/photos",
+    "~/photos": "~/photos",
+    "data/photos": "data/photos",
+    "package:resnet50": "package:resnet50",
+    "hf-hub:timm/x@main": "hf-hub:timm/x@main",
+    "timm:resnet50.a1_in1k": "timm:resnet50.a1_in1k",
+    "100%25 of 3/4, and/or ~5": "100%25 of 3/4, and/or ~5",
+    "http://[broken": "…/",
+    # Addresses.
+    ADDRESS: "https://example.org/nets/x.pth",
+    "https://alice:hun/ter2@example.org/x": "https://example.org/x",
+    "https://alice:hunter2%40@example.org:8080/x": "https://example.org:8080/x",
+    "https://example.org/my file.pth?sig=SECRET": "https://example.org/my file.pth",
+    "s3://alice:hunter2@bucket/x?versionId=SECRET": "s3://bucket/x",
+    "//alice:hunter2@example.org/x?sig=SECRET": "…/x",
+    "alice@example.org:photos/x": "example.org:photos/x",
+    "alice@server:/home/alice/x": "server:…/x",
+    "alice:hunter2@example.org/x.pth": "example.org/x.pth",
+    "https%3A%2F%2Falice%3Ahunter2%40example.org%2Fx%3Fsig%3DSECRET": "https://example.org/x",
+    "https://example.org/x%3Fsig%3DSECRET": "https://example.org/x",
+    f"https://proxy.org/{ADDRESS}": "https://proxy.org/https://example.org/nets/x.pth",
+    # Sentences with some of them.
+    f"{ADDRESS} is away, and so is {ADDRESS}": " is away, and so is ".join(["https://example.org/nets/x.pth"] * 2),
+    "[Errno 2] No such file: '/home/alice/my photos/x'": "[Errno 2] No such file: '…/x'",
+    "cannot open /home/alice/x.pth (missing)": "cannot open …/x.pth (missing)",
+    r"root=C:\Users\alice\x is away": "root=…/x is away",
+    "GET /x?sig=SECRET failed with token=SECRET": "GET /x failed with token=…",
+    "digits / vgg finetuned, of (N, C)/(H, W)": "digits / vgg finetuned, of (N, C)/(H, W)",
+}
+
+
+@pytest.mark.parametrize(("said", "published"), PLACES.items())
 def test_what_is_published_of_a_place(said, published):
     from heatproof.storage.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
+    assert public({said: 1}) == {published: 1}
     assert public(public(said)) == public(said)
+
+
+def test_options_that_keep_a_secret_are_published_without_it():
+    from heatproof.storage.publishing import public
+
+    said = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
+    assert public(said) == {**said, "hf_token": "…", "api-key": "…"}
 
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
@@ -220,16 +278,92 @@ def test_no_text_of_a_table_begins_as_a_formula(tmp_path):
     )
     write_table(table, tmp_path / "a.csv")
     read = pd.read_csv(tmp_path / "a.csv")
-    assert list(read["method"]) == ["'" + text.replace("\r", "\n") for text in FORMULAS]
+    assert list(read["method"]) == [
+        "'=1+1",
+        "'+1+1",
+        "'-1+1",
+        "'@SUM(A1)",
+        "\t'=1",
+        "\n'=1",
+        '\'=HYPERLINK("http://x","y")',
+    ]
     np.testing.assert_allclose(read["score"], table["score"], rtol=1e-7)
     write_table(read, tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+STARTS = tuple("=+-@＝＋－＠")
+BETWEEN = ' \t\n\r\v\f"`“”‘’\u200b\ufeff\u202e\xa0\0'
+
+
+def is_formula(cell: str) -> bool:
+    cell = cell.strip(BETWEEN)
+    try:
+        # A number before the file's own separator, where another one is taken for it.
+        float(cell.partition(",")[0].strip(f"()[]{{}}'%.{BETWEEN}"))
+    except ValueError:
+        return cell.startswith(STARTS) and len(cell) > 1
+    return False
+
+
+def readings(text: str) -> Iterator[list[str]]:
+    """Yield the rows of a CSV file as programs with other separators and other rules for quotes read it."""
+    for separator in (",", ";", "\t", "|", ":", " "):
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
+            for skips in (False, True):
+                lines = text.splitlines(keepends=True)
+                yield from csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=skips)
+
+
+ATTACKS = [
+    "a;=cmd|' /C calc'!A0",
+    "a\t=1+1",
+    "a|@SUM(A1)",
+    "a\n=1+1",
+    "a\r\n=1+1",
+    'a;"=1+1"',
+    'a,""=1+1',
+    'a; "  =1+1',
+    "a;'\"=1+1",
+    "x;+1+1;-1+1",
+    ";;;=1+1",
+    ";=;=1+1",
+    "a;\u200b=1+1",
+    "a;\ufeff=1",
+    "a;＝1+1",
+    "a =1+1",
+    "a:-cmd()",
+    "a\x85=1+1",
+    "a\u2028=1+1",
+    "-1+cmd|x",
+    "-5;=x",
+    "(3, -1)",
+    "-0.5",
+]
+
+
+def test_no_cell_is_a_formula_whatever_separates(tmp_path):
+    draw = random.Random(0)
+    drawn = ["".join(draw.choices("=+-@;,\t|\n\r\"' :a1.＝\u200b", k=draw.randrange(1, 12))) for _ in range(400)]
+    texts = [*ATTACKS, *drawn]
+    table = pd.DataFrame({"plain": "x", "text": texts, "score": -0.5, "=a;=b": texts[::-1]})
+    write_table(table, tmp_path / "a.csv")
+    content = (tmp_path / "a.csv").read_text(encoding="utf-8")
+    for row in readings(content):
+        assert not [cell for cell in row if is_formula(cell)], row
+    read = pd.read_csv(tmp_path / "a.csv", keep_default_na=False)
+    write_table(read, tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
+    # Nothing but apostrophes is added.
+    for text, made in zip(texts, read["text"], strict=True):
+        assert made.replace("'", "") == text.replace("\r", "\n").replace("'", "")
 
 
 def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
     table = pd.DataFrame(
         {
             "method": ["saliency", "grad_cam", "a=b", "x-1"],
+            "said": ["κ 0.5 (-0.2 to 0.9)", "shape (3, -1)", "two - three = -1", "a–b, 5; c: d"],
             "score": [-0.5, np.nan, 1e-9, -np.inf],
             "as_text": ["-0.5", "", "+3e-4", "-inf"],
             "holds": [True, False, True, True],

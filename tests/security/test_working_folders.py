@@ -3,19 +3,24 @@
 Each attack plants a file in a received folder, which leaves a trace where it is executed.
 """
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import snakemake.io
 import yaml
+from PIL import Image
 
 import heatproof
 from heatproof.config import default_config, read_config
 from heatproof.errors import HeatproofError
 from heatproof.running import refuse_code_of_snakemake
-from heatproof.workflow import forget_specs
+from heatproof.workflow import forget_specs, keep_from_the_folder
 
 SOURCE = Path(heatproof.__file__).parents[1]
 SMALL = {"evaluation": {"images": 6, "accuracy_images": 0}, "explainers": ["saliency", "random"]}
@@ -70,6 +75,73 @@ def profile_of_the_environment(folder):
     (folder / "slurm").rename(folder / "my_cluster")
 
 
+def pickle_of_a_dry_run(folder):
+    """Put a pickle where `--trust-io-cache` reads what a dry run knew of files."""
+    (folder / ".snakemake/iocache").mkdir(parents=True)
+    code = trace(folder).strip()
+    # GLOBAL, a text, a tuple of one, REDUCE.
+    (folder / ".snakemake/iocache/latest.pkl").write_bytes(b"cbuiltins\nexec\n(V" + code.encode() + b"\ntR.")
+    with pytest.raises(AttributeError), open(folder / ".snakemake/iocache/latest.pkl", "rb") as pickle:
+        snakemake.io.IOCache.load(pickle)
+    assert (folder / "ran").exists(), "the pickle does what it is to do"
+    (folder / "ran").unlink()
+
+
+def template_of_snakemake(folder):
+    """Write a config that Snakemake takes for a template, whose code it runs."""
+    code = trace(folder).strip()
+    (folder / "small.yaml").write_text(f"__use_yte__: true\n__definitions__:\n  - {json.dumps(code)}\n")
+
+
+def what_libraries_and_tools_read(folder):
+    """Plant every file that a library, Python, Snakemake, git, conda or a shell could read in a working folder."""
+    plugins_beside_snakemakes_memory(folder)
+    (folder / ".snakemake/pip-deployments").rename(folder / "pip-deployments")
+    pickle_of_a_dry_run(folder)
+    config_of_the_folder(folder)
+    module_that_snakemake_imports(folder)
+    code = trace(folder)
+    for name in ("evil", "hubconf", "setup", "conftest", "Snakefile", "startup", "__main__"):
+        (folder / (name if name == "Snakefile" else f"{name}.py")).write_text(code)
+    plain = {
+        "matplotlibrc": "backend: module://evil\ntext.usetex: True\n",
+        ".numba_config.yaml": "debug: 1\n",
+        ".env": "PYTHONSTARTUP=startup.py\nPYTHONINSPECT=1\n",
+        "pyvenv.cfg": "home = .\ninclude-system-site-packages = true\n",
+        "evil.pth": f"import sys; {code}",
+        "evil-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n",
+        "evil-1.0.dist-info/entry_points.txt": "[heatproof]\nevil = evil\n",
+        ".git/HEAD": "ref: refs/heads/main\n",
+        ".git/config": f"[core]\n\tfsmonitor = touch {folder / 'ran'}\n\trepositoryformatversion = 0\n",
+        ".bashrc": f"touch {folder / 'ran'}\n",
+        ".condarc": "channels: [file:///evil]\n",
+        "profiles/default/config.yaml": "configfile: config/config.yaml\n",
+        "profiles/slurm/config.yaml": "configfile: config/config.yaml\n",
+        "envs/heatproof.yaml": "dependencies: [evil]\n",
+        "envs/heatproof.post-deploy.sh": f"touch {folder / 'ran'}\n",
+        "_workflow/Snakefile": code,
+        "workflow/rules/common.smk": code,
+        ".python-version": "evil\n",
+        "sitecustomize/__init__.py": code,
+        "torch/__init__.py": code,
+        "numpy/__init__.py": code,
+        "timm/__init__.py": code,
+        "results/.jobs/prepare-0000000000000000.json": json.dumps({"run": "evil:run", "spec": {}}),
+    }
+    for name, text in plain.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    # So that each of these programs, were it started by this name, would leave its trace.
+    for name in ("latex", "dvipng", "git", "conda", "bash", "sh", "python"):
+        (folder / name).write_text(f"#!/bin/sh\necho > {folder / 'ran'}\n")
+        (folder / name).chmod(0o755)
+    pictures = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    for place, pixels in enumerate(pictures):
+        (folder / f"photos/{place % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"photos/{place % 2}/{place}.png")
+    (folder / "mine.csv").write_text("method,image,score\na,x,1\na,y,2\nb,x,0\nb,y,1\n")
+
+
 NAMED, SHIPPED = ["run", "small.yaml", "-n"], ["run", "quick", "-n"]
 ATTACKS = {
     config_of_the_folder: (NAMED, SHIPPED, ["report", "quick"], ["status", "quick"], ["check", "quick"]),
@@ -79,6 +151,26 @@ ATTACKS = {
     config_with_a_shipped_name: (SHIPPED, ["status", "quick"]),
     profile_with_a_shipped_name: (["run", "-n", "--profile", "slurm"],),
     profile_of_the_environment: (["run", "-n"],),
+    pickle_of_a_dry_run: (["run", "quick", "-n", "--more=--trust-io-cache"],),
+    template_of_snakemake: (NAMED, ["status", "small.yaml"]),
+    what_libraries_and_tools_read: (
+        NAMED,
+        ["report", "small.yaml"],
+        ["report"],
+        ["status", "small.yaml"],
+        ["check", "small.yaml"],
+        ["estimate", "small.yaml", "--images", "2", "--seconds", "1"],
+        ["bundle", "small.yaml"],
+        ["prune", "small.yaml"],
+        ["accept", "small.yaml"],
+        ["list", "methods"],
+        ["init", "photos", "--model", "cifar_resnet20"],
+        ["rank", "mine.csv", "--out", "ranked"],
+        ["diff", "mine.csv", "mine.csv"],
+        ["verify", "mine.csv"],
+        ["maps", "ls"],
+        ["--version"],
+    ),
 }
 
 
@@ -147,6 +239,96 @@ def test_a_profile_of_the_environment_is_not_looked_up_in_the_folder(received, m
         refuse_code_of_snakemake()
     monkeypatch.setenv("SNAKEMAKE_PROFILE", str(received / "my_cluster"))
     refuse_code_of_snakemake()
+
+
+ODD = {
+    "a link among the records": (".snakemake/metadata/x", lambda path: path.symlink_to("/etc/hostname")),
+    "a link in place of the folder": (".snakemake", lambda path: path.symlink_to("/tmp")),
+    "a link in place of the logs": (".snakemake/log", lambda path: path.symlink_to("/tmp")),
+    "a pipe": (".snakemake/incomplete/a/b", os.mkfifo),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_snakemake_writes_through_no_link_and_waits_for_no_pipe(received, monkeypatch, what):
+    monkeypatch.chdir(received)
+    name, make = ODD[what]
+    (received / name).parent.mkdir(parents=True, exist_ok=True)
+    make(received / name)
+    with pytest.raises(HeatproofError, match=rf"{name} is neither a file nor a folder, and Snakemake would write"):
+        refuse_code_of_snakemake()
+
+
+def test_links_within_environments_of_conda_are_as_they_should_be(received, monkeypatch):
+    monkeypatch.chdir(received)
+    (received / ".snakemake/conda/x").mkdir(parents=True)
+    (received / ".snakemake/conda/x/python").symlink_to("python3")
+    refuse_code_of_snakemake()
+
+
+def test_no_environment_of_conda_comes_with_a_folder(received, monkeypatch):
+    """Snakemake would run the Python of one in .snakemake/conda, and install what is in .snakemake/conda-archive."""
+    monkeypatch.chdir(received)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(received / "cache"))
+
+    def prefix(given=None, methods=("conda",)):
+        settings = SimpleNamespace(deployment_method=set(methods), conda_prefix=given)
+        keep_from_the_folder(settings)
+        return settings.conda_prefix
+
+    assert prefix() == received / "cache/heatproof/conda"
+    assert prefix("mine") == "mine"
+    assert prefix(methods=()) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert prefix() == Path.home() / ".cache/heatproof/conda", "no folder of the working folder"
+    (received / ".snakemake/conda-archive").mkdir(parents=True)
+    prefix()
+    (received / ".snakemake/conda-archive/x").touch()
+    assert prefix(methods=()) is None
+    with pytest.raises(HeatproofError, match=r"would install the packages in \.snakemake/conda-archive"):
+        prefix()
+
+
+DRAW = """
+import pandas as pd
+from heatproof.report import drawing, results
+@drawing.white
+def draw():
+    figure = drawing.new_figure(3, 2)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="a_b $x$")
+    axes.set_title("$x$")
+    figure.legend()
+    return figure
+results.save(draw(), "x.svg")
+results.save(draw(), "x.png")
+"""
+
+
+def test_settings_of_matplotlib_in_the_folder_decide_nothing(received, tmp_path_factory):
+    """Those with LaTeX would start programs."""
+    plain = tmp_path_factory.mktemp("plain")
+    settings = {"backend": "module://evil", "text.usetex": True, "savefig.facecolor": "red", "lines.linewidth": 9}
+    settings |= {"svg.fonttype": "none", "font.size": 30, "savefig.bbox": "tight", "axes.grid": True}
+    (received / "matplotlibrc").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    (received / "evil.py").write_text(trace(received))
+    for name in ("latex", "dvipng"):
+        (received / name).write_text(f"#!/bin/sh\necho > {received / 'ran'}\n")
+        (received / name).chmod(0o755)
+    for folder in (received, plain):
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PATH": f"{received}:{os.environ['PATH']}"}
+        done = subprocess.run([sys.executable, "-P", "-c", DRAW], cwd=folder, env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+    assert not (received / "ran").exists()
+    for name in ("x.svg", "x.png"):
+        assert (received / name).read_bytes() == (plain / name).read_bytes()
+
+
+def test_a_pipe_in_place_of_matplotlibs_settings_is_not_waited_for(received):
+    os.mkfifo(received / "matplotlibrc")
+    done = heatproof_in(received, "list", "metrics", timeout=30)
+    assert done.returncode == 1
+    assert "matplotlibrc is a named pipe, not a regular file: remove it" in done.stderr
 
 
 def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):

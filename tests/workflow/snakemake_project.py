@@ -89,7 +89,10 @@ class Project:
         file.write_text(text.replace(old, new))
 
     def tables(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in sorted((self.folder / "results").glob("*.csv"))}
+        """Return every table, by its path below the results folder."""
+        results = self.folder / "results"
+        found = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
+        return {path.relative_to(results).as_posix(): path.read_bytes() for path in found}
 
     def manifests(self) -> dict[str, dict]:
         """Return what every manifest says, but for what a clock measured and the digest of the whole."""

@@ -1,6 +1,8 @@
 """A finished run as one file: it says when it was changed, and several are ranked together where that makes sense."""
 
+import hashlib
 import json
+import os
 import zipfile
 
 import pytest
@@ -8,6 +10,8 @@ import yaml
 
 from heatproof import bundle
 from heatproof.errors import HeatproofError
+from heatproof.provenance import digest
+from heatproof.storage.manifest import SEAL
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -20,26 +24,44 @@ def made(project, monkeypatch):
     return project
 
 
-def repacked(path, out, changes):
-    """Write a bundle anew with other contents, and checksums that fit unless they are among the changes."""
-    contents = {**bundle.read(path), **changes}
-    import hashlib
-
-    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in contents.items())
+def repacked(path, out, **changes):
+    """Write a bundle anew, its record, a table and the manifest of it with other values, and all digests that fit."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist() if name != bundle.SUMS}
+    table = changes.pop("table", contents["idsds_table.csv"])
+    record = json.loads(contents["tables.json"])
+    facts = next(one for one in record["files"] if one["file"] == "idsds_table.csv")
+    facts |= {"sha256": hashlib.sha256(table).hexdigest(), "bytes": len(table)}
+    del record[SEAL]
+    about = json.loads(contents["about.json"])
+    about |= {**changes, "config": {**about["config"], **changes.get("config", {})}}
+    contents |= {
+        "idsds_table.csv": table,
+        "tables.json": json.dumps({**record, SEAL: digest(record)}).encode(),
+        "about.json": json.dumps(about).encode(),
+        "config.yaml": bundle._as_yaml(about["config"]),
+    }
+    sums = bundle._sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
     with zipfile.ZipFile(out, "w") as archive:
-        for name, data in {bundle.SUMS: sums.encode(), **contents}.items():
+        for name, data in {bundle.SUMS: sums, **contents}.items():
             archive.writestr(name, data)
 
 
+def unpacked(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def test_a_bundle_has_the_tables_the_config_and_what_made_them(made):
-    contents = bundle.read("one.zip")
-    table = made.folder / "results/idsds_table.csv"
-    assert contents["idsds_table.csv"] == table.read_bytes()
+    contents = unpacked("one.zip")
+    results = made.folder / "results"
+    assert contents["idsds_table.csv"] == (results / "idsds_table.csv").read_bytes()
+    assert contents["tables.json"] == (results / "tables.json").read_bytes()
     assert yaml.safe_load(contents["config.yaml"])["shard_size"] == made.config["shard_size"]
     about = json.loads(contents["about.json"])
-    assert about["manifests"]["tables.json"]["versions"]["torch"]
+    record = json.loads(contents["tables.json"])
+    assert about["keys"] == {"tables.json": [record["config"], record["code"]]}
     assert list(about["datasets"]) == ["digits"]
-    assert str(made.folder) not in contents["about.json"].decode() + contents["config.yaml"].decode()
     assert "is whole" in bundle.verify("one.zip")
 
 
@@ -73,13 +95,53 @@ def test_a_bundle_that_was_changed_is_refused(made):
 def test_a_damaged_table_is_not_bundled(made):
     table = made.folder / "results/idsds_table.csv"
     table.write_bytes(table.read_bytes().replace(b"saliency", b"salience", 1))
-    with pytest.raises(HeatproofError, match=r"idsds_table\.csv"):
+    with pytest.raises(HeatproofError, match=r"idsds_table\.csv has not the bytes that results/tables\.json lists"):
+        bundle.bundle(["micro.yaml"], out="two.zip")
+    assert not (made.folder / "two.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 7},
+        {"drops": {"grids": [2]}},
+        {"drops": {"baselines": ["zeros"]}},
+        {"pretraining": {"epochs": 2}},
+        {"evaluation": {"images": 5, "accuracy_images": 0}},
+    ],
+)
+def test_results_of_another_config_are_not_bundled(made, change):
+    (made.folder / "other.yaml").write_text(yaml.safe_dump({**made.config, **change}))
+    with pytest.raises(HeatproofError, match=r"of another config, code or input .* `heatproof run other\.yaml`"):
+        bundle.bundle(["other.yaml"], out="two.zip")
+
+
+@pytest.mark.parametrize("change", ["removed", "link", "pipe", "unlisted", "no manifest"])
+def test_only_files_that_manifests_list_are_bundled(made, change):
+    results = made.folder / "results"
+    table = results / "accuracy.csv"
+    content = table.read_bytes()
+    if change == "unlisted":
+        (results / "mine.csv").write_text("secret\n")
+        (results / "figures").mkdir()
+        (results / "figures/mine.svg").symlink_to("/etc/passwd")
+        (results / "mine.json").write_text('{"key": "secret"}')
+        bundle.bundle(["micro.yaml"], out="two.zip")
+        assert (made.folder / "two.zip").read_bytes() == (made.folder / "one.zip").read_bytes()
+        return
+    (results / "tables.json" if change == "no manifest" else table).unlink()
+    if change == "link":
+        (made.folder / "outside.csv").write_bytes(content)
+        table.symlink_to(made.folder / "outside.csv")
+    elif change == "pipe":
+        os.mkfifo(table)
+    with pytest.raises(HeatproofError, match=r"results/(accuracy\.csv|tables\.json) is (missing|a symbolic|damaged)"):
         bundle.bundle(["micro.yaml"], out="two.zip")
 
 
 def test_bundles_of_several_people_are_ranked_together(made, capsys):
-    table = bundle.read("one.zip")["idsds_table.csv"]
-    repacked("one.zip", "other.zip", {"idsds_table.csv": table.replace(b",vgg,", b",other,")})
+    table = unpacked("one.zip")["idsds_table.csv"]
+    repacked("one.zip", "other.zip", table=table.replace(b",vgg,", b",other,"))
     done = made.heatproof("rank", "one.zip", "other.zip", "--out", "ranked")
     assert done.returncode == 0, done.stderr
     assert "over 2 networks" in done.stdout
@@ -88,21 +150,20 @@ def test_bundles_of_several_people_are_ranked_together(made, capsys):
     assert "over 1 network" in alone.stdout
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reason(made, tmp_path):
-    contents = bundle.read("one.zip")
-    about = json.loads(contents["about.json"])
+def test_what_cannot_be_compared_is_refused_with_the_reason(made):
+    contents = unpacked("one.zip")
+    metrics = json.loads(contents["about.json"])["config"]["metrics"]
     other = contents["idsds_table.csv"].replace(b",vgg,", b",other,")
     with pytest.raises(HeatproofError, match="both have the network digits / vgg"):
-        bundle.unpacked(["one.zip", "one.zip", made.folder / "one.zip"], tmp_path / "a")
+        bundle.tables(["one.zip", "one.zip", made.folder / "one.zip"])
     for change, sentence in (
-        ({"datasets": {"digits": "elsewhere"}}, "the dataset digits is"),
-        ({"metrics": {**about["metrics"], "rise_deletion": {"steps": 9}}}, "the metric rise_deletion is"),
-        ({"target": "predicted"}, "the setting target is"),
+        ({"datasets": {"digits": ["else", "where"]}}, "the dataset digits is"),
+        ({"config": {"metrics": {**metrics, "rise_deletion": {"steps": 9}}}}, "the metric rise_deletion is"),
+        ({"config": {"target": "predicted"}}, "the setting target is"),
         ({"heatproof": "9.9"}, "the version of heatproof is"),
     ):
-        changed = json.dumps({**about, **change}).encode()
-        repacked("one.zip", "other.zip", {"idsds_table.csv": other, "about.json": changed})
+        repacked("one.zip", "other.zip", table=other, **change)
         with pytest.raises(HeatproofError, match=sentence):
-            bundle.unpacked(["one.zip", "other.zip"], tmp_path / str(sentence.split()[1]))
+            bundle.tables(["one.zip", "other.zip"])
     with pytest.raises(HeatproofError, match=r"neither scores\.csv nor"):
-        bundle.unpacked([tmp_path], tmp_path / "b")
+        bundle.tables([made.folder / "config"])

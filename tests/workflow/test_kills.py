@@ -1,4 +1,7 @@
-"""Kill the worker, or Snakemake itself, at random moments: the same command again ends in the same bytes."""
+"""Kill the worker, or Snakemake itself, at random moments: the same command again ends in the same bytes.
+
+`tests/faults/kills.py` does so in each stage of a run to its page.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,14 @@ def workers(controller: int) -> list[psutil.Process]:
         return []
 
 
-def kill(running: subprocess.Popen, what: str) -> str:
+def kill(running: subprocess.Popen, what: str, number: signal.Signals) -> str:
     """Kill as asked for, and return what was hit."""
     victims = workers(running.pid)
     if what == "worker" and victims:
-        victims[0].send_signal(signal.SIGKILL)
+        victims[0].send_signal(number)
         running.wait(timeout=300)
         return "worker"
-    running.kill()
+    running.send_signal(number)
     running.wait(timeout=300)
     # The jobs see that their Snakemake is gone; nothing of them is left to write.
     psutil.wait_procs(victims, timeout=30)
@@ -80,7 +83,8 @@ def test_killed_at_random_moments(finished, tmp_path, kills):
         while running.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         if running.poll() is None:
-            hits.append(kill(running, draw.choice(["worker", "snakemake"])))
+            number = draw.choice([signal.SIGKILL, signal.SIGTERM])
+            hits.append(kill(running, draw.choice(["worker", "snakemake"]), number))
             assert_all_manifests_hold(project)
         else:
             # It came to its end between two kills: take something away, so that the next has work to lose.

@@ -23,6 +23,7 @@ ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
     ours.listen(workflow.is_main_process)
+    ours.keep_from_the_folder(workflow.deployment_settings)
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec
     graph = ours.check_before_start(config, is_main, deployment, is_local)
@@ -109,4 +110,4 @@ def training_gpus(w):
 
 def say_why():
     if reason := ours.why_it_failed(results.root):
-        print(f"heatproof: {reason}", file=sys.stderr)
+        print(escaped(f"heatproof: {reason}"), file=sys.stderr)

@@ -14,6 +14,7 @@ import numpy as np
 from heatproof.attribution.registry import Figure
 from heatproof.errors import NotApplicable
 from heatproof.storage.manifest import read_sealed, write_sealed
+from heatproof.storage.publishing import public
 
 IMAGES = 4
 
@@ -77,7 +78,13 @@ def write_gate(
         All but `path`; a figure as its ``value`` and ``limit``, None for none.
     """
     told: dict[str, FigureRecord] = {name: {"value": one.value, "limit": one.limit} for name, one in figures.items()}
-    record: Gate = {"key": key, "images": images, "figures": told, "gap": gap, "network_passes": network_passes}
+    record: Gate = {
+        "key": key,
+        "images": images,
+        "figures": told,
+        "gap": public(gap),
+        "network_passes": network_passes,
+    }
     write_sealed(path, record)
     return record
 

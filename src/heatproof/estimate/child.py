@@ -11,12 +11,13 @@ import sys
 import time
 import timeit
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from heatproof.ending import end_with_controller
 from heatproof.models.registry import ModelSpec
 from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.stage import read_back
+from heatproof.typed import as_type
 
 STEPS = 3
 
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> None:
     """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
     end_with_controller()
     runtime = Runtime(**json.loads(arguments[2]))
-    job: Any = read_back(arguments[0], json.loads(arguments[1]))
+    job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
     found = job.run(runtime) or {}
     # In kilobytes, but for macOS.

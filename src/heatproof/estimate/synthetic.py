@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.data.registry import Split
+from heatproof.options import ImageCount
 from heatproof.randomness import numpy_generator
 
 # Classes, and training images without those for validation: what decides the cost of a training.
@@ -42,7 +43,9 @@ class Noise:
         return np.stack(drawn)
 
 
-def load(*, seed: int, classes: int, size: int, train_images: int, evaluation_images: int = IMAGES) -> Noise:
+def load(
+    *, seed: int, classes: int, size: int, train_images: ImageCount, evaluation_images: ImageCount = IMAGES
+) -> Noise:
     """Return a dataset of noise.
 
     Parameters

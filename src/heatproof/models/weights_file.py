@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def read_safetensors(
 
 
 def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
-    """Read what ``torch.save`` wrote, if it is data and tensors alone; nothing in it is called.
+    """Read what ``torch.save`` wrote, if ``torch.load(weights_only=True)`` accepts it.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def _what_else(path: str | Path, error: Exception) -> str:
         return "it is empty: get it again"
     if head.lstrip()[:1] == b"<":
         return "it is a web page: check the address, and get it again"
-    if isinstance(error, saved_by_torch.NoWeights):
+    if isinstance(error, UnpicklingError):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
     more = f"; {found}" if found else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
+from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -22,9 +23,23 @@ Panel = TypeVar("Panel")
 LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
 # What the colours of maps mean, from blue to red.
 ENDS = ["against the class", "0", "for it"]
+
+
+@contextmanager
+def look(style: Any = None) -> Iterator[None]:
+    """Draw and save with matplotlib's own settings, a style and ours.
+
+    A ``matplotlibrc`` of the working folder, which matplotlib reads by itself, could make figures look different, or
+    start LaTeX.
+    """
+    with rc_context():
+        rcdefaults()
+        rcParams.update({**(style or {}), **LOOK})
+        yield
+
+
 # Decorators of what draws.
-plain = rc_context(LOOK)
-white = rc_context(sns.axes_style("white") | LOOK)
+plain, white = look(), look(sns.axes_style("white"))
 
 
 def new_figure(width: float, height: float) -> Figure:

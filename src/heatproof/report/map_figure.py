@@ -21,7 +21,7 @@ from heatproof.folder import NO_MODEL
 from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.registry import nearest
-from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, new_figure, plain
+from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
@@ -302,7 +302,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
 
 def _save(figure: Figure, output: Path) -> None:
     try:
-        with written_aside(output) as aside:
+        with look(), written_aside(output) as aside:
             figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))

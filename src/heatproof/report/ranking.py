@@ -24,11 +24,14 @@ from heatproof.report.results import CASE, save
 from heatproof.report.score_import import read_scores
 from heatproof.storage.files import write_table
 from heatproof.storage.publishing import escaped
+from heatproof.storage.tables import OwnTable
 
 # Rows of a printed table.
 SHOWN = 15
 # Test cases of which a heat map can be read with its numbers, and with its names.
 WITH_NUMBERS, WITH_NAMES = 15, 60
+# Each test case is left out once, and methods are compared in pairs: what is below these takes at most half a minute.
+MOST_CASES, MOST_METHODS, MOST_SCORES = 400, 3_000, 30_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Ranking:
 
 
 def rank(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path | OwnTable],
     *,
     out: str | Path | None = None,
     lower: Sequence[str] = (),
@@ -70,9 +73,10 @@ def rank(
     Raises
     ------
     HeatproofError
-        If the tables cannot be read or ranked.
+        If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
     """
     scores = read_scores(paths, lower)
+    _require_rankable(scores)
     found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
     remedy = "name metrics of which lower is better by --lower"
     sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found, level)}"))
@@ -86,6 +90,15 @@ def rank(
             write_table(table, folder / f"{name}.csv")
     save(draw(found), folder / "consistency.png")
     sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
+
+
+def _require_rankable(scores: pd.DataFrame) -> None:
+    cases, methods = len(scores[CASE].drop_duplicates()), scores["method"].nunique()
+    if cases > MOST_CASES or methods > MOST_METHODS or cases * methods > MOST_SCORES:
+        raise HeatproofError(
+            f"There are {cases:,} test cases (networks with a metric) and {methods:,} methods, and at most "
+            f"{MOST_CASES:,} of {MOST_METHODS:,} are ranked, {MOST_SCORES:,} scores together: rank a part of the table."
+        )
 
 
 def directions_told(scores: pd.DataFrame, remedy: str) -> str:

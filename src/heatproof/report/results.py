@@ -137,11 +137,11 @@ def publish(
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure aside and move it into place; neither a date nor a random id goes into it."""
-    from matplotlib import rc_context
+    from heatproof.report.drawing import look
 
     path = Path(path)
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
-    with rc_context({"svg.hashsalt": "heatproof", "text.parse_math": False}), written_aside(path) as aside:
+    with look(), written_aside(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
 
 

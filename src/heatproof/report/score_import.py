@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.registry import nearest
+from heatproof.storage.reading import one_sentence
+from heatproof.storage.tables import AS_TABLE, OwnTable, parse_csv, read_own_table, rows_of
 
 # How others call the same column.
 NAMES = {
@@ -33,10 +36,14 @@ NAMES = {
 # Numbers of our tables, and of others', that are no scores.
 COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+# Read, and made into rows of one score each, they take 1 GiB and half a minute.
+MOST_OWN_CELLS = 2**22
+# Rows are counted as spreadsheets do: the header is the first.
+FIRST_ROW = 2
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
 
 
-def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.DataFrame:
+def read_scores(paths: Sequence[str | Path | OwnTable], lower: Sequence[str] = ()) -> pd.DataFrame:
     """Read tables of scores, tidy or wide.
 
     A tidy table has a column for the method and one for the score; the latter may have any name if it is the only
@@ -47,7 +54,8 @@ def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.Da
     Parameters
     ----------
     paths
-        CSV files, separated by comma, semicolon or tab. A table without a dataset is one by its file's name.
+        CSV files, separated by comma, semicolon or tab, or what was read of them. A table without a dataset is one by
+        its file's name.
     lower
         Metrics of which lower is better. Others are as the column ``higher_is_better`` says, or else as heatproof's
         metric of that name; or else higher is better.
@@ -64,7 +72,9 @@ def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.Da
     HeatproofError
         If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names no metric.
     """
-    table = pd.concat([_read(Path(path)) for path in paths], ignore_index=True)
+    table = pd.concat(
+        [_read(path if isinstance(path, OwnTable) else read_own_table(path)) for path in paths], ignore_index=True
+    )
     unknown = [name for name in lower if name not in set(table["metric"])]
     if unknown:
         known = dict.fromkeys(table["metric"])
@@ -73,8 +83,8 @@ def read_scores(paths: Sequence[str | Path], lower: Sequence[str] = ()) -> pd.Da
     return table
 
 
-def _read(path: Path) -> pd.DataFrame:
-    raw = _parse(path)
+def _read(table: OwnTable) -> pd.DataFrame:
+    path, raw = table.path, _parse(*table)
     if "top1_clean" in raw:
         raise HeatproofError(f"{path} has the accuracy of networks and no methods: give idsds_table.csv or scores.csv.")
     named: dict[str, str] = {}
@@ -85,7 +95,9 @@ def _read(path: Path) -> pd.DataFrame:
     rest = [column for column in raw.columns if column not in named]
     long = raw.rename(columns=named)
     if "score" not in long:
-        long = _melt(path, long, rest, [one for one in rest if not COUNTS.fullmatch(one) and _numeric(raw[one])])
+        numbers = [one for one in rest if not COUNTS.fullmatch(one) and _numeric(path, raw[one])]
+        long = _melt(path, long, rest, numbers)
+    rows, long = long.index.to_numpy() + FIRST_ROW, long.reset_index(drop=True)
     if "method" not in long:
         raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
     result = pd.DataFrame({"method": long["method"].str.strip()})
@@ -93,7 +105,7 @@ def _read(path: Path) -> pd.DataFrame:
         result[name] = long[name].str.strip() if name in long else default
     if (result["method"] == "").any():
         raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
-    result["score"] = _scores(path, long["score"], result["method"])
+    result["score"] = _scores(path, long["score"], result["method"], rows)
     result["higher_is_better"] = _directions(path, long, result["metric"])
     for name in ("family", "image", "kind", "property", "counted_as", "gap"):
         if name in long:
@@ -101,19 +113,20 @@ def _read(path: Path) -> pd.DataFrame:
     return result
 
 
-def _parse(path: Path) -> pd.DataFrame:
-    try:
-        first = path.read_text(encoding="utf-8-sig").partition("\n")[0]
-        separator = max(",;\t", key=first.count)
-        with warnings.catch_warnings():
-            # Rows that are longer than the header would be cut with a warning.
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            raw = pd.read_csv(
-                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
-            )
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
-        reason = " ".join(str(error).split())
-        raise HeatproofError(f"{path} cannot be read as a table ({reason}): give a CSV file with a header.") from error
+def _parse(path: Path, content: bytes) -> pd.DataFrame:
+    with one_sentence(path, *AS_TABLE):
+        first = content.partition(b"\n")[0]
+        separator = max((b",", b";", b"\t"), key=first.count).decode()
+        raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)
+        # Pandas would give the second of two columns another name, and fill rows up.
+        rows = rows_of(content, separator)
+        header = next(rows)
+        twice = [name for name, count in Counter(header).items() if name and count > 1]
+        if twice:
+            raise ValueError(f"it has two columns {twice[0]!r:.60}")
+        for number, row in enumerate(rows, FIRST_ROW):
+            if row and len(row) != len(header):
+                raise ValueError(f"row {number} has {len(row)} cells, and the header {len(header)}")
     if raw.empty or len(raw.columns) < 2:
         raise HeatproofError(f"{path} has {len(raw)} rows and {len(raw.columns)} columns: there is nothing to rank.")
     return raw
@@ -135,25 +148,35 @@ def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) 
     new = [name for name in ("method", "model", "metric") if name not in table]
     if not new:
         raise HeatproofError(f"{path} has {len(numbers)} columns of numbers: name the one of scores 'score'.")
-    return table.melt(keep, numbers, var_name=new[0], value_name="score")
+    return table.melt(keep, numbers, var_name=new[0], value_name="score", ignore_index=False)
 
 
-def _numeric(column: pd.Series) -> bool:
-    values = column[~_missing(column)]
-    return bool(len(values)) and bool(pd.to_numeric(values, errors="coerce").notna().all())
+def _numeric(path: Path, column: pd.Series) -> bool:
+    """Tell whether a column has numbers; one with a few other cells has a mistake, and is not left out for it."""
+    there = ~_missing(column)
+    wrong = there & pd.to_numeric(column, errors="coerce").isna()
+    if 0 < wrong.sum() < there.sum() / 2:
+        at = int(np.argmax(wrong))
+        raise HeatproofError(
+            f"{path} has {column.iloc[at]!r:.60} in row {at + FIRST_ROW} of the column {column.name!r:.60}, whose "
+            "other cells are numbers: write a number, or leave the cell empty."
+        )
+    return bool(there.any()) and not wrong.any()
 
 
 def _missing(column: pd.Series) -> pd.Series:
     return column.str.strip().str.lower().isin(MISSING)
 
 
-def _scores(path: Path, column: pd.Series, methods: pd.Series) -> pd.Series:
+def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray) -> pd.Series:
     gap = _missing(column)
     values = pd.to_numeric(column.mask(gap), errors="coerce").astype(float)
-    wrong = values.isna() & ~gap
+    wrong = ~np.isfinite(values) & ~gap
     if wrong.any():
+        at = int(np.argmax(wrong))
+        kind = "finite " if np.isinf(values[at]) else ""
         raise HeatproofError(
-            f"{path} gives {methods[wrong].iloc[0]!r} the score {column[wrong].iloc[0]!r}, which is not a number: "
+            f"{path} gives {methods[at]!r} the score {column[at]!r:.60}, which is not a {kind}number (row {rows[at]}): "
             "write a number with a decimal point, or leave the cell empty."
         )
     return values

@@ -113,7 +113,6 @@ class _Dataset:
 
 @dataclass(frozen=True)
 class _Explainer:
-    name: str
     kind: str
     options: dict[str, Any]
 
@@ -129,7 +128,7 @@ _MADE_BY = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model, "weig
 
 def _says_what_made_it(made_by: Any) -> bool:
     """Tell whether what made a store is said with the types that readers take it for."""
-    if not isinstance(made_by, dict) or not isinstance(made_by.get("dataset"), dict):
+    if not isinstance(made_by, dict):
         return False
     try:
         for name, kind in _MADE_BY.items():
@@ -157,7 +156,9 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
     HeatproofError
         If the dataset is code of somebody's own and no config names it.
     """
-    said = stored.made_by["dataset"]
+    said = stored.made_by.get("dataset")
+    if said is None:
+        raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
     if config is None:
         if said["kind"] not in DATASETS:
             raise HeatproofError(

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key, digest, library_versions
 from heatproof.storage.files import write_json
-from heatproof.storage.reading import FOLDER, file_digest, one_sentence, read_bytes, read_json, refuse_links
+from heatproof.storage.publishing import public
+from heatproof.storage.reading import FOLDER, file_digest, one_sentence, parse_json, read_bytes, read_json, refuse_links
 from heatproof.typed import as_type
 
 
@@ -41,6 +42,8 @@ SEAL = "seal"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 4
 MOST_NAME_BYTES = 255
+# Facts with reasons why there is nothing, which quote errors of libraries, and so files.
+REASONS = {"gap", "gaps", "gate", "gates"}
 HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
@@ -166,7 +169,32 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     HeatproofError
         If another version of heatproof wrote it, whose results this one does not read, or a link leads to it.
     """
-    value = read_json(path)
+    return _unsealed(read_json(path), Path(path))
+
+
+def parse_sealed(content: bytes, path: Path) -> dict[str, Any] | None:
+    """Return what stands in the bytes of a record, as `read_sealed` does.
+
+    Parameters
+    ----------
+    content
+        The bytes.
+    path
+        Where they would lie in a results folder: files that it lists are in that folder.
+
+    Raises
+    ------
+    HeatproofError
+        If another version of heatproof wrote it.
+    """
+    try:
+        value = parse_json(content)
+    except ValueError:
+        return None
+    return _unsealed(value if isinstance(value, dict) else None, path)
+
+
+def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
     if value is None or value.pop(SEAL, None) != digest(value):
         return None
     if value.pop("format", 1) != FORMAT:
@@ -174,7 +202,7 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    return value if _is_sound(value, Path(path).parent) else None
+    return value if _is_sound(value, path.parent) else None
 
 
 def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:
@@ -331,7 +359,7 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         for file in files
     ]
     base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
-    write_sealed(path, {**base, **facts})
+    write_sealed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
 
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:

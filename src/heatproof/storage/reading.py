@@ -236,7 +236,7 @@ def read_list(path: Path) -> str:
 
 
 @contextmanager
-def one_sentence(path: str | Path, remedy: str) -> Iterator[None]:
+def one_sentence(path: str | Path, remedy: str, kind: str = "") -> Iterator[None]:
     """Turn whatever goes wrong while a file is read into a sentence that names the file and the remedy.
 
     Libraries fail in any way on damaged bytes. Where memory ran out or a disk failed, the sentence says that instead:
@@ -248,6 +248,8 @@ def one_sentence(path: str | Path, remedy: str) -> Iterator[None]:
         The file.
     remedy
         What to do about it, without a full stop.
+    kind
+        As what it is read, such as "a table", where the user names any file.
 
     Raises
     ------
@@ -258,10 +260,11 @@ def one_sentence(path: str | Path, remedy: str) -> Iterator[None]:
         yield
     except HeatproofError:
         raise
-    except FileNotFoundError:
-        raise HeatproofError(f"{shown(path)} is missing: {remedy}.") from None
     except Exception as error:
-        said = fault_of(error) or f"{shown(path)} cannot be read ({reason_of(error)}): {remedy}."
+        if isinstance(error, FileNotFoundError) and not kind:
+            raise HeatproofError(f"{shown(path)} is missing: {remedy}.") from None
+        what = f"cannot be read as {kind}" if kind else "cannot be read"
+        said = fault_of(error) or f"{shown(path)} {what} ({reason_of(error)}): {remedy}."
         raise HeatproofError(said) from None
 
 

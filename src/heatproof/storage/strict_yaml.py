@@ -182,7 +182,7 @@ class _Reader:
         return value
 
     def refuse(self, event: Any, what: str, remedy: str) -> Never:
-        raise HeatproofError(f"{self.name} {what} in line {event.start_mark.line + 1}: {remedy}.")
+        raise HeatproofError(f"{self.name} {what} in line {_line(event)}: {remedy}.")
 
     def add(self, event: Any, nodes: int = 1) -> None:
         self.nodes += nodes
@@ -198,7 +198,7 @@ class _Reader:
             if event.anchor not in self.anchors:
                 self.refuse(
                     event,
-                    f"has the alias {_short(event.anchor)} of no anchor before",
+                    f"has the alias {_short(str(event.anchor))} of no anchor before",
                     "write & and its name before a value",
                 )
             value, nodes = self.anchors[event.anchor]
@@ -241,7 +241,7 @@ class _Reader:
         while not isinstance(event := next(self.events), events.MappingEndEvent):
             if not isinstance(event, events.ScalarEvent):
                 self.refuse(event, "has a key that is no text", "write a name before the colon")
-            line = event.start_mark.line + 1
+            line = _line(event)
             key = self.value(event, depth + 1)
             if not isinstance(key, str) and type(key) is not int:
                 self.refuse(event, f"has the key {_short(event.value)}, which is no text", "put it in quotes")
@@ -264,6 +264,10 @@ class _Reader:
             for key, value in one.items():
                 given.setdefault(next((own for own in given if str(own) == str(key)), key), value)
         return given
+
+
+def _line(event: Any) -> int:
+    return event.start_mark.line + 1
 
 
 def _copy(value: Any) -> Any:

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+import csv
+from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heatproof.storage.reading import one_sentence, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # A table of a run with 300 networks, 60 metrics and 100 methods is a tenth of it. A cell takes some 60 bytes of memory.
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**29, 2**24, 2**12
+# What to do about a table of the user's own that cannot be read, and what it is.
+AS_TABLE = ("give a CSV file with a header", "a table")
 # In memory, of scores of images, which have no text that is not repeated.
 MOST_UNPACKED = 2**31
 
 
-def parse_csv(content: bytes, separator: str = ",", *, text: bool = True) -> pd.DataFrame:
+class OwnTable(NamedTuple):
+    """A table as it was read: its path, to be named in errors, and its bytes."""
+
+    path: Path
+    content: bytes
+
+
+def read_own_table(path: str | Path) -> OwnTable:
+    """Return a table that the user names, which no manifest need list.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no regular file, or larger than any table.
+    """
+    with one_sentence(path, *AS_TABLE):
+        return OwnTable(Path(path), read_bytes(path, MOST_BYTES))
+
+
+def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
+    """Yield the rows of CSV with their cells, as they stand there, its header first.
+
+    Raises
+    ------
+    ValueError
+        If it is not text in UTF-8.
+    """
+    if b"\0" in content:
+        raise ValueError("it is not text in UTF-8")
+    try:
+        yield from csv.reader(TextIOWrapper(BytesIO(content), "utf-8-sig", newline=""), delimiter=separator)
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def parse_csv(content: bytes, separator: str = ",", *, text: bool = True, most_cells: int = MOST_CELLS) -> pd.DataFrame:
     """Return a table of CSV in UTF-8.
 
     Parameters
@@ -25,6 +67,8 @@ def parse_csv(content: bytes, separator: str = ",", *, text: bool = True) -> pd.
         One character.
     text
         Whether every cell is text as it stands there; else columns have the types that pandas finds.
+    most_cells
+        The most cells that such a table has.
 
     Raises
     ------
@@ -35,12 +79,12 @@ def parse_csv(content: bytes, separator: str = ",", *, text: bool = True) -> pd.
 
     import pandas as pd
 
-    own = separator.encode()
-    columns, rows = content.partition(b"\n")[0].count(own) + 1, content.count(b"\n") + 1
+    # Each of the two ends a row. Cells that a row lacks are filled in.
+    columns, rows = len(next(rows_of(content, separator), [])), content.count(b"\n") + content.count(b"\r") + 1
     if columns > MOST_COLUMNS:
         raise ValueError(f"it has {columns:,} columns, and {MOST_COLUMNS:,} is the limit")
-    if columns * rows > MOST_CELLS:
-        raise ValueError(f"it has {columns * rows:,} cells, and {MOST_CELLS:,} is the limit")
+    if columns * rows > most_cells:
+        raise ValueError(f"it has {columns * rows:,} cells, and {most_cells:,} is the limit")
     with warnings.catch_warnings():
         # Rows that are longer than the header would be cut with a warning.
         warnings.simplefilter("error", pd.errors.ParserWarning)

@@ -1,0 +1,99 @@
+"""Faults of a download."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socketserver
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from injections import KINDS as INJECTIONS
+from injections import Outcome, flip_a_bit
+from toy_workflow import Run, config
+
+from heatproof.folder import Folder
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "another page", "gone", "to a file")
+
+
+@contextmanager
+def server(answers: list[Callable[[BaseHTTPRequestHandler], None]]):
+    """Serve the next answer to every request, the last one for ever; gives the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            (answers.pop(0) if len(answers) > 1 else answers[0])(self)
+
+        def log_message(self, *arguments) -> None:
+            pass
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}/weights"
+        finally:
+            listening.shutdown()
+
+
+def send(content: bytes, status: int = 200, length: int | None = -1, **headers: str) -> Callable:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        if length is not None:
+            handler.send_header("Content-Length", str(len(content) if length < 0 else length))
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    return answer
+
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.close()
+
+
+def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    """A checkpoint that arrives as something else; asked again, the server is well."""
+    folder.mkdir(parents=True)
+    given = (whole.folder / Folder().weights.format(dataset="toy", model="net", weights="pretrained")).read_bytes()
+    cut = given[: draw.randrange(len(given))]
+    what = draw.choice(NAMES)
+    first = {
+        "damaged": send(flip_a_bit(given, draw)),
+        "cut short": send(cut, length=len(given)),
+        "cut short, length unsaid": send(cut, length=None),
+        "404": send(b"", 404),
+        "500": send(given, 500),
+        "another page": send(b"<html>Log in</html>"),
+        "gone": reset,
+        "to a file": send(b"", 302, Location="file:///etc/hostname"),
+    }[what]
+    outcome = Outcome(f"download: {what}")
+    with server([first, send(given)]) as address:
+        scale = {"mean": [0.5] * 3, "std": [0.5] * 3}
+        network = {"architecture": "toy_plugin:network", "cam_layer": "features", "checkpoint": address, **scale}
+        network["sha256"] = hashlib.sha256(given).hexdigest()
+        job = Graph(make_plan(config(models=[{"net": network}]))).job("fetch", {"dataset": "toy", "model": "net"})
+        run = Run(folder, [job])
+        ended = run.run()
+        left = [path for path in run.results.rglob("*") if path.is_file()]
+        outcome.noticed = ended.status == 1 and address in ended.sentence and "run again" in ended.sentence
+        if not outcome.noticed or left:
+            outcome.wrong = f"status {ended.status}: {ended.said[-600:]} {left}"
+            return outcome
+        ended = run.run()
+    output = folder / job.told.files["weights"]
+    outcome.unnoticed = int(not output.exists() or output.read_bytes() != given)
+    if ended.status or outcome.unnoticed:
+        outcome.wrong = f"status {ended.status}: {ended.said[-600:]}"
+    return outcome
+
+
+KINDS = {**INJECTIONS, "wrong download": download}

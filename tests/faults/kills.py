@@ -1,0 +1,342 @@
+"""Kill a run in each of its stages and at random moments, give the same command again, and compare all that is left.
+
+    python tests/faults/kills.py --out kills.json [--kills 40] [--seed 0] [--only random]
+
+Each cell starts from a finished run without the results of one stage and of all after it. A job, Snakemake or the
+command is killed or asked to end, the same command runs again, and then all files must have the bytes of the
+undisturbed run, and all manifests must say the same, but for measured seconds and what follows from them. Cells are
+stored as they end, so that the same call goes on. Ends with status 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, suppress
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "workflow")]
+
+import psutil  # noqa: E402
+import yaml  # noqa: E402
+from jobs import without_times  # noqa: E402
+from snakemake_project import MICRO, REPOSITORY  # noqa: E402
+
+from heatproof.config import read_config  # noqa: E402
+from heatproof.ending import SIGNALS, _runs  # noqa: E402
+from heatproof.plan.graph import Graph, Job  # noqa: E402
+from heatproof.plan.validate import make_plan  # noqa: E402
+from heatproof.storage.files import read_json  # noqa: E402
+from heatproof.storage.manifest import whole  # noqa: E402
+
+CONFIG = "micro.yaml"
+KINDS = [
+    ("job", signal.SIGKILL),
+    ("Snakemake", signal.SIGKILL),
+    ("job", signal.SIGTERM),
+    ("Snakemake", signal.SIGTERM),
+    ("command", signal.SIGTERM),
+    ("command", signal.SIGHUP),
+    ("command", signal.SIGINT),
+    ("command", signal.SIGKILL),
+    # As when a node is lost.
+    ("everything", signal.SIGKILL),
+]
+# Seconds, and what is made of them: the cost of methods, its figure, and the pages that show them. The diagram
+# of critical differences is not the same in two undisturbed runs.
+MEASURED = re.compile(
+    r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
+)
+MEASURED_COLUMNS = {"seconds", "cost", "on_front"}
+STANDING = re.compile(r"\.lock$|^\.last_run\.json$")
+
+
+class Run:
+    """A working folder in which the command runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / CONFIG).write_text(yaml.safe_dump(MICRO))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        given = arguments or ("run", CONFIG, "--cores", "2")
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "heatproof", *given],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=listen,
+        )
+
+    def finish(self, *arguments: str) -> str:
+        """Give the command, and return why it failed, or nothing."""
+        running = self.start(*arguments)
+        said = running.communicate(timeout=900)[0]
+        return f"the same command again ended with {running.returncode}: {said[-400:]}" if running.returncode else ""
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of the config, upstream first."""
+        with chdir(self.folder):
+            graph = Graph(make_plan(read_config(CONFIG)))
+            return list(graph.needed(graph.targets()))
+
+    def seconds(self, stage: str) -> float:
+        """Return how long a job of a stage took, as Snakemake measured it."""
+        files = self.folder.glob(f"results/benchmarks/{stage}/**/*.tsv")
+        return max((float(path.read_text().splitlines()[1].split()[0]) for path in files), default=1.0)
+
+    def without(self, stage: str, folder: Path) -> Run:
+        """Return a copy that lacks what a stage makes, and all that follows from it."""
+        made = Run(folder)
+        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(".snakemake", ".lock"))
+        gone: set[str] = set()
+        for job in self.jobs():
+            if job.stage == stage or gone.intersection(job.inputs):
+                gone.update(job.outputs)
+                gone.update(file for product in job.products for file in (product.manifest, *product.files))
+        for path in gone:
+            (folder / path).unlink(missing_ok=True)
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """Return every file below the results folder, by its name, without what a clock measured."""
+        found: dict[str, Any] = {}
+        for path in sorted(self.folder.glob("results/**/*")):
+            name = path.relative_to(self.folder).as_posix()
+            if not path.is_file() or STANDING.search(path.name):
+                continue
+            recorded = read_json(path) if path.suffix == ".json" else None
+            if recorded and "files" in recorded:
+                found[name] = without_measured(without_times(recorded), name)
+            elif path.suffix == ".csv" and MEASURED.match(name):
+                rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+                found[name] = [{key: row[key] for key in row if key not in MEASURED_COLUMNS} for row in rows]
+            elif MEASURED.match(name):
+                found[name] = "measured"
+            else:
+                found[name] = path.read_bytes()
+        return found
+
+    def broken(self) -> list[str]:
+        """Return the manifests that say what their files are not."""
+        found = []
+        for path in self.folder.glob("results/**/[!.]*.json"):
+            recorded = read_json(path)
+            if recorded and "files" in recorded and not whole(path, recorded["key"]):
+                found.append(path.name)
+        return found
+
+
+def listen() -> None:
+    """Ignore no signal that this script was told to ignore, as by a shell that runs it in the background."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a manifest without the digests of files with measured seconds, and the keys that hang on them."""
+    folder = os.path.dirname(name)
+
+    def is_measured(path: str) -> bool:
+        return bool(MEASURED.match(os.path.normpath(path)))
+
+    kept = dict(recorded)
+    kept["files"] = [
+        {"file": one["file"]} if is_measured(os.path.join(folder, one["file"])) else one for one in recorded["files"]
+    ]
+    read = recorded.get("input_sha256", {})
+    # Manifests of shards have their seconds.
+    kept["input_sha256"] = {
+        path: "measured" if is_measured(path) or path.endswith(".json") else value for path, value in read.items()
+    }
+    if kept["input_sha256"] != read:
+        del kept["key"]
+    return kept
+
+
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return the files that are not as in the undisturbed run."""
+    return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+
+
+def working(tree: list[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:
+    """Yield the jobs among processes, with their stages."""
+    for process in tree:
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if "heatproof.job" in command:
+                yield process, Path(command[-1]).name.rsplit("-", 1)[0]
+
+
+def below(running: subprocess.Popen[str]) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return psutil.Process(running.pid).children(recursive=True)
+    return []
+
+
+def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage: str, wait: float) -> dict[str, Any]:
+    """Wait for a moment of a stage, or of the whole where none is named, hit, and return what came of it."""
+    deadline = time.monotonic() + 240
+    while stage and stage not in dict(map(reversed, working(below(running)))):  # type: ignore[call-overload]
+        if running.poll() is not None or time.monotonic() > deadline:
+            return {"hit": False}
+        time.sleep(0.01)
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(timeout=wait)
+    tree = below(running)
+    at = list(working(tree))
+    whose, number = kind
+    chosen = [process for process, name in at if not stage or name == stage]
+    snakemake = [process for process in tree if "snakemake" in " ".join(process.cmdline())][:1]
+    command = [psutil.Process(running.pid)] if tree else []
+    victims = {"job": chosen[:1], "Snakemake": snakemake, "command": command, "everything": [*command, *tree]}[whose]
+    if not victims or running.poll() is not None:
+        return {"hit": False}
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(number)
+    said = running.communicate(timeout=300)[0]
+    if not at and running.returncode == 0:
+        # Its work was done.
+        return {"hit": False}
+    psutil.wait_procs(tree, timeout=20)
+    left = [process.pid for process in tree if _runs(process)]
+    sentences = [line for line in said.splitlines() if line.startswith("heatproof: ") and " was ended by " in line]
+    wrong = [f"left running: {left}"] if left else []
+    if whose == "command" and number in SIGNALS and running.returncode == 128 + number and len(sentences) != 1:
+        wrong.append(f"said {sentences}")
+    if "Traceback" in said or (running.returncode == 0 and whose != "job"):
+        wrong.append(f"status {running.returncode}: {said[-600:]}")
+    return {"hit": True, "stages": sorted({name for _, name in at}), "status": running.returncode, "wrong": wrong}
+
+
+def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random) -> dict[str, Any]:
+    """Kill once, run again and compare."""
+    kind = draw.choice(KINDS)
+    stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
+    stage = name.partition(": ")[2]
+    if name.startswith("bundle"):
+        return bundle_cell(whole_run, folder, draw.choice(KINDS[4:8]), draw)
+    begin = stage or draw.choice(stages)
+    run = whole_run.without(begin, folder)
+    begun = time.monotonic()
+    longest = whole_run.seconds(stage) * 0.8 if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
+    running = run.start()
+    came = hit(running, kind, stage, draw.uniform(0.0, longest))
+    if not came["hit"]:
+        running.terminate()
+        running.communicate(timeout=60)
+        return {}
+    broken = run.broken()
+    wrong = [*came["wrong"], *([f"manifests that do not hold: {broken}"] if broken else [])]
+    if failed := run.finish():
+        wrong.append(failed)
+    differ = differences(expected, run.state())
+    facts = {"from": begin, "victim": kind[0], "signal": kind[1].name, "at": came["stages"], "status": came["status"]}
+    return {**facts, "wrong": wrong, "differ": differ, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], draw: random.Random) -> dict[str, Any]:
+    """Kill `heatproof bundle`; nothing half-written stays, and the next one has the same bytes."""
+    run = Run(folder)
+    shutil.copytree(whole_run.folder, folder, ignore=shutil.ignore_patterns(".snakemake"))
+    arguments = ("bundle", CONFIG, "--out", "one.zip")
+    failed = run.finish(*arguments)
+    expected = (folder / "one.zip").read_bytes()
+    (folder / "one.zip").unlink()
+    running = run.start(*arguments)
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(timeout=draw.uniform(0.05, 1.6))
+    if running.poll() is not None:
+        return {}
+    running.send_signal(kind[1])
+    said = running.communicate(timeout=60)[0]
+    if running.returncode == 0:
+        return {}
+    wrong = [failed] if failed else []
+    half = [path.name for path in folder.glob("*one.zip*") if path.read_bytes() != expected]
+    if kind[1] in SIGNALS and running.returncode and (half or said.count("heatproof: ") != 1):
+        wrong.append(f"left {half}, said {said}")
+    if again := run.finish(*arguments):
+        wrong.append(again)
+    left = [path.name for path in folder.glob("*one.zip*")]
+    differ = left if left != ["one.zip"] or (folder / "one.zip").read_bytes() != expected else []
+    facts = {"from": "bundle", "victim": "command", "signal": kind[1].name, "at": ["bundle"]}
+    return {**facts, "status": running.returncode, "wrong": wrong, "differ": differ, "seconds": 0.0}
+
+
+def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the cells by what was killed, and where, as Markdown."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for name, found in cells.items():
+        rows.setdefault(name.partition(": ")[2] or name.partition(" ")[0], []).append(found)
+    lines = ["| stage | kills | by | resumed | differences |", "| --- | --- | --- | --- | --- |"]
+    for stage, found in {**rows, "all": list(cells.values())}.items():
+        by = ", ".join(sorted({f"{one['signal']} to {one['victim']}" for one in found})) if stage != "all" else ""
+        resumed = sum(not one["wrong"] for one in found)
+        lines.append(f"| {stage} | {len(found)} | {by} | {resumed} | {sum(bool(one['differ']) for one in found)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=40, help="at random moments, beside one in each stage")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of a cell's name, as in `stage: tables`")
+    parser.add_argument("--whole", type=Path, help="a finished run of this config and code, instead of a new one")
+    parser.add_argument("--out", type=Path, default=Path("kills.json"))
+    options = parser.parse_args()
+    cells: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+        whole_run = Run(options.whole.resolve() if options.whole else Path(temporary) / "whole")
+        if not options.whole:
+            whole_run.write()
+            failed = whole_run.finish()
+            assert not failed, failed
+        expected = whole_run.state()
+        stages = dict.fromkeys(job.stage for job in whole_run.jobs())
+        # The last ones first, after which the least is made again.
+        names = ["bundle 0", "bundle 1", *(f"stage: {stage}" for stage in reversed(stages))]
+        names += [f"random {number}" for number in range(options.kills)]
+        for name in names:
+            if options.only not in name or name in cells:
+                continue
+            found: dict[str, Any] = {}
+            for attempt in range(8):
+                folder = Path(temporary) / "cell"
+                draw = random.Random(f"{options.seed} {name} {attempt}")
+                found = cell(whole_run, expected, name, folder, draw)
+                shutil.rmtree(folder)
+                if found:
+                    break
+            if not found:
+                print(f"{name}: ended before it was hit", flush=True)
+                continue
+            cells[name] = found
+            options.out.write_text(json.dumps(cells, indent=1) + "\n")
+            print(f"{name}: {found}", flush=True)
+    print(table(cells))
+    return int(any(found["wrong"] or found["differ"] for found in cells.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

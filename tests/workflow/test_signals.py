@@ -1,0 +1,187 @@
+"""SIGTERM, SIGHUP and SIGINT to each command: one sentence, the status of a shell, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from snakemake_project import TABLE, Project
+
+from heatproof.ending import SIGNALS, _runs
+from heatproof.storage.lock import hold_folder, let_go
+
+pytestmark = pytest.mark.workflow
+
+RUN = ["-P", "-m", "heatproof", "run", "micro.yaml", "--cores", "2", "--target", TABLE]
+SNAKEMAKE = ["-m", "snakemake", "--cores", "2", TABLE, "--configfile", "micro.yaml"]
+
+
+def start(project: Project, arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As a terminal does: what is signalled together is a group.
+        start_new_session=True,
+        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS],
+    )
+
+
+def tree_of(running: subprocess.Popen[str], until: str) -> list[psutil.Process]:
+    """Return all processes below one, as soon as one of them has a word in its command."""
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and running.poll() is None:
+        tree = psutil.Process(running.pid).children(recursive=True)
+        if any(until in " ".join(_command(process)) for process in tree):
+            return tree
+        time.sleep(0.02)
+    raise AssertionError(f"nothing runs with {until}: {running.communicate()}")
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def assert_ended(running: subprocess.Popen[str], tree: list[psutil.Process], number: int, what: str) -> None:
+    said = running.communicate(timeout=60)[1]
+    assert not any(map(_runs, tree))
+    assert running.returncode == 128 + number, said
+    ours = [line for line in said.splitlines() if line.startswith("heatproof: ")]
+    assert len(ours) == 1, said
+    assert ours[0].startswith(f"heatproof: The {what} was ended by {signal.Signals(number).name}, ")
+    assert "Traceback" not in said
+    assert "failed" not in said
+
+
+@pytest.mark.parametrize(
+    ("whose", "number"),
+    [
+        pytest.param(whose, number, marks=pytest.mark.slow if often else pytest.mark.long)
+        for whose in ("command", "terminal", "Snakemake", "plain Snakemake")
+        for number in SIGNALS
+        for often in [
+            (whose, number)
+            in (
+                ("command", signal.SIGHUP),
+                ("terminal", signal.SIGINT),
+                ("Snakemake", signal.SIGTERM),
+                ("plain Snakemake", signal.SIGTERM),
+            )
+        ]
+    ],
+)
+def test_a_run_ends_with_its_jobs(project, whose, number):
+    shutil.rmtree(project.folder / "results/maps")
+    (project.folder / TABLE).unlink()
+    project.write_config()
+    expected = project.manifests()
+    running = start(project, SNAKEMAKE if whose == "plain Snakemake" else RUN)
+    tree = tree_of(running, "heatproof.job")
+    if whose == "terminal":
+        # Twice, by somebody who cannot wait.
+        for _ in range(2):
+            os.killpg(running.pid, number)
+            time.sleep(0.2)
+    elif whose == "Snakemake":
+        next(one for one in tree if "snakemake" in _command(one)).send_signal(number)
+    else:
+        running.send_signal(number)
+    assert_ended(running, tree, number, "run" if whose == "plain Snakemake" else "command")
+    let_go(hold_folder(str(project.folder / "results")))
+    assert not (project.folder / "results/.jobs").exists()
+    assert (project.folder / "results/.lock").read_text() == ""
+    assert project.manifests().keys() <= expected.keys() | {"results/tables.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_to_all_before_snakemake_has_begun(project, number):
+    running = start(project, RUN)
+    tree = tree_of(running, "snakemake")
+    os.killpg(running.pid, number)
+    assert_ended(running, tree, number, "command")
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_leaves_no_snakemake_and_no_job(project):
+    shutil.rmtree(project.folder / "results/maps")
+    (project.folder / TABLE).unlink()
+    running = start(project, RUN)
+    tree = tree_of(running, "heatproof.job")
+    running.kill()
+    _, left = psutil.wait_procs(tree, timeout=30)
+    assert not [process for process in left if _runs(process)]
+    running.communicate()
+
+
+COMMANDS = {
+    "report": ["report", "micro.yaml"],
+    "estimate": ["estimate", "micro.yaml", "--images", "1"],
+    "accept": ["accept", "micro.yaml"],
+    "prune": ["prune", "micro.yaml"],
+    "bundle": ["bundle", "micro.yaml", "--out", "mine.zip"],
+    "verify": ["verify", "bundle.zip"],
+    "rank": ["rank", TABLE, "--out", "ranks"],
+    "diff": ["diff", "results", "results", "--out", "diff.html"],
+    "check": ["check", "micro.yaml"],
+    "status": ["status", "micro.yaml"],
+    "init": ["init", "photos", "--model", "cifar_resnet20", "--out", "new.yaml"],
+    "list": ["list", "methods"],
+    "maps ls": ["maps", "ls"],
+    "maps show": ["maps", "show", "results/maps/digits/vgg/finetuned/saliency.zarr"],
+}
+
+
+def files(folder: Path) -> set[str]:
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {name for name in found if not name.endswith((".lock", ".pyc")) and ".snakemake" not in name}
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        pytest.param(command, number, marks=pytest.mark.slow if place % 3 == which else pytest.mark.long)
+        for place, command in enumerate(COMMANDS)
+        for which, number in enumerate(SIGNALS)
+    ],
+)
+def test_every_command_ends_in_order(project, command, number):
+    """At any moment: it is done, or it says that it was ended, and leaves no file and no process."""
+    project.write_config()
+    (project.folder / "photos/a").mkdir(parents=True)
+    if command == "verify":
+        assert project.heatproof("bundle", "micro.yaml", "--out", "bundle.zip").returncode == 0
+    before, ended = files(project.folder), 0
+    for moment in (0.15, 0.8):
+        running = start(project, ["-P", "-m", "heatproof", *COMMANDS[command]])
+        try:
+            said = running.communicate(timeout=moment)[1]
+        except subprocess.TimeoutExpired:
+            tree = psutil.Process(running.pid).children(recursive=True)
+            running.send_signal(number)
+            said = running.communicate(timeout=60)[1]
+            assert not any(map(_runs, tree))
+        if running.returncode == 128 + number:
+            ended += 1
+            sentences = [line for line in said.splitlines() if line.startswith("heatproof: ")]
+            assert len(sentences) == 1, said
+            assert sentences[0].startswith(f"heatproof: The command was ended by {number.name}, ")
+            assert files(project.folder) <= before
+        else:
+            before |= files(project.folder)
+        assert "Traceback" not in said
+        let_go(hold_folder(str(project.folder / "results")))
+    assert ended
