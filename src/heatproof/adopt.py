@@ -24,7 +24,7 @@ from heatproof.provenance import Key
 from heatproof.storage.files import write_text
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.publishing import public
-from heatproof.storage.reading import file_digest, refuse_links
+from heatproof.storage.reading import file_digest, read_below, refuse_links
 from heatproof.storage.sources import (
     Look,
     Record,
@@ -124,7 +124,11 @@ def bring_target(folder: str | Path, target: str | int) -> None:
     """
     here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
     # Folders without the file are of the default.
-    present = marker.read_text().strip() if marker.is_file() and not marker.is_symlink() else "label"
+    present = (
+        read_below(marker).decode("utf-8", "replace").strip()
+        if marker.is_file() and not marker.is_symlink()
+        else "label"
+    )
     if not re.fullmatch(r"\w+", present):
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
     for manifest in sorted((here / "datasets").glob("*.json")) if present != str(target) else ():
@@ -205,7 +209,7 @@ class Results:
         if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
             return False
         missing = {os.path.basename(file) for file in product.files if not _stat(file)}
-        return missing <= set(refuse_links(taken).read_text(encoding="utf-8").split("\n"))
+        return missing <= set(read_below(taken).decode("utf-8", "replace").split("\n"))
 
     def to_make(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that a run would carry out to make some files, upstream first.
