@@ -126,6 +126,8 @@ def functions_of_options():
 NUMBERS = {
     f"{function.__module__}.{function.__qualname__}.{name}": (function, name, str(annotation))
     for function in functions_of_options()
+    # Tests of other folders enter their own.
+    if function.__module__.startswith("heatproof.")
     for name, parameter in inspect.signature(function).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
     if re.search(r"\b(int|float)\b", str(annotation := _expected(parameter, function)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import signal
 import time
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_run_a_rerun_and_a_kill(tmp_path):
     running = start(project)
     while running.poll() is None and not workers(running.pid):
         time.sleep(0.05)
-    assert kill(running, "worker") == "worker"
+    assert kill(running, "worker", signal.SIGKILL) == "worker"
     assert_all_manifests_hold(project)
     again = project.ran()
     assert again.pop("attribute", 0) + again.pop("attribute_reference", 0) > 0, "the other may have come to its end"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.attribution._layers import find_layout
 from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.own import PLAIN, as_explainer, positional_of
 from heatproof.attribution.registry import (
@@ -272,11 +271,6 @@ class _Context:
         of, entry = self.of, self.entry
         self.function = find_function(entry)
         self.within_memory = WithinMemory(entry.name, kept_beside(entry.store), self.device)
-        if self.network is not None and self.facts.cam_layer is None and "cam_layer" in entry.needs:
-            # On the first images and before passes are counted, so that neither the layer nor the count depends on
-            # where an earlier job was killed.
-            first = self.read(0, 1) if len(self.dataset.splits["evaluation"]) == 1 else self.read(0, 2)
-            find_layout(self.network, first.expand(2, -1, -1, -1).to(self.device))
         self.counter = CountPasses(self.network)
         self.target = check_target(of.target, self.dataset)
         how: dict[str, Any] = {"output": of.output, "seed": of.seed, "grid": entry.grid, "batch_size": self.batch_size}

@@ -104,7 +104,8 @@ def _what_else(path: str | Path, error: Exception) -> str:
         return "it is empty: get it again"
     if head.lstrip()[:1] == b"<":
         return "it is a web page: check the address, and get it again"
-    if isinstance(error, UnpicklingError):
+    # A pickle, or a ZIP file with one.
+    if isinstance(error, UnpicklingError) and head.startswith((b"\x80", b"PK")):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
     more = f"; {found}" if found else ""

@@ -271,6 +271,8 @@ def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = 
         If it is missing, larger, not listed, or its bytes or its manifest are damaged.
     """
     refuse_links(path)
+    if not os.path.lexists(path):
+        raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
         content = read_bytes(path, most)
     _require_recorded(Path(path), hashlib.sha256(content).hexdigest(), None, listed)
